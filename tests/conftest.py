@@ -1,0 +1,118 @@
+"""A tiny random model with its tokenizer, and trainers on it."""
+
+import os
+
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+import trl_credit
+
+
+CHARACTERS = "0123456789+-=;abcdef"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> str:
+    """Folder of a random Qwen3 with 2 layers and a tokenizer of single characters."""
+    path = str(tmp_path_factory.mktemp("tiny"))
+    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(path)
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(vocab),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=128,
+        eos_token_id=1,
+        pad_token_id=0,
+        bos_token_id=None,
+        initializer_range=0.2,  # far from uniform, so that log-probabilities and entropies differ from token to token
+    )
+    Qwen3ForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def count_a(completions: list[str], **kwargs) -> list[float]:
+    """A reward with signal for a random model: share of the first four characters that are 'a', 'b' or 'c'."""
+    return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+
+@pytest.fixture
+def make_trainer(tiny_model, tmp_path):
+    """Builds a trainer: `make_trainer("s_trace", beta=0.0, …)`, or of a class given in place of the name."""
+
+    def make(algo="base", *, reward_funcs=count_a, n_prompts=64, trainer_kwargs=None, **settings):
+        pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
+        config_class, trainer_class = pairs[algo] if isinstance(algo, str) else algo
+        defaults = {
+            "output_dir": str(tmp_path / "run"),
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "learning_rate": 1e-3,
+            "max_steps": 2,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
+        return trainer_class(
+            model=tiny_model,
+            reward_funcs=reward_funcs,
+            args=config_class(**{**defaults, **settings}),
+            train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]}),
+            **(trainer_kwargs or {}),
+        )
+
+    return make
+
+
+@pytest.fixture
+def toy_loss(monkeypatch):
+    """Runs toy log-probabilities through the real `_compute_loss` of TRL and of ours: only the forward pass is given."""
+
+    def run(trainer, inputs, *, logps, entropies):
+        monkeypatch.setattr(
+            trl_credit.trainer.GRPOTrainer,
+            "_get_per_token_logps_and_entropies",
+            lambda self, *args, **kwargs: (logps, entropies, None),
+        )
+        trainer.current_gradient_accumulation_steps = 1
+        return trainer.compute_loss(trainer.model, inputs)
+
+    return run
+
+
+def toy_inputs(mask: torch.Tensor, **tensors) -> dict:
+    """A dict of the shape TRL makes, for completions of which `mask` (B, T) are the loss tokens."""
+    batch, length = mask.shape
+    ones = torch.ones(batch, length, dtype=torch.long)
+    return {
+        "prompt_ids": torch.ones(batch, 2, dtype=torch.long),
+        "prompt_mask": torch.ones(batch, 2, dtype=torch.long),
+        "completion_ids": ones,
+        "completion_mask": ones,
+        "tool_mask": mask,
+        "num_items_in_batch": mask.sum(),
+        **tensors,
+    }

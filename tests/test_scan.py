@@ -1,0 +1,89 @@
+"""The blocked scan against the recursion it computes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit.scan import discounted_scan, reverse_discounted_scan
+
+
+def slow_scan(x, decay):
+    out, s = [], torch.zeros_like(x[..., 0])
+    for t in range(x.size(-1)):
+        s = x[..., t] + decay * s
+        out.append(s)
+    return torch.stack(out, -1) if out else x
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(1, 300),
+    decay=st.sampled_from([0.0, 1e-3, 0.5, 0.9, 0.99, 0.999999, 1.0]) | st.floats(0, 1),
+    block=st.sampled_from([1, 2, 7, 32, 64]),
+)
+def test_equals_the_recursion(length, decay, block):
+    if block == 1:  # a block of one token would never end
+        block = 2
+    x = torch.randn(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
+    torch.testing.assert_close(discounted_scan(x, decay=decay, block=block), slow_scan(x, decay), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 1024, 1025, 4097])
+@pytest.mark.parametrize("decay", [0.0, 0.9, 0.999, 1.0])
+def test_float32_across_block_levels(length, decay):
+    x = torch.randn(2, length, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        discounted_scan(x, decay=decay).double(), slow_scan(x.double(), decay), rtol=1e-5, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
+def test_gradcheck(decay):
+    x = torch.randn(2, 41, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: discounted_scan(x, decay=decay, block=8), x)
+    assert torch.autograd.gradgradcheck(lambda x: discounted_scan(x, decay=decay, block=8) ** 2, x)
+
+
+def test_backward_is_the_transpose():
+    x = torch.randn(2, 100, dtype=torch.float64, requires_grad=True)
+    g = torch.randn(2, 100, dtype=torch.float64)
+    discounted_scan(x, decay=0.95).backward(g)
+    torch.testing.assert_close(x.grad, reverse_discounted_scan(g, decay=0.95))
+
+
+def test_bfloat16_and_autocast_accumulate_in_float32():
+    x = torch.rand(2, 2048, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = slow_scan(x.double(), 0.999)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = discounted_scan(x, decay=0.999)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_no_overflow_where_powers_would():
+    x = torch.ones(1, 20_000)
+    assert discounted_scan(x, decay=0.5)[0, -1] == 2.0  # 0.5^-20000 is not a number any float holds
+
+
+def test_empty():
+    assert discounted_scan(torch.ones(2, 0), decay=0.9).shape == (2, 0)
+
+
+def test_compiles_without_a_graph_break():
+    compiled = torch.compile(lambda x: discounted_scan(x, decay=0.9), fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 100, requires_grad=True)
+    torch.testing.assert_close(compiled(x), discounted_scan(x, decay=0.9))
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, reverse_discounted_scan(torch.ones(2, 100), decay=0.9))
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan")])
+def test_decay_out_of_range(decay):
+    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\]"):
+        discounted_scan(torch.ones(1, 3), decay=decay)
+
+
+def test_integer_input():
+    with pytest.raises(ValueError, match="floating"):
+        discounted_scan(torch.ones(1, 3, dtype=torch.long), decay=0.9)

@@ -1,0 +1,278 @@
+import math
+
+import pytest
+import torch
+
+from trl_credit.credit.difficulty import group_accuracy
+from trl_credit.credit.theory import (
+    group_bias,
+    mean_misestimate_probability,
+    overestimate_probability,
+    td_upper_bound,
+    trace_variance,
+)
+
+
+def tensor64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def mixed_group_means(p, num_generations, n_groups, seed):
+    """p̂ of simulated groups that hold both a right and a wrong response."""
+    generator = torch.Generator().manual_seed(seed)
+    rewards = (torch.rand(n_groups * num_generations, generator=generator) < p).double()
+    p_hat = group_accuracy(rewards, num_generations=num_generations, reward_range=(0.0, 1.0))
+    return p_hat[(p_hat > 0) & (p_hat < 1)]
+
+
+def exact_tail(p, num_generations, epsilon=0.0):
+    """Theorem 2 term by term, as printed."""
+    terms = {
+        k: math.comb(num_generations, k) * p**k * (1 - p) ** (num_generations - k) for k in range(1, num_generations)
+    }
+    above = sum(term for k, term in terms.items() if k / num_generations > p + epsilon)
+    return above / (1 - p**num_generations - (1 - p) ** num_generations)
+
+
+class TestGroupBias:
+    @pytest.mark.parametrize(
+        ("num_generations", "expected"),
+        [
+            (8, [0.098553, 0.075583, 0.027800]),
+            (4, [0.219526, 0.190576, 0.112069]),
+            (2, [0.45, 0.4, 0.25]),
+        ],
+    )
+    def test_published_values(self, num_generations, expected):
+        p = tensor64([0.05, 0.1, 0.25])
+        bias = group_bias(p, num_generations=num_generations)
+        torch.testing.assert_close(bias, tensor64(expected), rtol=0, atol=1e-6)
+        mirrored = group_bias(1 - p, num_generations=num_generations)
+        torch.testing.assert_close(mirrored, -tensor64(expected), rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize("num_generations", [2, 3, 8, 64])
+    def test_is_the_fraction_of_the_theorem(self, num_generations):
+        p = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+        g = num_generations
+        fraction = (p - p**g) / (1 - p**g - (1 - p) ** g) - p
+        torch.testing.assert_close(group_bias(p, num_generations=g), fraction, rtol=0, atol=1e-13)
+
+    def test_limits_where_the_fraction_is_0_over_0(self):
+        p = tensor64([0.0, 1e-14, 0.5, 1.0])
+        expected = tensor64([1 / 8, 1 / 8, 0.0, -1 / 8])
+        torch.testing.assert_close(group_bias(p, num_generations=8), expected, rtol=0, atol=1e-12)
+
+    def test_large_groups_stay_finite_and_lose_the_bias(self):
+        bias = group_bias(tensor64([1e-3, 0.3, 0.5]), num_generations=4096)
+        # 1e-3 × .999^4096 / (1 − .999^4096) is what is left at p = 1e-3
+        survival = 0.999**4096
+        assert bias[0].item() == pytest.approx(1e-3 * survival / (1 - survival), rel=1e-9)
+        assert bias[1:].abs().max() < 1e-12
+
+    @pytest.mark.parametrize(("p", "num_generations"), [(0.05, 8), (0.25, 8), (0.8, 4), (0.1, 2)])
+    def test_simulation(self, p, num_generations):
+        p_hat = mixed_group_means(p, num_generations, n_groups=400_000, seed=0)
+        standard_error = p_hat.std().item() / math.sqrt(len(p_hat))
+        deviation = p_hat.mean().item() - p - group_bias(p, num_generations=num_generations).item()
+        # with G = 2 the mean of a mixed group is always 1/2
+        assert abs(deviation) <= 4 * standard_error + 1e-12
+        # the bias is far outside that error: the simulation can tell a wrong formula from the right one
+        assert abs(p_hat.mean().item() - p) > 20 * standard_error
+
+    @pytest.mark.parametrize(("p", "num_generations"), [(-0.1, 8), (1.1, 8), (math.nan, 8), (0.5, 1)])
+    def test_errors(self, p, num_generations):
+        with pytest.raises(ValueError, match="num_generations must" if num_generations < 2 else "p must"):
+            group_bias(p, num_generations=num_generations)
+
+
+class TestOverestimateProbability:
+    @pytest.mark.parametrize("num_generations", [2, 5, 8, 16])
+    @pytest.mark.parametrize("epsilon", [0.0, 0.07])
+    def test_is_the_sum_of_the_theorem(self, num_generations, epsilon):
+        p = torch.linspace(0.0131, 0.9871, 101, dtype=torch.float64)
+        expected = tensor64([exact_tail(x, num_generations, epsilon) for x in p.tolist()])
+        actual = overestimate_probability(p, num_generations=num_generations, epsilon=epsilon)
+        torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-14)
+
+    def test_by_hand(self):
+        # G = 3: P(R=1) : P(R=2) = 3p(1−p)² : 3p²(1−p) = (1−p) : p; above p = .4 lies only 2/3
+        assert overestimate_probability(0.4, num_generations=3).item() == pytest.approx(0.4, abs=1e-15)
+        # below 1/3 both do
+        assert overestimate_probability(0.3, num_generations=3).item() == pytest.approx(1.0, abs=1e-15)
+
+    def test_equality_is_not_larger(self):
+        # .3 = 3/10 exactly; .7 + .1 is a rounding error below 8/10
+        for p, epsilon, smallest in [(0.3, 0.0, 4), (0.7, 0.1, 9), (0.1, 0.2, 4)]:
+            terms = [math.comb(10, k) * p**k * (1 - p) ** (10 - k) for k in range(1, 10)]
+            expected = sum(terms[smallest - 1 :]) / sum(terms)
+            actual = overestimate_probability(p, num_generations=10, epsilon=epsilon).item()
+            assert actual == pytest.approx(expected, rel=1e-12)
+
+    def test_simulation(self):
+        p, epsilon = 0.2, 0.1
+        p_hat = mixed_group_means(p, 8, n_groups=400_000, seed=1)
+        frequency = (p_hat - p > epsilon).double().mean().item()
+        probability = overestimate_probability(p, num_generations=8, epsilon=epsilon).item()
+        standard_error = math.sqrt(probability * (1 - probability) / len(p_hat))
+        assert abs(frequency - probability) < 4 * standard_error
+
+    def test_sure_and_impossible(self):
+        p = tensor64([0.0, 0.01, 0.99, 1.0])
+        assert overestimate_probability(p, num_generations=8).tolist() == pytest.approx([1.0, 1.0, 0.0, 0.0])
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="epsilon must"):
+            overestimate_probability(0.5, num_generations=8, epsilon=math.inf)
+        with pytest.raises(ValueError, match="p must"):
+            overestimate_probability(2.0, num_generations=8)
+
+
+class TestMeanMisestimateProbability:
+    @pytest.mark.parametrize(("high", "smallest", "stated"), [(0.5, 0.641, 0.63), (0.25, 0.781, 0.78)])
+    def test_corollary_1(self, high, smallest, stated):
+        values = [mean_misestimate_probability(num_generations=g, high=high) for g in range(2, 9)]
+        assert min(values) == values[-1] == pytest.approx(smallest, abs=5e-4)
+        assert min(values) > stated
+
+    def test_it_does_not_hold_for_every_single_p(self):
+        assert overestimate_probability(0.38, num_generations=8).item() < 0.4
+
+    def test_closed_form_for_three(self):
+        # f = 1 below 1/3 and p above it: 2 (1/3 + (1/4 − 1/9) / 2)
+        expected = 2 * (1 / 3 + (1 / 4 - 1 / 9) / 2)
+        assert mean_misestimate_probability(num_generations=3) == pytest.approx(expected, abs=1e-13)
+        # across 1/2, where f has a kink: p to 1/2, 1 − p to 2/3, 1 beyond
+        expected = ((0.25 - 0.16) / 2 + (1 / 4 - 1 / 9) / 2 + (0.7 - 2 / 3)) / 0.3
+        actual = mean_misestimate_probability(num_generations=3, low=0.4, high=0.7)
+        assert actual == pytest.approx(expected, abs=1e-13)
+
+    @pytest.mark.parametrize(
+        ("num_generations", "low", "high", "epsilon"),
+        [(8, 0.0, 0.5, 0.0), (5, 0.1, 0.45, 0.03), (8, 0.4, 0.7, 0.05), (6, 0.5, 1.0, 0.0), (7, 0.2, 0.9, -0.02)],
+    )
+    def test_against_a_fine_grid(self, num_generations, low, high, epsilon):
+        n = 200_000
+        p = low + (high - low) * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+        over = overestimate_probability(p, num_generations=num_generations, epsilon=epsilon)
+        under = overestimate_probability(1 - p, num_generations=num_generations, epsilon=epsilon)
+        expected = torch.where(p < 0.5, over, under).mean().item()
+        actual = mean_misestimate_probability(num_generations=num_generations, low=low, high=high, epsilon=epsilon)
+        # a cell of the grid with a jump in it is wrong by at most 1/n, and there are few
+        assert actual == pytest.approx(expected, abs=num_generations / n)
+
+    def test_both_sides_are_alike(self):
+        below = mean_misestimate_probability(num_generations=8)
+        above = mean_misestimate_probability(num_generations=8, low=0.5, high=1.0)
+        assert above == pytest.approx(below, abs=1e-13)
+
+    @pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (-0.1, 0.5), (0.2, 1.1), (math.nan, 0.5)])
+    def test_errors(self, low, high):
+        with pytest.raises(ValueError, match="interval of p"):
+            mean_misestimate_probability(num_generations=8, low=low, high=high)
+
+
+class TestTraceVariance:
+    def test_by_hand(self):
+        # .25 + .0625 + .015625
+        assert trace_variance(decay=0.5, length=3) == pytest.approx(0.328125, abs=1e-15)
+        assert trace_variance(decay=0.5, length=3, variance=4.0, selective_rate=0.2) == pytest.approx(0.2625, abs=1e-15)
+
+    def test_limits(self):
+        assert trace_variance(decay=0.0, length=9) == 0.0
+        assert trace_variance(decay=0.9, length=0) == 0.0
+        assert trace_variance(decay=1.0, length=9, variance=2.0) == 18.0
+        assert trace_variance(decay=0.9, length=2000) == pytest.approx(0.81 / 0.19, rel=1e-12)
+        assert trace_variance(decay=0.9, length=9, selective_rate=0.0) == 0.0
+
+    @pytest.mark.parametrize("mask", ["none", "every term", "whole trace"])
+    def test_simulation(self, mask):
+        decay, length, variance, n = 0.9, 30, 2.0, 200_000
+        rho = 1.0 if mask == "none" else 0.2
+        generator = torch.Generator().manual_seed(3)
+        # uncorrelated but neither normal nor independent: the signs are, the sizes are shared by a whole row
+        signs = torch.randint(0, 2, (n, length), generator=generator) * 2.0 - 1.0
+        sizes = torch.randint(0, 2, (n, 1), generator=generator) * math.sqrt(2 * variance)
+        draws = torch.rand(n, 1 if mask == "whole trace" else length, generator=generator)
+        terms = signs * sizes * (draws < rho) * decay ** torch.arange(1, length + 1)
+        trace = terms.double().sum(-1)
+        expected = trace_variance(decay=decay, length=length, variance=variance, selective_rate=rho)
+        squares = trace.square()
+        standard_error = squares.std().item() / math.sqrt(n)
+        assert abs(squares.mean().item() - expected) < 4 * standard_error
+        # enough draws to tell ρ from ρ², and g^(2l) from g^l or from a sum that starts at l = 0
+        assert standard_error < 0.02 * expected
+
+    @pytest.mark.parametrize(
+        ("arguments", "name"),
+        [
+            ({"decay": 1.1}, "decay"),
+            ({"length": -1}, "length"),
+            ({"variance": -1.0}, "variance"),
+            ({"selective_rate": 1.5}, "selective_rate"),
+        ],
+    )
+    def test_errors(self, arguments, name):
+        with pytest.raises(ValueError, match=f"^{name} must"):
+            trace_variance(**{"decay": 0.9, "length": 4, **arguments})
+
+
+class TestTdUpperBound:
+    def test_against_the_product(self):
+        generator = torch.Generator().manual_seed(4)
+        eos_probs = torch.rand(3, 17, generator=generator, dtype=torch.float64) * 0.3
+        expected = torch.empty_like(eos_probs)
+        for row in range(3):
+            survival = 1.0
+            for t in range(17):
+                expected[row, t] = 1 - survival
+                survival *= 1 - eos_probs[row, t].item()
+        torch.testing.assert_close(td_upper_bound(eos_probs), expected, rtol=1e-13, atol=1e-15)
+
+    def test_starts_at_0_and_is_1_after_a_sure_end(self):
+        bound = td_upper_bound(tensor64([[0.5, 1.0, 0.2, 1.0], [0.0, 0.0, 0.0, 0.0]]))
+        assert bound.tolist() == [[0.0, 0.5, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
+
+    def test_small_probabilities_are_not_lost_in_float32(self):
+        # the float32 product of 1 − 1e-9 is 1
+        bound = td_upper_bound(torch.full((1, 4097), 1e-9))
+        assert bound[0, -1].item() == pytest.approx(4096e-9, rel=1e-3)
+
+    def test_never_falls(self):
+        eos_probs = torch.rand(200, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+        assert (td_upper_bound(eos_probs).diff(dim=-1) >= 0).all()
+
+    def test_bounds_the_change_in_value_of_a_chain(self):
+        # a chain that at step k ends with probability π_k and reward r_k, and gets r_T at its end
+        generator = torch.Generator().manual_seed(6)
+        eos_probs = torch.rand(500, 7, generator=generator, dtype=torch.float64) * 0.4
+        rewards = torch.randint(0, 2, (500, 8), generator=generator).double()
+        # the worst case: whoever stops early is wrong
+        rewards[0] = tensor64([0] * 7 + [1])
+        eos_probs[0, -1] = 0.0
+        values = [rewards[:, -1]]
+        for k in reversed(range(7)):
+            values.insert(0, eos_probs[:, k] * rewards[:, k] + (1 - eos_probs[:, k]) * values[0])
+        values = torch.stack(values[:7], dim=-1)
+        change = (values - values[:, :1]).abs()
+        bound = td_upper_bound(eos_probs)
+        assert (change <= bound + 1e-14).all()
+        # it is attained, so that a product with one factor more or less would show
+        assert change[0, -1].item() == pytest.approx(bound[0, -1].item(), abs=1e-14)
+        assert bound[0, -1] > bound[0, -2] + 1e-3
+
+    def test_padding_on_the_right_changes_nothing(self):
+        eos_probs = tensor64([[0.1, 0.2, 0.3]])
+        padded = torch.nn.functional.pad(eos_probs, (0, 4))
+        assert torch.equal(td_upper_bound(padded)[:, :3], td_upper_bound(eos_probs))
+
+    @pytest.mark.parametrize("shape", [(2, 0), (0, 3), (2, 1)])
+    def test_empty_shapes(self, shape):
+        assert td_upper_bound(torch.full(shape, 0.5)).shape == shape
+
+    def test_half_precision_is_computed_in_float32(self):
+        assert td_upper_bound(torch.full((1, 3), 0.5, dtype=torch.bfloat16)).dtype == torch.float32
+
+    @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+    def test_errors(self, value):
+        with pytest.raises(ValueError, match="eos_probs must"):
+            td_upper_bound(tensor64([[0.5, value]]))

@@ -1,0 +1,224 @@
+"""Weights, selections, masks and advantages: slow O(T²) references, limits and properties."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit import advantages as adv
+from trl_credit.credit import selection, weights
+
+
+def rows(seed, batch=3, length=11):
+    g = torch.Generator().manual_seed(seed)
+    logp = -torch.rand(batch, length, generator=g, dtype=torch.float64) * 2
+    old = logp + 0.3 * torch.randn(batch, length, generator=g, dtype=torch.float64)
+    mask = (torch.rand(batch, length, generator=g) < 0.7).long()
+    return logp.requires_grad_(), old, mask, torch.rand(batch, length, generator=g, dtype=torch.float64)
+
+
+def trace_matrix(length, decay, style):
+    def entry(t, k):
+        if k > t:
+            return 0.0
+        recent = decay ** (t - k)
+        return recent if style == "recent" else max(recent, decay**k)
+
+    return torch.tensor([[entry(t, k) for k in range(length)] for t in range(length)], dtype=torch.float64)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    length=st.integers(1, 40),
+    decay=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    style=st.sampled_from(["recent", "both"]),
+)
+def test_lambda_trace_and_loss_weights_against_the_matrix(seed, length, decay, style):
+    logp, old, mask, _ = rows(seed, length=length)
+    m = mask.double()
+    trace = trace_matrix(length, decay, style)
+    w = weights.lambda_trace_log_weight(logp, old_logp_t=old, decay=decay, style=style, mask_t=mask)
+    torch.testing.assert_close(w, ((logp - old) * m) @ trace.T, rtol=1e-10, atol=1e-10)
+    past = adv.trace_loss_weight("past", decay=decay, style=style, mask_t=m)
+    future = adv.trace_loss_weight("future", decay=decay, style=style, mask_t=m)
+    torch.testing.assert_close(past, m @ trace.T, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(future, m @ trace, rtol=1e-10, atol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 40), decay=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+def test_eligible_gradient_against_the_matrix(seed, length, decay):
+    logp, old, mask, chance = rows(seed, length=length)
+    z = (chance < 0.4).double()
+    w = weights.eligible_log_weight(logp, old_logp_t=old, decay=decay, selected_t=z, mask_t=mask)
+    upstream = torch.randn_like(logp) * mask
+    (grad,) = torch.autograd.grad((w * upstream).sum(), logp)
+    earlier = trace_matrix(length, decay, "recent") - torch.eye(length, dtype=torch.float64)
+    torch.testing.assert_close(grad, upstream + z * mask * (upstream @ earlier), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(w.detach(), (logp - old).detach() * mask, rtol=0, atol=0)  # the value is GRPO's
+
+
+@pytest.mark.parametrize("selected", ["decay=0", "z=0"])
+def test_eligible_without_a_trace_is_grpo(selected):
+    logp, old, mask, _ = rows(1)
+    z, decay = (torch.ones_like(old), 0.0) if selected == "decay=0" else (torch.zeros_like(old), 0.9)
+    w = weights.eligible_log_weight(logp, old_logp_t=old, decay=decay, selected_t=z, mask_t=mask)
+    token = weights.token_log_weight(logp, old_logp_t=old, mask_t=mask)
+    upstream = torch.randn_like(logp)
+    grads = [torch.autograd.grad((x * upstream).sum(), logp)[0] for x in (w, token)]
+    assert torch.equal(w, token) and torch.equal(*grads)
+
+
+def test_everything_selected_is_p_trace():
+    logp, old, mask, _ = rows(2)
+    given = {"old_logp_t": old, "decay": 0.9, "mask_t": mask}
+    p_trace = weights.eligible_log_weight(logp, **given)
+    s_trace = weights.eligible_log_weight(logp, selected_t=torch.ones_like(old), **given)
+    own_too = weights.eligible_log_weight(logp, selected_t=torch.ones_like(old), leave_own_out=False, **given)
+    grads = [torch.autograd.grad(x.exp().sum(), logp)[0] for x in (p_trace, s_trace, own_too)]
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(grads[0], grads[2], rtol=1e-12, atol=1e-12)
+
+
+def test_nothing_selected_without_own_has_no_gradient():
+    logp, old, mask, _ = rows(3)
+    w = weights.eligible_log_weight(
+        logp, old_logp_t=old, decay=0.9, selected_t=torch.zeros_like(old), leave_own_out=False, mask_t=mask
+    )
+    assert torch.autograd.grad(w.sum(), logp)[0].abs().max() == 0
+
+
+def test_sequence_token_has_the_value_of_sequence_and_the_gradient_of_token():
+    logp, old, mask, _ = rows(4)
+    sequence = weights.sequence_log_weight(logp, old_logp_t=old, mask_t=mask)
+    by_token = weights.sequence_token_log_weight(logp, old_logp_t=old, mask_t=mask)
+    for b in range(3):
+        kept = mask[b].bool()
+        assert torch.allclose(sequence[b], (logp - old)[b][kept].mean())
+    torch.testing.assert_close(by_token, sequence.detach().expand_as(by_token))
+    torch.testing.assert_close(torch.autograd.grad(by_token.sum(), logp)[0], mask.double())
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(["eligible", "lambda", "both", "sequence", "sequence_token"]))
+def test_masked_positions_and_padding_never_matter(seed, name):
+    logp, old, mask, chance = rows(seed)
+    ways = {
+        "eligible": lambda x, o, m, z: weights.eligible_log_weight(
+            x, old_logp_t=o, decay=0.9, selected_t=z, mask_t=m
+        ),
+        "lambda": lambda x, o, m, z: weights.lambda_trace_log_weight(x, old_logp_t=o, decay=0.9, mask_t=m),
+        "both": lambda x, o, m, z: weights.lambda_trace_log_weight(
+            x, old_logp_t=o, decay=0.9, style="both", mask_t=m
+        ),
+        "sequence": lambda x, o, m, z: weights.sequence_log_weight(x, old_logp_t=o, mask_t=m),
+        "sequence_token": lambda x, o, m, z: weights.sequence_token_log_weight(x, old_logp_t=o, mask_t=m),
+    }
+    z = selection.select_high_entropy(chance, rate=0.3, mask_t=mask)
+    plain = ways[name](logp, old, mask, z)
+    (grad,) = torch.autograd.grad((plain.exp() * mask).sum(), logp)
+    # garbage where the loss does not look, and three columns of padding
+    junk = torch.where(mask.bool(), logp, math.nan).detach()
+    junk = torch.nn.functional.pad(junk, (0, 3), value=-math.inf).requires_grad_()
+    old2 = torch.nn.functional.pad(old, (0, 3), value=math.nan)
+    mask2, z2 = (torch.nn.functional.pad(x, (0, 3)) for x in (mask, z))
+    padded = ways[name](junk, old2, mask2, z2)
+    (grad2,) = torch.autograd.grad(torch.where(mask2.bool(), padded.exp(), 0.0).sum(), junk)
+    torch.testing.assert_close(torch.where(mask.bool(), padded[:, :11], 0.0), plain * mask, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(grad2[:, :11], grad * mask, rtol=1e-12, atol=1e-12)
+    assert grad2[:, 11:].abs().max() == 0
+
+
+def test_selection_counts_ties_and_mask():
+    entropy = torch.tensor([[9.0, 1.0, 3.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0, 5.0, 5.0]])
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
+    z = selection.select_high_entropy(entropy, rate=0.4, mask_t=mask)
+    assert z.tolist() == [[0, 0, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]  # the masked 9 is never taken, ties keep the earlier
+    assert selection.select_high_entropy(entropy, rate=0.2, mask_t=mask).sum(-1).tolist() == [1, 1]  # ⌈.2·5⌉ = 1
+    assert selection.select_high_entropy(entropy, rate=0.21, mask_t=mask).sum(-1).tolist() == [2, 2]
+    assert selection.select_high_entropy(entropy, rate=0.0, mask_t=mask).sum() == 0
+    assert torch.equal(selection.select_high_entropy(entropy, rate=1.0, mask_t=mask), mask.float())
+
+
+def test_selection_of_a_row_without_tokens():
+    z = selection.select_high_entropy(torch.ones(1, 4), rate=0.5, mask_t=torch.zeros(1, 4))
+    assert z.sum() == 0
+
+
+def test_random_selection_has_the_expected_share_and_a_seed():
+    mask = torch.ones(100, 200)
+    mask[:, 150:] = 0
+    draw = [selection.select_random(0.2, generator=torch.Generator().manual_seed(7), mask_t=mask) for _ in range(2)]
+    assert torch.equal(*draw) and draw[0][:, 150:].sum() == 0
+    share = draw[0].sum() / mask.sum()
+    assert abs(share - 0.2) < 4 * (0.2 * 0.8 / mask.sum()) ** 0.5
+
+
+def test_probability_mask_is_strict():
+    logp = torch.tensor([[0.9, 0.8999, 0.5, 1.0]], dtype=torch.float64).log()
+    mask = torch.tensor([[1, 1, 0, 1]])
+    logp[0, 0] = math.log(0.9) + 1e-15
+    assert selection.probability_mask(logp, threshold=0.9, mask_t=mask).tolist() == [[0, 1, 0, 0]]
+    assert torch.equal(selection.probability_mask(logp, threshold=1.1, mask_t=mask), mask)
+
+
+def test_group_advantage_by_hand():
+    a = adv.group_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, math.nan, 0.0]), num_generations=4)
+    std = (0.75**2 + 3 * 0.25**2) / 3
+    assert a[0] == pytest.approx(0.75 / (std**0.5 + 1e-4))
+    assert a[6] == 0 and a[4] == pytest.approx((1 / 3) / ((1 / 3) ** 0.5 + 1e-4))
+
+
+def test_optimal_advantage_by_hand():
+    a = adv.optimal_advantage(
+        torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]),
+        lengths=torch.tensor([10, 30, 0, 5, 0, 0]),
+        num_generations=2,
+    )
+    # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
+    assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])
+
+
+def test_optimal_baseline_has_less_variance_than_the_mean_where_length_drives_the_score():
+    g = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 50, (4000, 64), generator=g).double()
+    rewards = (torch.rand(4000, 64, generator=g) < 0.2 + 0.6 * (lengths > 25)).double()
+    score = torch.randn(4000, 64, generator=g, dtype=torch.float64) * lengths.sqrt()
+    optimal = adv.optimal_advantage(rewards.flatten(), lengths=lengths.flatten(), num_generations=64).view(4000, 64)
+    plain = rewards - rewards.mean(-1, keepdim=True)
+    assert (optimal * score).var() < 0.98 * (plain * score).var()
+
+
+@pytest.mark.parametrize("call", ["group", "optimal"])
+def test_incomplete_groups_are_refused(call):
+    with pytest.raises(ValueError, match="whole groups of 4"):
+        if call == "group":
+            adv.group_advantage(torch.ones(6), num_generations=4)
+        else:
+            adv.optimal_advantage(torch.ones(6), lengths=torch.ones(6), num_generations=4)
+
+
+def test_trace_statistics_by_hand():
+    mask = torch.ones(1, 4)
+    mass, moment = adv.trace_statistics(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), decay=0.5, mask_t=mask)
+    torch.testing.assert_close(mass, torch.tensor([[0.0, 0.5, 0.25, 0.125 + 0.5]]))
+    torch.testing.assert_close(moment, torch.tensor([[0.0, 0.5, 0.5, 3 * 0.125 + 0.5]]))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda x: weights.lambda_trace_log_weight(x, old_logp_t=x, decay=0.5, style="x", mask_t=x), "style"),
+        (lambda x: adv.trace_loss_weight("x", decay=0.5, mask_t=x), "direction"),
+        (lambda x: adv.trace_loss_weight("future", decay=0.5, style="x", mask_t=x), "style"),
+        (lambda x: selection.select_high_entropy(x, rate=1.5, mask_t=x), "rate"),
+        (lambda x: selection.select_random(-0.5, mask_t=x), "rate"),
+        (lambda x: selection.probability_mask(x, threshold=0.0, mask_t=x), "threshold"),
+    ],
+)
+def test_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(torch.ones(1, 3))

@@ -1,0 +1,38 @@
+"""DAPO (arXiv 2503.14476): token-mean loss, asymmetric clipping, truncated responses left out."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from ..trainer import CreditTrainer
+from . import papers
+
+
+@dataclass
+class DAPOConfig(CreditConfig):
+    r"""
+    Configuration of [`DAPOTrainer`]: [`CreditConfig`] with the published setting.
+
+    W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses.
+
+    Its dynamic sampling (drawing prompts until every group carries signal) is not part of this preset.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        epsilon (`float`, *optional*, defaults to `0.2`)
+        epsilon_high (`float`, *optional*, defaults to `0.28`)
+        mask_truncated_completions (`bool`, *optional*, defaults to `True`)
+    """
+
+    loss_type: str = "dapo"
+    epsilon: float = 0.2
+    epsilon_high: float | None = 0.28
+    mask_truncated_completions: bool = True
+
+
+class DAPOTrainer(CreditTrainer):
+    """[`CreditTrainer`] with [`DAPOConfig`] as its configuration. DAPO, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "dapo"]
+    _name = "DAPO"
+    _paper = papers.DAPO
+    config_class = DAPOConfig

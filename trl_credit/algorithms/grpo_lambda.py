@@ -1,0 +1,44 @@
+"""GRPO-λ (arXiv 2510.00194): λ-returns as a trace over log-ratios (ε-trace)."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from ..trainer import CreditTrainer
+from . import papers
+
+
+@dataclass
+class GRPOLambdaConfig(CreditConfig):
+    r"""
+    Configuration of [`GRPOLambdaTrainer`]: [`CreditConfig`] with the published setting.
+
+    W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens.
+
+    For the ε-weight, set `importance="token"` and `loss_weight="trace_past"`.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"grpo"`)
+        importance (`str`, *optional*, defaults to `"lambda_trace"`)
+        trace_lambda (`float`, *optional*, defaults to `0.99`)
+        advantage_floor (`float`, *optional*, defaults to `-0.1`)
+        beta (`float`, *optional*, defaults to `0.04`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+        max_grad_norm (`float`, *optional*, defaults to `1.0`)
+    """
+
+    loss_type: str = "grpo"
+    importance: str = "lambda_trace"
+    trace_lambda: float = 0.99
+    advantage_floor: float | None = -0.1
+    beta: float = 0.04
+    use_bias_correction_kl: bool = False
+    max_grad_norm: float = 1.0
+
+
+class GRPOLambdaTrainer(CreditTrainer):
+    """[`CreditTrainer`] with [`GRPOLambdaConfig`] as its configuration. GRPO-λ, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "grpo-lambda"]
+    _name = "GRPO-λ"
+    _paper = papers.GRPO_LAMBDA
+    config_class = GRPOLambdaConfig

@@ -1,0 +1,38 @@
+"""P-trace (arXiv 2605.05965): eligibility traces from every token."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from ..trainer import CreditTrainer
+from . import papers
+
+
+@dataclass
+class PTraceConfig(CreditConfig):
+    r"""
+    Configuration of [`PTraceTrainer`]: [`CreditConfig`] with the published setting.
+
+    W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens.
+
+    Published setting: γ = 1, λ = .9, β = .001, ε = .2.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"grpo"`)
+        importance (`str`, *optional*, defaults to `"eligible"`)
+        beta (`float`, *optional*, defaults to `0.001`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+    """
+
+    loss_type: str = "grpo"
+    importance: str = "eligible"
+    beta: float = 0.001
+    use_bias_correction_kl: bool = False
+
+
+class PTraceTrainer(CreditTrainer):
+    """[`CreditTrainer`] with [`PTraceConfig`] as its configuration. P-trace, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "p-trace"]
+    _name = "P-trace"
+    _paper = papers.S_TRACE
+    config_class = PTraceConfig

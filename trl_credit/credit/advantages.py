@@ -1,0 +1,105 @@
+"""Advantages: baselines over a prompt's group of responses, and per-token factors on them."""
+
+import torch
+
+from .scan import discounted_scan, reverse_discounted_scan
+from .weights import traced_sum
+
+
+def group_advantage(
+    rewards: torch.Tensor, *, num_generations: int, scale: bool = True, eps: float = 1e-4
+) -> torch.Tensor:
+    """A_i = (r_i − mean) / (std + ε) over the group of `num_generations` consecutive responses (GRPO, 2402.03300).
+
+    Shapes (N,) → (N,). `std` is the sample standard deviation (n − 1), left out with `scale=False` (Dr.GRPO). A NaN
+    reward (a response that no reward function scored) is left out of mean and std and gets advantage 0.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`.
+    """
+    grouped = _grouped(rewards, num_generations)
+    scored = ~grouped.isnan()
+    count = scored.sum(-1, keepdim=True)
+    mean = grouped.nansum(-1, keepdim=True) / count.clamp(min=1)
+    centred = torch.where(scored, grouped - mean, 0.0)
+    if scale:
+        std = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+        centred = centred / (std + eps)
+    return centred.flatten()
+
+
+def optimal_advantage(rewards: torch.Tensor, *, lengths: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """A_i = r_i − Σ_j L_j r_j / Σ_j L_j: the length-weighted baseline of OPO (arXiv 2505.23585, Eq. 8), no std.
+
+    It minimises the variance of the gradient when that of a response's score grows with its length.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Shape (N,), groups consecutive. NaN (no score) is left out of the baseline and gets advantage 0.
+        lengths (`torch.Tensor`):
+            Shape (N,), tokens of each response that the loss sees.
+        num_generations (`int`):
+            Responses per prompt.
+
+    Returns:
+        `torch.Tensor`: shape (N,). A group without a single token gets the plain mean as its baseline.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`, or the shapes differ.
+    """
+    if rewards.shape != lengths.shape:
+        raise ValueError(f"rewards {tuple(rewards.shape)} and lengths {tuple(lengths.shape)} must have one shape")
+    grouped = _grouped(rewards, num_generations)
+    scored = ~grouped.isnan()
+    weight = lengths.to(grouped.dtype).view_as(grouped) * scored
+    weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, scored.to(grouped.dtype))
+    baseline = (weight * grouped.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
+    return torch.where(scored, grouped - baseline, 0.0).flatten()
+
+
+def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", mask_t: torch.Tensor) -> torch.Tensor:
+    """c_t: the factor of GRPO-λ's ε-weight on the loss of token t (arXiv 2510.00194). Shapes (B, T), no gradient.
+
+    `past`: c_t = Σ_{k≤t} tr(t,k), the row sums of the trace (with `recent`, Σ_{l=0}^{t} g^l, as in the paper's text).
+    `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy.
+    Sums run over loss tokens. Since c_t ≥ 0, weighting the clipped loss is the same as weighting the advantage.
+
+    Raises:
+        ValueError: unknown `direction` or `style`, `decay` outside [0, 1].
+    """
+    m_t = mask_t.to(torch.float64 if mask_t.dtype == torch.float64 else torch.float32)
+    if direction == "past":
+        return traced_sum(m_t, decay=decay, style=style)
+    if direction != "future":
+        raise ValueError(f"direction must be 'past' or 'future', got {direction!r}")
+    to_come = reverse_discounted_scan(m_t, decay=decay)
+    if style == "recent":
+        return to_come
+    if style != "both":
+        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
+    # tr(l,t) is g^{l-t} while l < 2t and g^t from there on
+    t = torch.arange(m_t.size(-1), device=m_t.device)
+    past_end = (0, m_t.size(-1) + 1)
+    tail = torch.nn.functional.pad(to_come, past_end)[..., 2 * t]
+    tokens_left = torch.nn.functional.pad(reverse_discounted_scan(m_t, decay=1.0), past_end)[..., 2 * t]
+    return to_come + m_t.new_tensor(decay).pow(t) * (tokens_left - tail)
+
+
+def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Trace mass τ_t = Σ_{k<t} g^{t−k} z_k and its first moment μ_t = Σ_{k<t} g^{t−k} (t−k) z_k (tokens).
+
+    Shapes (B, T), both 0 at masked tokens. Σ μ / Σ τ is the effective horizon: how far back, in tokens, credit went.
+    """
+    z_t = selected_t.float() * mask_t
+    s_t = discounted_scan(z_t, decay=decay)
+    # Σ (t-k+1) g^{t-k} z_k is the scan of the scan
+    moment_t = discounted_scan(s_t, decay=decay) - s_t
+    return (s_t - z_t) * mask_t, moment_t * mask_t
+
+
+def _grouped(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
+    if rewards.dim() != 1 or rewards.numel() % num_generations:
+        raise ValueError(
+            f"expected a flat tensor of whole groups of {num_generations} rewards, got shape {tuple(rewards.shape)}"
+        )
+    return rewards.view(-1, num_generations)

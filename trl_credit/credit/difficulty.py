@@ -1,0 +1,289 @@
+"""HA-DW: a running belief in what the policy can do, and the weight it gives to hard and to easy prompts."""
+
+import math
+from collections import deque
+from typing import Any
+
+import torch
+
+
+_MODES = ("history", "hard", "fixed")
+_STATE_VERSION = 1
+# of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
+_RANGE_TOLERANCE = 1e-6
+
+
+class DifficultyBelief:
+    """C⁺ = (1 − η_t) C⁻ + η_t y,  η_t = clip(η σ_t, η_min, 1): the difficulty anchor of HA-DW (arXiv 2601.08521, §3.1).
+
+    y is the accuracy of one generation batch over all ranks, C⁻ the belief before that batch, σ_t the population
+    standard deviation of the last `window` beliefs, C⁻ among them. All are accuracies in [0, 1], kept as Python floats,
+    so that every rank that is told the same accuracies holds the same belief to the last bit.
+
+    * `"history"`: the equation above. Until `window` batches were seen there are not enough beliefs for σ_t, and C is
+      the mean of the accuracies seen.
+    * `"hard"`: for good the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
+    * `"fixed"`: always `threshold` (the paper's Table 2 tries 0.4, 0.5, 0.6).
+
+    For each batch call [`prior`][DifficultyBelief.prior], then [`update`][DifficultyBelief.update], once and in this
+    order; leave out both for a batch in which no response could be scored.
+
+    Args:
+        mode (`str`, *optional*, defaults to `"history"`):
+            `"history"`, `"hard"` or `"fixed"`.
+        window (`int`, *optional*, defaults to `10`):
+            Batches m that the belief looks back on.
+        rate (`float`, *optional*, defaults to `1.0`):
+            η > 0.
+        rate_min (`float`, *optional*, defaults to `0.01`):
+            η_min in [0, 1]. With 0, beliefs that once agree (σ_t = 0) never move again.
+        threshold (`float`, *optional*, defaults to `0.5`):
+            The belief in `"fixed"` mode, in [0, 1].
+
+    Raises:
+        ValueError: unknown `mode`, or an argument outside the values given above.
+    """
+
+    def __init__(
+        self,
+        mode: str = "history",
+        *,
+        window: int = 10,
+        rate: float = 1.0,
+        rate_min: float = 0.01,
+        threshold: float = 0.5,
+    ) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"mode must be one of {_MODES}, got {mode!r}")
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"window must be an integer of at least 1 batch, got {window!r}")
+        if not (math.isfinite(rate) and rate > 0.0):
+            raise ValueError(f"rate must be finite and above 0, got {rate}")
+        if not 0.0 <= rate_min <= 1.0:
+            raise ValueError(f"rate_min must be in [0, 1], got {rate_min}")
+        if not 0.0 <= threshold <= 1.0:
+            raise ValueError(f"threshold must be in [0, 1], got {threshold}")
+        self.mode = mode
+        self.window = window
+        self.rate = rate
+        self.rate_min = rate_min
+        self.threshold = threshold
+        self._accuracies: deque[float] = deque(maxlen=window)
+        self._beliefs: deque[float] = deque(maxlen=window)
+
+    @property
+    def belief(self) -> float | None:
+        """C⁻, the belief before the next batch; `None` before the first one (in `"fixed"` mode the threshold)."""
+        if self.mode == "fixed":
+            return self.threshold
+        return self._beliefs[-1] if self._beliefs else None
+
+    def prior(self, accuracy: float) -> float:
+        """C⁻ for a batch whose accuracy is `accuracy`; the first batch has no past, and gets y itself.
+
+        Raises:
+            ValueError: `accuracy` is not in [0, 1].
+        """
+        accuracy = _checked_accuracy(accuracy)
+        belief = self.belief
+        return accuracy if belief is None else belief
+
+    def update(self, accuracy: float) -> None:
+        """C⁻ ← C⁺ after a generation batch of this accuracy. Call it once per generation batch, on every rank.
+
+        Raises:
+            ValueError: `accuracy` is not in [0, 1] (NaN: no response was scored; then there is nothing to learn).
+        """
+        accuracy = _checked_accuracy(accuracy)
+        if self.mode == "fixed":
+            return
+        window_full = len(self._accuracies) == self.window
+        self._accuracies.append(accuracy)
+        if self.mode == "history" and window_full:
+            belief = self._beliefs[-1]
+            rate_t = min(max(self.rate * _population_std(self._beliefs), self.rate_min), 1.0)
+            # in this form equal C⁻ and y stay what they are, and C cannot be rounded out of [0, 1]
+            self._beliefs.append(belief + rate_t * (accuracy - belief))
+        else:
+            self._beliefs.append(math.fsum(self._accuracies) / len(self._accuracies))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next updates depend on, as JSON types; floats survive JSON exactly."""
+        return {
+            "version": _STATE_VERSION,
+            "mode": self.mode,
+            "window": self.window,
+            "accuracies": list(self._accuracies),
+            "beliefs": list(self._beliefs),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what [`state_dict`][DifficultyBelief.state_dict] returned. Nothing changes if it raises.
+
+        Raises:
+            ValueError: the state is of another version, mode or window, or is not what `state_dict` writes.
+        """
+        if not isinstance(state, dict) or "version" not in state:
+            raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
+        version = state["version"]
+        if isinstance(version, bool) or version != _STATE_VERSION:
+            raise ValueError(
+                f"the difficulty belief was saved as version {version!r}, and this trl_credit reads version "
+                f"{_STATE_VERSION}: resume with the trl_credit that saved it, or start without the saved belief"
+            )
+        expected = self.state_dict().keys()
+        if state.keys() != expected:
+            raise ValueError(
+                f"the state of a difficulty belief must have the keys {sorted(expected)}, got {sorted(map(str, state))}"
+            )
+        # an average over one window cannot be turned into an average over another
+        for name in ("mode", "window"):
+            saved, own = state[name], getattr(self, name)
+            if type(saved) is not type(own) or saved != own:
+                raise ValueError(
+                    f"the difficulty belief was saved with {name}={saved!r}, and this run has {name}={own!r}: "
+                    f"resume with {name}={saved!r}, or start without the saved belief"
+                )
+        for name in ("accuracies", "beliefs"):
+            values = state[name]
+            if not isinstance(values, list) or len(values) > self.window:
+                raise ValueError(f"{name} must be a list of at most window={self.window} numbers, got {values!r}")
+            for value in values:
+                # NaN is in no interval, so this refuses it too
+                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+                    raise ValueError(f"{name} must hold numbers in [0, 1] only, got {value!r}")
+        n_accuracies, n_beliefs = len(state["accuracies"]), len(state["beliefs"])
+        if n_accuracies != n_beliefs:
+            raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must be equally many")
+        if self.mode == "fixed" and n_beliefs:
+            raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
+        self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
+        self._beliefs = deque(map(float, state["beliefs"]), maxlen=self.window)
+
+
+def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:
+    """p̂ = mean of (r_i − lo) / (hi − lo) over the group of `num_generations` consecutive responses.
+
+    The estimated probability that the policy solves the prompt (HA-DW, arXiv 2601.08521, §2.1). A NaN reward (a
+    response that could not be scored) is left out of the mean.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Shape (N,), groups consecutive.
+        num_generations (`int`):
+            Responses per prompt, G.
+        reward_range (`tuple[float, float]`):
+            (lo, hi): the reward of an entirely wrong and of an entirely right response.
+
+    Returns:
+        `torch.Tensor`: shape (N/G,), in [0, 1], at least float32; NaN for a group without a scored response. For one
+        value per response: `.repeat_interleave(num_generations)`.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`; `reward_range` is not lo < hi; a reward is infinite or
+            outside the range by more than 1e-6 of its width.
+    """
+    if num_generations < 1 or rewards.dim() != 1 or rewards.numel() % num_generations:
+        raise ValueError(
+            f"expected a flat tensor of whole groups of {num_generations} rewards, got shape {tuple(rewards.shape)}"
+        )
+    return _to_unit_interval(rewards, reward_range).view(-1, num_generations).nanmean(-1)
+
+
+def batch_accuracy(rewards: torch.Tensor, *, reward_range: tuple[float, float]) -> float:
+    """y = mean of (r_i − lo) / (hi − lo) over the scored responses of a batch (HA-DW, arXiv 2601.08521, §3.1).
+
+    Every response counts once, also where the groups have lost different numbers of responses to NaN. The sum is
+    exactly rounded, hence the same on every rank that holds the same rewards, whatever their order or device: gather
+    the rewards of all ranks first.
+
+    Args:
+        rewards (`torch.Tensor`):
+            Shape (N,), the whole generation batch. NaN: not scored.
+        reward_range (`tuple[float, float]`):
+            (lo, hi), as in [`group_accuracy`].
+
+    Returns:
+        `float`: in [0, 1]; NaN if no response was scored.
+
+    Raises:
+        ValueError: as in [`group_accuracy`], for the range and the rewards.
+    """
+    unit = _to_unit_interval(rewards, reward_range).flatten().tolist()
+    scored = [value for value in unit if not math.isnan(value)]
+    return math.fsum(scored) / len(scored) if scored else math.nan
+
+
+def difficulty_weight(
+    advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float, scale: float = 1.3
+) -> torch.Tensor:
+    """Φ = λ_scale · exp(D·|p̂ − C⁻|),  D = −sgn(A)·sgn(p̂ − C⁻): the factor on A of HA-DW (arXiv 2601.08521, §3.2).
+
+    On a prompt harder than the belief (p̂ < C⁻) a right response gains weight and a wrong one loses it; on an easier
+    prompt it is the other way round. A = 0 or p̂ = C⁻ gives λ_scale.
+
+    Args:
+        advantages (`torch.Tensor`):
+            A, shape (N,), one per response.
+        p_hat (`torch.Tensor`):
+            p̂ of the response's group, repeated to shape (N,). NaN (a group without a scored response) gives Φ = 1.
+        prior (`float`):
+            C⁻ in [0, 1].
+        scale (`float`, *optional*, defaults to `1.3`):
+            λ_scale > 0 (the paper's Table 7; 1.5 is as good).
+
+    Returns:
+        `torch.Tensor`: Φ, shape (N,), the type of `advantages`, in [λ_scale/e, λ_scale·e].
+
+    Raises:
+        ValueError: the shapes differ, `prior` is not in [0, 1], or `scale` is not finite and above 0.
+    """
+    if advantages.shape != p_hat.shape:
+        raise ValueError(
+            f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)} must have one shape: repeat p_hat "
+            "for every response of its group, p_hat.repeat_interleave(num_generations)"
+        )
+    if not 0.0 <= prior <= 1.0:
+        raise ValueError(f"prior must be in [0, 1], got {prior}")
+    if not (math.isfinite(scale) and scale > 0.0):
+        raise ValueError(f"scale must be finite and above 0, got {scale}")
+    # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff
+    phi = scale * torch.exp(-torch.sign(advantages) * (p_hat - prior))
+    return torch.where(p_hat.isnan(), 1.0, phi).to(advantages.dtype)
+
+
+def _checked_accuracy(accuracy: float) -> float:
+    accuracy = float(accuracy)
+    # NaN is in no interval
+    if not 0.0 <= accuracy <= 1.0:
+        raise ValueError(
+            f"the accuracy of a batch must be in [0, 1], got {accuracy}; leave out a batch in which no response was "
+            "scored (NaN), and map other rewards to [0, 1] with batch_accuracy(rewards, reward_range=(lo, hi))"
+        )
+    return accuracy
+
+
+def _population_std(values: deque[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) -> torch.Tensor:
+    low, high = reward_range
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"reward_range must be two finite numbers (lo, hi) with lo < hi, got {reward_range}")
+    # means of bfloat16 have two digits
+    rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
+    unit = (rewards - low) / (high - low)
+    outside = (unit < -_RANGE_TOLERANCE) | (unit > 1.0 + _RANGE_TOLERANCE)
+    if outside.any():
+        worst = rewards[outside][0].item()
+        if math.isinf(worst):
+            fix = "a reward function must return a finite number, or None where it cannot score a response"
+        else:
+            fix = (
+                "set reward_range=(lo, hi) to the smallest and the largest value that the weighted sum of the reward "
+                "functions can take, or leave rewards that do not measure accuracy out of it"
+            )
+        raise ValueError(f"reward {worst} is outside reward_range={tuple(reward_range)}: {fix}")
+    return unit.clamp(0.0, 1.0)

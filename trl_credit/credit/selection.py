@@ -1,0 +1,75 @@
+"""Which tokens leave a trace (z of S-trace) and which the policy gradient keeps (M), each of shape (B, T)."""
+
+import torch
+
+
+def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.Tensor) -> torch.Tensor:
+    """z_k = 1 for the ⌈ρ·n⌉ tokens of highest entropy among the n loss tokens of each row; ties keep the earlier one.
+
+    The quantile is per row, so no process needs to know another's tokens (S-trace, arXiv 2605.05965, Sec. 4.2).
+
+    Args:
+        entropy_t (`torch.Tensor`):
+            Entropy of the next-token distribution in nats, shape (B, T). Values at masked positions are ignored.
+        rate (`float`):
+            ρ in [0, 1].
+        mask_t (`torch.Tensor`):
+            Shape (B, T).
+
+    Returns:
+        `torch.Tensor`: float tensor of zeros and ones, shape (B, T).
+
+    Raises:
+        ValueError: `rate` is outside [0, 1].
+    """
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must be in [0, 1], got {rate}")
+    mask_t = mask_t.bool()
+    counts = mask_t.sum(-1, keepdim=True)
+    # 0.2 * 5 is 1.0000000000000002 in binary: without the slack its ceiling would be 2
+    keep = torch.ceil(counts.double() * rate - 1e-9).long() if entropy_t.device.type != "mps" else None
+    if keep is None:  # no float64 on that device
+        keep = torch.ceil(counts.float() * rate - 1e-4).long()
+    ranked = torch.where(mask_t, entropy_t.detach(), -torch.inf)
+    order = torch.argsort(ranked, dim=-1, descending=True, stable=True)
+    first = torch.arange(order.size(-1), device=order.device) < keep
+    return torch.zeros_like(ranked).scatter(-1, order, first.to(ranked.dtype))
+
+
+def select_random(rate: float, *, generator: torch.Generator | None = None, mask_t: torch.Tensor) -> torch.Tensor:
+    """z_k ~ Bernoulli(ρ), drawn anew for each loss token: the ablation of S-trace's Table 5 (same expected size).
+
+    Shapes (B, T). Drawn from `generator`, or from torch's global generator, whose state a checkpoint already keeps.
+
+    Raises:
+        ValueError: `rate` is outside [0, 1].
+    """
+    if not 0.0 <= rate <= 1.0:
+        raise ValueError(f"rate must be in [0, 1], got {rate}")
+    draws = torch.rand(mask_t.shape, generator=generator, device=mask_t.device)
+    return ((draws < rate) & mask_t.bool()).float()
+
+
+def probability_mask(old_logp_t: torch.Tensor, *, threshold: float, mask_t: torch.Tensor) -> torch.Tensor:
+    """M_t = 1[exp(ℓ°_t) < ρ]: keeps the tokens of which the sampling policy was not already sure (SPO, 2505.23564).
+
+    Strictly below, and by the policy that sampled, so the mask is the same in every iteration over the batch. The
+    log-probabilities are at sampling temperature, without top-p.
+
+    Args:
+        old_logp_t (`torch.Tensor`):
+            Shape (B, T), nats.
+        threshold (`float`):
+            ρ > 0. Above 1 the mask keeps every loss token.
+        mask_t (`torch.Tensor`):
+            Shape (B, T).
+
+    Returns:
+        `torch.Tensor`: zeros and ones of the dtype of `mask_t`, shape (B, T), never outside `mask_t`.
+
+    Raises:
+        ValueError: `threshold` is not positive.
+    """
+    if not threshold > 0.0:
+        raise ValueError(f"threshold must be positive, got {threshold}")
+    return ((old_logp_t.detach().exp() < threshold) & mask_t.bool()).to(mask_t.dtype)

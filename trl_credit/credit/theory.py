@@ -1,0 +1,200 @@
+"""What the papers prove, as functions: to plot, to choose a group size by, and to test the package against.
+
+`p` is the probability that the policy solves a prompt, R the number of right ones among G independent responses,
+p̂ = R/G, and S = {1 ≤ R ≤ G−1} the event that the group has both kinds, so that its advantages are not all zero.
+"""
+
+import math
+
+import torch
+
+
+# p + ε is rounded, k/G is rounded: .7 + .1 < .8 in float64, and a strict > must not hang on that
+_TIE = 1e-12
+# on pieces without a jump, at most 1/G wide: 24 nodes already agree with 96 to 1e-14 for G = 8 … 256
+_NODES = 48
+
+
+def group_bias(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor:
+    """E[p̂ | S] − p = (p − p^G) / (1 − p^G − (1−p)^G) − p: the bias of a group's mean as a baseline.
+
+    HA-DW (arXiv 2601.08521), Theorem 1. The bias of the advantage r − p̂ is the negative of it: advantages are too small
+    for hard prompts (p < ½) and too large for easy ones. Odd around p = ½.
+
+    Args:
+        p (`torch.Tensor` or `float`):
+            Any shape, in [0, 1]. At 0 and 1, where S cannot happen, the value is the limit (±1/G).
+        num_generations (`int`):
+            G ≥ 2.
+
+    Returns:
+        `torch.Tensor`: the shape of `p`, float64, on the CPU.
+
+    Raises:
+        ValueError: `p` outside [0, 1] or G < 2.
+    """
+    p = _checked_probability(p, num_generations)
+    # the theorem's fraction times 1/(p(1−p)) above and below: no difference of nearly equal numbers is left
+    tail = (1.0 - p).pow(num_generations - 1) - p.pow(num_generations - 1)
+    return tail / _mixed_group_weights(p, num_generations).sum(-1)
+
+
+def overestimate_probability(p: torch.Tensor | float, *, num_generations: int, epsilon: float = 0.0) -> torch.Tensor:
+    """P(p̂ − p > ε | S) = Σ_{k/G > p+ε, 1≤k≤G−1} C(G,k) p^k (1−p)^{G−k} / (1 − p^G − (1−p)^G).
+
+    HA-DW (arXiv 2601.08521), Theorem 2. The probability that the baseline is too high, hence the advantage too small,
+    by more than ε. That it is too low by more than ε has probability `overestimate_probability(1 - p, ...)`.
+
+    Args:
+        p (`torch.Tensor` or `float`):
+            Any shape, in [0, 1]; at 0 and 1 the value is that of the limit distribution p̂ = 1/G and p̂ = 1 − 1/G.
+        num_generations (`int`):
+            G ≥ 2.
+        epsilon (`float`, *optional*, defaults to `0.0`):
+            ε. A k/G equal to p + ε up to rounding (1e-12) does not count as larger.
+
+    Returns:
+        `torch.Tensor`: the shape of `p`, float64, on the CPU.
+
+    Raises:
+        ValueError: `p` outside [0, 1], G < 2, or ε not finite.
+    """
+    p = _checked_probability(p, num_generations)
+    if not math.isfinite(epsilon):
+        raise ValueError(f"epsilon must be finite, got {epsilon}")
+    weights = _mixed_group_weights(p, num_generations)
+    p_hat = torch.arange(1, num_generations, dtype=torch.float64) / num_generations
+    above = p_hat > p.unsqueeze(-1) + (epsilon + _TIE)
+    return (weights * above).sum(-1) / weights.sum(-1)
+
+
+def mean_misestimate_probability(
+    *, num_generations: int, low: float = 0.0, high: float = 0.5, epsilon: float = 0.0
+) -> float:
+    """1/(high−low) ∫ f(p) dp,  f = P(p̂ − p > ε | S) for p < ½, P(p − p̂ > ε | S) for p > ½.
+
+    HA-DW (arXiv 2601.08521), Corollary 1: how often a group errs to the side of ½ when the difficulty p of the prompt
+    is uniform on (low, high). It is a statement on this mean: for a single p the probability can be far below it.
+
+    f jumps where p + ε passes a k/G, so the integral is cut there and each piece is done by Gauss-Legendre quadrature.
+
+    Args:
+        num_generations (`int`):
+            G ≥ 2.
+        low (`float`, *optional*, defaults to `0.0`), high (`float`, *optional*, defaults to `0.5`):
+            The interval of p, 0 ≤ low < high ≤ 1.
+        epsilon (`float`, *optional*, defaults to `0.0`):
+            ε.
+
+    Returns:
+        `float`: a probability.
+
+    Raises:
+        ValueError: the interval is not as above, G < 2, or ε not finite.
+    """
+    if not 0.0 <= low < high <= 1.0:
+        raise ValueError(f"the interval of p must have 0 <= low < high <= 1, got low={low}, high={high}")
+    _checked_probability(low, num_generations)
+    jumps = [k / num_generations - epsilon for k in range(1, num_generations)]
+    # the side changes at 1/2, beyond which everything is mirrored
+    cuts = {0.5, *(x for x in jumps if x < 0.5), *(1.0 - x for x in jumps if x < 0.5)}
+    edges = torch.tensor([low, *sorted(x for x in cuts if low < x < high), high], dtype=torch.float64)
+    nodes, weights = _gauss_legendre(_NODES)
+    width = edges.diff().unsqueeze(-1)
+    p = edges[:-1].unsqueeze(-1) + width * nodes
+    # what is left of 1/2 after mirroring is the same question about the other side
+    f = overestimate_probability(torch.minimum(p, 1.0 - p), num_generations=num_generations, epsilon=epsilon)
+    return ((f * weights * width).sum() / (high - low)).item()
+
+
+def trace_variance(*, decay: float, length: int, variance: float = 1.0, selective_rate: float = 1.0) -> float:
+    """Var(Σ_{l=1}^{L} g^l z_l X_l) = ρ_sel σ² Σ_{l=1}^{L} g^{2l}: the variance that a trace adds.
+
+    S-trace (arXiv 2605.05965), Proposition 4.2, for uncorrelated X_l of mean zero and variance σ², and
+    z ~ Bernoulli(ρ_sel) independent of them. Because the mean is zero it is the same whether every term has its own z_l
+    or, as in S-trace, where z belongs to the token that receives the credit, one z multiplies the whole sum.
+
+    Args:
+        decay (`float`):
+            g = γλ in [0, 1].
+        length (`int`):
+            L ≥ 0, tokens that the trace reaches over.
+        variance (`float`, *optional*, defaults to `1.0`):
+            σ² ≥ 0.
+        selective_rate (`float`, *optional*, defaults to `1.0`):
+            ρ_sel in [0, 1]; 1 is P-trace.
+
+    Returns:
+        `float`: in the unit of `variance`.
+
+    Raises:
+        ValueError: an argument outside the values above.
+    """
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"decay must be in [0, 1], got {decay}")
+    if length < 0:
+        raise ValueError(f"length must be at least 0 tokens, got {length}")
+    if not (math.isfinite(variance) and variance >= 0.0):
+        raise ValueError(f"variance must be finite and at least 0, got {variance}")
+    if not 0.0 <= selective_rate <= 1.0:
+        raise ValueError(f"selective_rate must be in [0, 1], got {selective_rate}")
+    return selective_rate * variance * math.fsum(decay ** (2 * lag) for lag in range(1, length + 1))
+
+
+def td_upper_bound(eos_probs: torch.Tensor) -> torch.Tensor:
+    """b_t = 1 − Π_{k<t} (1 − π(EOS | s_k)) ≥ ΔV(s_t), for rewards in [0, 1].
+
+    GRPO-λ (arXiv 2510.00194), Lemma 1. b_t is the probability to have ended before token t, if every state had the
+    π(EOS) of this completion's. b_0 = 0, and b never falls. It bounds how far V(s_0) is from the value at t averaged
+    over the completions that are still running there; one completion's own value can move by more, since a single
+    token can decide everything without any chance of an end. Summed as logarithms, so that probabilities of 1e-9 over
+    thousands of tokens are not lost.
+
+    Args:
+        eos_probs (`torch.Tensor`):
+            π(EOS | s_t), shape (B, T) (or any (..., T)). What stands at a position changes later positions only, so
+            that padding on the right needs no mask.
+
+    Returns:
+        `torch.Tensor`: b, the shape of `eos_probs`, in [0, 1], at least float32.
+
+    Raises:
+        ValueError: a value outside [0, 1] by more than 1e-4 (exp(log_softmax) can exceed 1 by rounding), or NaN.
+    """
+    eos_probs = eos_probs.to(torch.promote_types(eos_probs.dtype, torch.float32))
+    if not ((eos_probs >= -1e-4) & (eos_probs <= 1.0 + 1e-4)).all():
+        raise ValueError("eos_probs must be probabilities in [0, 1], at padded positions too (put 0 there)")
+    log_survival = torch.log1p(-eos_probs.clamp(0.0, 1.0)).cumsum(-1)
+    # the product is over k < t
+    before_t = torch.nn.functional.pad(log_survival, (1, 0))[..., :-1]
+    return -torch.expm1(before_t)
+
+
+def _checked_probability(p: torch.Tensor | float, num_generations: int) -> torch.Tensor:
+    if num_generations < 2:
+        raise ValueError(f"num_generations must be at least 2 for a group to hold both outcomes, got {num_generations}")
+    p = torch.as_tensor(p, dtype=torch.float64, device="cpu")
+    if not ((p >= 0.0) & (p <= 1.0)).all():
+        raise ValueError(f"p must be a probability in [0, 1], got {p.tolist()}")
+    return p
+
+
+def _mixed_group_weights(p: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """w_k = C(G,k) p^{k−1} (1−p)^{G−1−k}, k = 1 … G−1: P(R = k) / (p(1−p)). Shape (..., G−1).
+
+    Proportional to P(R = k | S), and finite and positive in sum also at p = 0 and p = 1.
+    """
+    k = torch.arange(1, num_generations, dtype=torch.float64)
+    log_binomial = torch.tensor(
+        [math.log(math.comb(num_generations, i)) for i in range(1, num_generations)], dtype=torch.float64
+    )
+    p = p.unsqueeze(-1)
+    return torch.exp(log_binomial + torch.special.xlogy(k - 1, p) + torch.special.xlog1py(num_generations - 1 - k, -p))
+
+
+def _gauss_legendre(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Nodes and weights on [0, 1], from the eigenvectors of the Jacobi matrix (Golub and Welsch, 1969). Shapes (n,)."""
+    k = torch.arange(1, n, dtype=torch.float64)
+    off_diagonal = k / (4.0 * k.square() - 1.0).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
+    return (nodes + 1.0) / 2.0, vectors[0].square()

@@ -1,0 +1,116 @@
+"""Log importance weights W of shape (B, T): what the loss exponentiates in place of the per-token log-ratio.
+
+Every function takes log-probabilities in nats under the current policy (`logp_t`, carries the gradient) and under the
+policy that sampled the completion (`old_logp_t`, detached), and `mask_t`, 1 where the loss sees the token. At masked
+positions W is 0 or carries no meaning; the loss multiplies them by 0.
+"""
+
+import torch
+
+from .scan import discounted_scan
+
+
+def token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    """W_t = ℓ_t − ℓ°_t: the ordinary importance weight of GRPO (arXiv 2402.03300, Eq. 3). Shapes (B, T)."""
+    return _masked(logp_t - old_logp_t, mask_t)
+
+
+def sequence_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    """W_t = (1/n) Σ_k (ℓ_k − ℓ°_k), n = Σ m: GSPO (arXiv 2507.18071, Eq. 7). Shapes (B, T), constant in each row."""
+    mean = _row_mean(logp_t - old_logp_t, mask_t)
+    return mean.expand_as(logp_t)
+
+
+def sequence_token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    """W_t = sg(W^GSPO) + ℓ_t − sg(ℓ_t): GSPO-token (arXiv 2507.18071, Eq. 14). Shapes (B, T).
+
+    Equal to GSPO in value and gradient when the advantage is uniform over the row and rows are averaged over tokens;
+    unlike it, it keeps per-token advantages apart.
+    """
+    sequence = sequence_log_weight(logp_t.detach(), old_logp_t=old_logp_t, mask_t=mask_t)
+    return sequence + _masked(logp_t - logp_t.detach(), mask_t)
+
+
+def eligible_log_weight(
+    logp_t: torch.Tensor,
+    *,
+    old_logp_t: torch.Tensor,
+    decay: float,
+    selected_t: torch.Tensor | None = None,
+    leave_own_out: bool = True,
+    mask_t: torch.Tensor,
+) -> torch.Tensor:
+    """W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k): eligible importance weight (S-trace).
+
+    Its value is the ordinary log-ratio, so it clips exactly when GRPO clips; only its gradient carries the trace.
+    Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. `leave_own_out=False` is the ablation in
+    which a token's own term is selected too, Σ_{k≤t} g^{t−k} z_k (ℓ_k − sg ℓ_k); with z = 0 it has no gradient at all.
+
+    Args:
+        logp_t, old_logp_t (`torch.Tensor`):
+            Shape (B, T), nats.
+        decay (`float`):
+            g = γλ in [0, 1], per token.
+        selected_t (`torch.Tensor`, *optional*):
+            z of shape (B, T), 1 for the tokens that leave a trace.
+        leave_own_out (`bool`, *optional*, defaults to `True`):
+            Whether a token's own gradient is exempt from the selection.
+        mask_t (`torch.Tensor`):
+            Shape (B, T).
+
+    Returns:
+        `torch.Tensor`: shape (B, T).
+
+    Raises:
+        ValueError: `decay` is outside [0, 1].
+
+    Source: S-trace (arXiv 2605.05965), Sec. 4.
+    """
+    value = _masked((logp_t - old_logp_t).detach(), mask_t)
+    own = _masked(logp_t - logp_t.detach(), mask_t)  # zero in value; only its gradient matters from here on
+    if selected_t is None:
+        return value + discounted_scan(own, decay=decay)
+    left = own * selected_t.to(own.dtype)
+    traced = discounted_scan(left, decay=decay)
+    if not leave_own_out:
+        return value + traced
+    return value + own + (traced - left)
+
+
+def lambda_trace_log_weight(
+    logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, decay: float, style: str = "recent", mask_t: torch.Tensor
+) -> torch.Tensor:
+    """W_t = Σ_{k≤t} tr(t,k) (ℓ_k − ℓ°_k): the ε-trace of GRPO-λ (arXiv 2510.00194, Eq. 17 and 18). Shapes (B, T).
+
+    `style="recent"`: tr(t,k) = g^{t−k}. `style="both"`: tr(t,k) = max(g^{t−k}, g^k), k counted from the first token of
+    the completion. Its value differs from the ordinary log-ratio, so it clips far more often than GRPO.
+
+    Raises:
+        ValueError: `decay` is outside [0, 1] or `style` is unknown.
+    """
+    return traced_sum(_masked(logp_t - old_logp_t, mask_t), decay=decay, style=style)
+
+
+def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
+    """Y_t = Σ_{k≤t} tr(t,k) x_k with the trace styles of GRPO-λ, in O(T). Shapes (B, T); errors as above."""
+    scan = discounted_scan(x_t, decay=decay)
+    if style == "recent":
+        return scan
+    if style != "both":
+        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
+    # max(g^{t-k}, g^k) is g^k up to the middle of the prefix and g^{t-k} after it
+    t = torch.arange(x_t.size(-1), device=x_t.device)
+    middle = t // 2
+    early = (scan.new_tensor(decay).pow(t) * x_t.to(scan.dtype)).cumsum(-1)[..., middle]
+    late = scan - scan.new_tensor(decay).pow(t - middle) * scan[..., middle]
+    # at t = 0 both halves hold the same token: the late one is empty there
+    return early + late
+
+
+def _masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    # where, not a product: log-probabilities of padding may be -inf or NaN, and 0 * NaN is NaN
+    return torch.where(mask_t.bool(), x_t, torch.zeros((), dtype=x_t.dtype, device=x_t.device))
+
+
+def _row_mean(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    return _masked(x_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)

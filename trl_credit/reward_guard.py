@@ -1,0 +1,57 @@
+"""Stops a run at the first reward that is not a number, with the name of the function that returned it."""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+
+def guard_rewards(reward_funcs: Any) -> Any:
+    """Wraps each reward function so that NaN or ±inf raises a `ValueError` that names it and the response.
+
+    `None` stays what it is in TRL: this function has nothing to say on that response. Reward models (`nn.Module` or a
+    model id) are passed through; their outputs are checked after they are gathered. Takes and returns one function or
+    a list, as the trainer does.
+    """
+    if isinstance(reward_funcs, (list, tuple)):
+        return [_guard(func) for func in reward_funcs]
+    return _guard(reward_funcs)
+
+
+def _guard(func: Any) -> Any:
+    if func is None or isinstance(func, (str, nn.Module)):
+        return func
+    name = func_name(func)
+    is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
+    if is_async:
+
+        async def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
+            return _checked(await func(*args, **kwargs), name)
+    else:
+
+        def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
+            return _checked(func(*args, **kwargs), name)
+
+    guarded = functools.update_wrapper(guarded, func)
+    guarded.__name__ = name  # a partial or a callable object has none, and TRL logs by it
+    return guarded
+
+
+def func_name(func: Callable) -> str:
+    """`__name__` of a function, of what a partial wraps, or of the class of a callable object."""
+    if isinstance(func, functools.partial):
+        return func_name(func.func)
+    return func.__name__ if inspect.isroutine(func) or inspect.isclass(func) else type(func).__name__
+
+
+def _checked(rewards: Sequence[float | None], name: str) -> Sequence[float | None]:
+    for i, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            raise ValueError(
+                f"reward function {name!r} returned {reward} for response {i} of the batch: return a finite number, or "
+                "None where the function does not apply."
+            )
+    return rewards
