@@ -89,7 +89,7 @@ def make_trainer(tiny_model, tmp_path):
 
 @pytest.fixture
 def toy_loss(monkeypatch):
-    """Runs toy log-probabilities through the real `_compute_loss` of TRL and of ours: only the forward pass is given."""
+    """Runs toy log-probabilities through the real `_compute_loss`: only the forward pass is given."""
 
     def run(trainer, inputs, *, logps, entropies):
         monkeypatch.setattr(

@@ -26,7 +26,9 @@ def test_equals_the_recursion(length, decay, block):
     if block == 1:  # a block of one token would never end
         block = 2
     x = torch.randn(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
-    torch.testing.assert_close(discounted_scan(x, decay=decay, block=block), slow_scan(x, decay), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        discounted_scan(x, decay=decay, block=block), slow_scan(x, decay), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 1024, 1025, 4097])

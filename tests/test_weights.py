@@ -107,13 +107,9 @@ def test_sequence_token_has_the_value_of_sequence_and_the_gradient_of_token():
 def test_masked_positions_and_padding_never_matter(seed, name):
     logp, old, mask, chance = rows(seed)
     ways = {
-        "eligible": lambda x, o, m, z: weights.eligible_log_weight(
-            x, old_logp_t=o, decay=0.9, selected_t=z, mask_t=m
-        ),
+        "eligible": lambda x, o, m, z: weights.eligible_log_weight(x, old_logp_t=o, decay=0.9, selected_t=z, mask_t=m),
         "lambda": lambda x, o, m, z: weights.lambda_trace_log_weight(x, old_logp_t=o, decay=0.9, mask_t=m),
-        "both": lambda x, o, m, z: weights.lambda_trace_log_weight(
-            x, old_logp_t=o, decay=0.9, style="both", mask_t=m
-        ),
+        "both": lambda x, o, m, z: weights.lambda_trace_log_weight(x, old_logp_t=o, decay=0.9, style="both", mask_t=m),
         "sequence": lambda x, o, m, z: weights.sequence_log_weight(x, old_logp_t=o, mask_t=m),
         "sequence_token": lambda x, o, m, z: weights.sequence_token_log_weight(x, old_logp_t=o, mask_t=m),
     }

@@ -63,7 +63,7 @@ def assign_credit(
     if config.loss_weight != "none":
         direction = config.loss_weight.removeprefix("trace_")
         advantage = advantage * adv.trace_loss_weight(
-            direction, decay=config.trace_decay, style=config.trace_style, mask_t=mask_t
+            direction, decay=config.trace_decay, style=config.trace_style, mask_t=mask_t.to(advantage.dtype)
         )
     policy_mask = mask_t
     if config.token_mask == "probability":

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+import torch
 from trl import GRPOConfig
 
 
@@ -62,7 +63,7 @@ class CreditConfig(GRPOConfig):
         difficulty_window (`int`, *optional*, defaults to `10`):
             m ≥ 1: batches that the belief looks back on.
         difficulty_rate (`float`, *optional*, defaults to `1.0`):
-            η ≥ 0; the step is η times the standard deviation of the last m beliefs.
+            η > 0; the step is η times the standard deviation of the last m beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.01`):
             Smallest step, in [0, 1]: without it a belief that stood still would stay for ever.
         difficulty_threshold (`float`, *optional*, defaults to `0.5`):
@@ -107,7 +108,7 @@ class CreditConfig(GRPOConfig):
     )
     difficulty_scale: float = field(default=1.3, metadata={"help": "λ_scale of HA-DW, > 0."})
     difficulty_window: int = field(default=10, metadata={"help": "Batches the difficulty belief looks back on."})
-    difficulty_rate: float = field(default=1.0, metadata={"help": "η of HA-DW, >= 0."})
+    difficulty_rate: float = field(default=1.0, metadata={"help": "η of HA-DW, > 0."})
     difficulty_rate_min: float = field(default=0.01, metadata={"help": "Smallest step of the belief, in [0, 1]."})
     difficulty_threshold: float = field(default=0.5, metadata={"help": "Belief for `difficulty='fixed'`, in [0, 1]."})
     reward_range: list[float] = field(  # a list, since a command line cannot carry a tuple
@@ -115,6 +116,10 @@ class CreditConfig(GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        if not torch.accelerator.is_available():
+            # what is left is the CPU, which transformers wants to be told, and on which bfloat16 autocast only costs
+            self.use_cpu = True
+            self.bf16 = False if self.bf16 is None else self.bf16
         super().__post_init__()
         self.reward_range = tuple(self.reward_range)
         self._check_ranges()
@@ -149,8 +154,8 @@ class CreditConfig(GRPOConfig):
         for name in ("probability_threshold", "difficulty_scale"):
             if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}.")
-        if not (self.difficulty_rate >= 0.0 and math.isfinite(self.difficulty_rate)):
-            raise ValueError(f"difficulty_rate must be >= 0 and finite, got {self.difficulty_rate}.")
+        if not (self.difficulty_rate > 0.0 and math.isfinite(self.difficulty_rate)):
+            raise ValueError(f"difficulty_rate must be positive and finite, got {self.difficulty_rate}.")
         if self.difficulty_window < 1:
             raise ValueError(f"difficulty_window must be at least 1 batch, got {self.difficulty_window}.")
         if self.advantage_floor is not None and not math.isfinite(self.advantage_floor):

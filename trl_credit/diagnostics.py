@@ -58,7 +58,7 @@ def loss_statistics(
 
 
 def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
-    """One int64 per row of `completion_ids` (B, T), blind to trailing padding and equal on every process for equal rows."""
+    """One int64 per row of `completion_ids` (B, T), blind to trailing padding and the same on every process."""
     rows = completion_ids.cpu().numpy().astype("<i8")
     hashes = []
     for row in rows:

@@ -122,7 +122,7 @@ class CreditTrainer(GRPOTrainer):
                 f"args is a {type(args).__name__}, which has no credit knobs: build a {self.config_class.__name__} "
                 "from trl_credit with the same fields."
             )
-        if getattr(args, "use_liger_kernel", False) and Version(trl.__version__) < Version("1.14"):
+        if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
             raise ValueError(
                 f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it: set "
                 "use_liger_kernel=False, or install trl>=1.14."

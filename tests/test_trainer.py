@@ -1,0 +1,299 @@
+"""Real training runs of a tiny model: every preset, every part of TRL underneath, and what a run logs."""
+
+import functools
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import trl
+from conftest import count_a
+from datasets import Dataset
+from peft import LoraConfig
+
+import trl_credit
+from trl_credit.credit import advantages as adv
+from trl_credit.credit.selection import probability_mask
+
+
+def snapshot(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def finite_history(trainer):
+    return [v for row in trainer.state.log_history for v in row.values() if isinstance(v, float)]
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_every_preset_trains_off_policy_too(make_trainer, algo):
+    trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
+    before = snapshot(trainer.model)
+    trainer.train()
+    assert any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
+    values = finite_history(trainer)
+    assert values and all(map(math.isfinite, values))
+    row = next(r for r in trainer.state.log_history if "credit/clip_fraction" in r)
+    assert {f"credit/abs_advantage/quarter_{q}" for q in (1, 2, 3, 4)} <= set(row)
+    assert {"credit/groups_without_signal", "credit/unique_responses"} <= set(row)
+    if trainer.args.has_trace:
+        assert {"credit/trace_mass", "credit/selected_fraction", "credit/effective_horizon"} <= set(row)
+    if trainer.args.difficulty != "none":
+        assert {"credit/difficulty_belief", "credit/difficulty_weight/harder"} <= set(row)
+
+
+def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
+    settings = {"beta": 0.04, "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4}
+    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **settings)
+    theirs.train()
+    ours = make_trainer("base", **settings)
+    ours.train()
+    for name, p in ours.model.named_parameters():
+        assert torch.equal(p, theirs.model.get_parameter(name)), name
+
+
+def test_one_seed_one_run_with_the_random_selector(make_trainer):
+    runs = []
+    for _ in range(2):
+        trainer = make_trainer("s_trace", selector="random")
+        trainer.train()
+        runs.append(snapshot(trainer.model))
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+def test_batches_and_accumulation_give_one_step(make_trainer):
+    """8 rows at once = 4 + 4, for the losses whose normaliser spans the accumulation window."""
+    for knobs in ({"importance": "eligible", "selector": "entropy"}, {"token_mask": "probability"}):
+        parameters = []
+        for batch, accumulation in ((8, 1), (4, 2)):
+            trainer = make_trainer(
+                "base",
+                loss_type="dapo",
+                per_device_train_batch_size=batch,
+                gradient_accumulation_steps=accumulation,
+                max_steps=1,
+                probability_threshold=0.3,
+                **knobs,
+            )
+            trainer.train()
+            parameters.append(snapshot(trainer.model))
+        for name, p in parameters[0].items():
+            # Adam divides by the size of the gradient, so rounding in a tiny one shows in the parameter
+            torch.testing.assert_close(p, parameters[1][name], rtol=1e-3, atol=3e-5)
+
+
+def capture(trainer):
+    """What the loss is given, one dict per generation batch."""
+    batches, original = [], trainer._generate_and_score_completions
+
+    def wrapped(inputs):
+        batches.append(original(inputs))
+        return batches[-1]
+
+    trainer._generate_and_score_completions = wrapped
+    return batches
+
+
+def test_optimal_baseline_uses_the_lengths_of_the_batch(make_trainer):
+    trainer = make_trainer("opo", max_steps=1)
+    rewards, batches = [], capture(trainer)
+    scored = trainer._calculate_rewards
+    trainer._calculate_rewards = lambda *a: rewards.append(scored(*a)) or rewards[-1]
+    trainer.train()
+    lengths = batches[0]["completion_mask"].sum(-1)
+    assert len(lengths.unique()) > 1
+    expected = adv.optimal_advantage(rewards[0][:, 0], lengths=lengths, num_generations=4)
+    assert torch.equal(batches[0]["advantages"], expected) and expected.abs().max() > 0
+
+
+def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
+    trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2)
+    plain, weighted, rewards = [], [], []
+    weight, scored = trainer._weight_by_difficulty, trainer._calculate_rewards
+    trainer._calculate_rewards = lambda *a: rewards.append(scored(*a)[:, 0]) or rewards[-1][:, None]
+    trainer._weight_by_difficulty = lambda a, r, g: plain.append(a) or weighted.append(weight(a, r, g)) or weighted[-1]
+    trainer.train()
+    belief = rewards[0].mean().item()  # the first batch is its own prior
+    seen = []
+    for step, (a, w, r) in enumerate(zip(plain, weighted, rewards, strict=True)):
+        p_hat = r.view(-1, 4).mean(1).repeat_interleave(4)
+        diff = p_hat - belief
+        phi = 1.3 * torch.exp(-a.sign() * diff.sign() * diff.abs())
+        torch.testing.assert_close(w, a * phi)
+        seen.append(r.mean().item())
+        belief = sum(seen) / len(seen) if step < 2 else belief
+    assert not torch.equal(plain[-1], weighted[-1])
+
+
+def test_probability_mask_recounts_the_normaliser(make_trainer):
+    trainer = make_trainer("base", loss_type="dapo", token_mask="probability", probability_threshold=0.3, max_steps=1)
+    batches = capture(trainer)
+    trainer.train()
+    (batch,) = batches
+    kept = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
+    assert 0 < kept.sum() < batch["completion_mask"].sum()
+    assert batch["num_items_in_batch"] == kept.sum()
+    assert trainer.state.log_history[0]["credit/kept_fraction"] == pytest.approx(
+        (kept.sum() / batch["completion_mask"].sum()).item()
+    )
+
+
+def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path):
+    trainer = make_trainer("opo", difficulty="fixed", max_steps=1, log_completions=True)
+    batches = capture(trainer)
+    trainer.train()
+    table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
+    assert table["advantage"].tolist() == pytest.approx(batches[0]["advantages"].tolist())
+
+
+def test_evaluation_does_not_move_the_belief(make_trainer):
+    trainer = make_trainer("ha_dw", per_device_eval_batch_size=8)
+    trainer.train()
+    before = trainer.difficulty.state_dict()
+    trainer.eval_dataset = trainer.train_dataset.select(range(4))
+    metrics = trainer.evaluate()
+    assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
+
+
+def test_difficulty_survives_a_checkpoint(make_trainer, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "difficulty_window": 2, "lr_scheduler_type": "constant"}
+    trainer = make_trainer("ha_dw", max_steps=2, **settings)
+    trainer.train()
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    saved = json.loads((checkpoint / "credit_state.json").read_text())
+    assert saved["difficulty"] == trainer.difficulty.state_dict()
+    whole = make_trainer("ha_dw", max_steps=4, output_dir=str(tmp_path / "whole"), **settings)
+    whole.train()
+    resumed = make_trainer("ha_dw", max_steps=4, **settings)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.difficulty.state_dict() == whole.difficulty.state_dict()
+    for name, p in resumed.model.named_parameters():
+        assert torch.equal(p, whole.model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "of another mode"])
+def test_a_checkpoint_without_a_readable_belief_is_refused(make_trainer, tmp_path, damage):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    make_trainer("ha_dw", max_steps=1, **settings).train()
+    path = tmp_path / "run" / "checkpoint-1" / "credit_state.json"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_text(path.read_text()[:20])
+    other = {"difficulty": "hard"} if damage == "of another mode" else {}
+    with pytest.raises(ValueError, match="credit_state.json"):
+        make_trainer("ha_dw", max_steps=2, **settings, **other).train(resume_from_checkpoint=str(path.parent))
+
+
+def test_lora_trains_the_adapter_alone(make_trainer):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    trainer = make_trainer("s_trace", trainer_kwargs={"peft_config": lora}, max_steps=3)
+    before = snapshot(trainer.model)
+    trainer.train()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
+    assert moved and all("lora" in name for name in moved)
+
+
+def test_model_card_names_and_cites_the_paper(make_trainer, tmp_path):
+    trainer = make_trainer("s_trace", max_steps=1)
+    trainer.train()
+    trainer.create_model_card(model_name="m")
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "S-trace" in card and "2605.05965" in card and "Selective Eligibility Traces" in card
+    assert "s-trace" in card and "trl-credit" in card
+
+
+def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = trl_credit.GSPOTrainer(tiny_model, count_a, train_dataset=Dataset.from_dict({"prompt": ["1+1="] * 8}))
+    assert isinstance(trainer.args, trl_credit.GSPOConfig) and trainer.args.importance == "sequence"
+    assert Path(trainer.args.output_dir).name.endswith("GSPO")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", ["plain", "async", "partial", "object"])
+def test_a_reward_that_is_no_number_names_the_function(make_trainer, bad, kind):
+    def broken(completions, **kwargs):
+        return [bad] * len(completions)
+
+    async def broken_async(completions, **kwargs):
+        return [bad] * len(completions)
+
+    class Broken:
+        def __call__(self, completions, **kwargs):
+            return [bad] * len(completions)
+
+    func = {"plain": broken, "async": broken_async, "partial": functools.partial(broken), "object": Broken()}[kind]
+    name = {"plain": "broken", "async": "broken_async", "partial": "broken", "object": "Broken"}[kind]
+    before = make_trainer("base", reward_funcs=func)
+    weights = snapshot(before.model)
+    with pytest.raises(ValueError, match=f"'{name}' returned"):
+        before.train()
+    assert all(torch.equal(weights[n], p) for n, p in before.model.named_parameters())
+
+
+@pytest.mark.parametrize("algo", ["base", "opo", "ha_dw", "s_trace"])
+def test_none_for_a_whole_group_is_no_signal(make_trainer, algo):
+    def some(completions, **kwargs):
+        return [None if i < 4 else float(i % 2) for i in range(len(completions))]
+
+    trainer = make_trainer(algo, reward_funcs=some, max_steps=1, shuffle_dataset=False)
+    batches = capture(trainer)
+    trainer.train()
+    assert all(map(math.isfinite, finite_history(trainer)))
+    advantages = batches[0]["advantages"]
+    assert advantages.isfinite().all() and (advantages == 0).sum() == 4
+
+
+@pytest.mark.parametrize("algo", ["base", "opo", "ha_dw", "grpo_lambda"])
+def test_none_for_everything_trains_nothing_and_makes_no_nan(make_trainer, algo):
+    trainer = make_trainer(
+        algo, reward_funcs=lambda completions, **kw: [None] * len(completions), beta=0.0, max_steps=1
+    )
+    before = snapshot(trainer.model)
+    trainer.train()
+    assert all(torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
+
+
+def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
+    def negative(completions, **kwargs):
+        return [-1.0 if i % 2 else 1.0 for i in range(len(completions))]
+
+    with pytest.raises(ValueError, match="reward_range"):
+        make_trainer("ha_dw", reward_funcs=negative).train()
+    make_trainer("ha_dw", reward_funcs=negative, reward_range=(-1.0, 1.0)).train()
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_one_token_completions(make_trainer, algo):
+    trainer = make_trainer(algo, max_completion_length=1, max_steps=1)
+    trainer.train()
+    assert all(map(math.isfinite, finite_history(trainer)))
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_all_completions_truncated_and_masked_is_a_zero_loss(make_trainer, algo):
+    trainer = make_trainer(
+        algo,
+        max_completion_length=2,
+        mask_truncated_completions=True,
+        beta=0.0,
+        max_steps=1,
+        generation_kwargs={"suppress_tokens": [0, 1]},  # neither padding nor end of sequence
+    )
+    before = snapshot(trainer.model)
+    trainer.train()
+    assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1.0
+    assert trainer.state.log_history[0]["loss"] == 0.0
+    assert all(torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
+
+
+def test_empty_completions_are_refused(make_trainer):
+    trainer = make_trainer("s_trace")
+    empty = torch.zeros(2, 0, dtype=torch.long)
+    with pytest.raises(ValueError, match="completion of this micro-batch is empty"):
+        trainer.compute_loss(trainer.model, {"completion_ids": empty, "completion_mask": empty})

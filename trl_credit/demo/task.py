@@ -1,0 +1,52 @@
+"""The embedded task: a chain of additions and subtractions modulo 10, every step written out.
+
+    prompt      3+2-1-3+1:
+    response    3+2=5;5-1=4;4-3=1;1+1=2
+
+Copying the running result and the next operation is routine; the digit after each "=" decides. One wrong digit is
+carried on, so the reward on the last digit says nothing about which of the four decisions was to blame: that is the
+credit to be assigned.
+"""
+
+import random
+
+from datasets import Dataset
+
+
+CHARACTERS = "0123456789+-=;:"
+N_STEPS = 4
+MAX_OPERAND = 3
+DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + 4  # tokens: a step and its separator are six, and some room to go astray
+
+
+def draw_problem(rng: random.Random) -> str:
+    """A prompt: a digit, `N_STEPS` signed operands from 1 to `MAX_OPERAND`, and a colon."""
+    steps = (f"{rng.choice('+-')}{rng.randint(1, MAX_OPERAND)}" for _ in range(N_STEPS))
+    return f"{rng.randrange(10)}{''.join(steps)}:"
+
+
+def work_out(prompt: str, *, rng: random.Random | None = None, error_rate: float = 0.0) -> str:
+    """The worked solution of `prompt`; with `error_rate`, each result is replaced by a wrong digit with that chance.
+
+    A wrong result is carried on, as a model that errs would carry it on.
+    """
+    running, steps = int(prompt[0]), []
+    for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
+        result = (running + int(operand) if sign == "+" else running - int(operand)) % 10
+        if rng is not None and rng.random() < error_rate:
+            result = (result + rng.randint(1, 9)) % 10
+        steps.append(f"{running}{sign}{operand}={result}")
+        running = result
+    return ";".join(steps)
+
+
+def demo_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
+    """`n` problems, columns `prompt` (string) and `answer` (a digit, as a string), the same for the same seed."""
+    rng = random.Random(seed)
+    prompts = [draw_problem(rng) for _ in range(n)]
+    return Dataset.from_dict({"prompt": prompts, "answer": [work_out(prompt)[-1] for prompt in prompts]})
+
+
+def demo_reward(completions: list[str], answer: list[str], **kwargs) -> list[float]:
+    """1 where the completion ends in `=` and the right digit, else 0. Any text will do: it looks at the end alone."""
+    return [float(text[-2:] == f"={right}") for text, right in zip(completions, answer, strict=True)]
