@@ -1,0 +1,136 @@
+"""`examples/train.py` as a user runs it: the default run, files and columns, resuming, and input that is wrong."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SHARED
+
+from trl_credit import rewards
+from trl_credit.data import load_prompts
+
+
+SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "train.py"
+spec = importlib.util.spec_from_file_location("train_script", SCRIPT)
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
+
+
+def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *QUICK], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    folder = tmp_path / "runs" / "s_trace"
+    assert {"model.safetensors", "README.md", "reward_curve.png", "checkpoint-2"} <= {p.name for p in folder.iterdir()}
+    assert "Selective Eligibility Traces" in (folder / "README.md").read_text()
+    assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
+
+
+def write_rows(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_a_file_with_its_own_columns_and_an_own_reward(run, tmp_path):
+    data = write_rows(tmp_path / "d.jsonl", [{"q": f"{i}+1:", "a": i + 1, "level": i} for i in range(8)])
+    (tmp_path / "mine.py").write_text(
+        "def mine(completions, answer, level, **kwargs):\n"
+        "    assert all(int(a) == n + 1 for a, n in zip(answer, level))\n"
+        "    return [float(len(c)) for c in completions]\n"
+    )
+    run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
+    assert (tmp_path / "out" / "reward_curve.png").exists()
+
+
+def test_yaml_with_flags_over_it(run, tmp_path):
+    (tmp_path / "c.yaml").write_text("algo: grpo_lambda\ntrace_lambda: 0.5\nlearning_rate: 1.0e-5\n")
+    trainer = script.build(
+        ["--config", "c.yaml", *QUICK, "--output_dir", "out", "--trace_lambda", "0.7", "--num_generations", "8"]
+    )
+    assert trainer._name == "GRPO-λ" and trainer.args.trace_lambda == 0.7 and trainer.args.learning_rate == 1e-5
+    assert trainer.args.num_generations == 8
+
+
+def test_resume(run, tmp_path):
+    run("--save_steps", 1, "--lr_scheduler_type", "constant")
+    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
+    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
+
+
+def test_lora_flags(run, tmp_path):
+    run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--algo", "strace"], "unknown algorithm 'strace': choose one of grpo"),
+        (["--config", "no.yaml"], "no file 'no.yaml'"),
+        (["--dataset_name", "no.jsonl"], "no file 'no.jsonl'"),
+        (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
+        (["--dataset_name", "good.jsonl", "--answer_column", "x"], "--answer_column to one of problem, answer"),
+        (["--dataset_name", "unreadable.jsonl"], "the answer of row 1 cannot be read"),
+        (["--dataset_name", "empty.jsonl"], "empty.jsonl"),
+        (["--reward", "no_such"], "unknown reward 'no_such'"),
+        (["--reward", "os.path.no_such"], "'no_such' is not a function"),
+        (["--reward", "no.such.module"], "No module named"),
+        (["--trace_lambda", "1.5"], "trace_lambda must be in [0, 1]"),
+        (["--num_generations", "3"], "divisible"),
+        (["--model_name_or_path", "./no_such_model"], "no_such_model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, message):
+    write_rows(tmp_path / "good.jsonl", [{"problem": "1+1", "answer": "2"}] * 8)
+    write_rows(tmp_path / "unreadable.jsonl", [{"problem": "1+1", "answer": "2"}, {"problem": "?", "answer": ""}] * 4)
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(SystemExit) as stop:
+        run(*argv)
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+
+
+@pytest.mark.parametrize(
+    "text, gold, expected",
+    [
+        ("so \\boxed{\\frac{1}{2}}", "0.5", 1.0),
+        ("\\boxed{3} then \\boxed{4}", "4", 1.0),
+        ("\\boxed{3} then \\boxed{4}", "3", 0.0),
+        ("it is 1,234\n#### 1,234", "long solution\n#### 1234", 1.0),
+        ("the answer is 4", "4", 0.0),
+        ("\\boxed{4", "4", 0.0),
+        ("", "4", 0.0),
+        ("####", "4", 0.0),
+        ("\\boxed{9^9^9^9^9^9}", "4", 0.0),
+        ("\\boxed{" + "(" * 3000 + ")" * 3000 + "}", "4", 0.0),
+        ("\\boxed{" + "9" * 10**6 + "}", "4", 0.0),
+        ("\x00\\boxed{<script>}", "4", 0.0),
+    ],
+    ids=range(12),
+)
+def test_accuracy_reward(text, gold, expected):
+    assert rewards.accuracy_reward([text], [gold]) == [expected]
+    assert rewards.accuracy_reward([[{"role": "assistant", "content": text}]], [gold]) == [expected]
+
+
+@pytest.mark.skipif(not (SHARED / "data").exists(), reason="the shared data sets are not here")
+def test_gsm8k_loads_and_its_golds_score_themselves():
+    data = load_prompts(str(SHARED / "data" / "gsm8k_test.jsonl"), conversational=True)
+    rewards.check_answers(data["answer"][:300])
+    golds = data["answer"][:300]
+    texts = [f"so \\boxed{{{rewards.read_gold(gold)}}}" for gold in golds]
+    assert rewards.accuracy_reward(texts, golds) == [1.0] * 300
+    assert data[0]["prompt"][0]["role"] == "user"
