@@ -83,7 +83,8 @@ def test_lora_flags(run, tmp_path):
         (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
         (["--dataset_name", "good.jsonl", "--answer_column", "x"], "--answer_column to one of problem, answer"),
         (["--dataset_name", "unreadable.jsonl"], "the answer of row 1 cannot be read"),
-        (["--dataset_name", "empty.jsonl"], "empty.jsonl"),
+        (["--dataset_name", "empty.jsonl"], "empty.jsonl' has no rows"),
+        (["--dataset_name", "broken.jsonl"], "broken.jsonl' cannot be read as json"),
         (["--reward", "no_such"], "unknown reward 'no_such'"),
         (["--reward", "os.path.no_such"], "'no_such' is not a function"),
         (["--reward", "no.such.module"], "No module named"),
@@ -97,6 +98,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, me
     write_rows(tmp_path / "good.jsonl", [{"problem": "1+1", "answer": "2"}] * 8)
     write_rows(tmp_path / "unreadable.jsonl", [{"problem": "1+1", "answer": "2"}, {"problem": "?", "answer": ""}] * 4)
     (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "broken.jsonl").write_text('{"problem": "1+1", "answer": ')
     with pytest.raises(SystemExit) as stop:
         run(*argv)
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, load_dataset
+from datasets.exceptions import DatasetGenerationError
 
 
 PROMPT_COLUMNS = ("prompt", "problem", "question")
@@ -37,13 +38,18 @@ def load_prompts(
             Appended to string prompts.
 
     Raises:
-        ValueError: no such file, no such column, or no rows.
+        ValueError: no such file, a file that cannot be read, no such column, or no rows.
     """
     suffix = Path(name).suffix
     if suffix in FILE_FORMATS:
         if not Path(name).is_file():
             raise ValueError(f"there is no file {name!r}: check --dataset_name")
-        data = load_dataset(FILE_FORMATS[suffix], data_files=name, split="train")
+        if Path(name).stat().st_size == 0:
+            raise ValueError(f"{name!r} has no rows")
+        try:
+            data = load_dataset(FILE_FORMATS[suffix], data_files=name, split="train")
+        except DatasetGenerationError as error:
+            raise ValueError(f"{name!r} cannot be read as {FILE_FORMATS[suffix]}: {error.__cause__ or error}") from error
     elif Path(name).is_dir():
         raise ValueError(f"{name!r} is a folder: give --dataset_name a .jsonl, .json, .parquet or .csv file of it")
     else:
