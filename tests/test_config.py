@@ -34,6 +34,17 @@ def test_published_settings():
     assert make().reward_range == (0.0, 1.0)
 
 
+def test_citations_are_bibtex():
+    assert ALGORITHMS["p_trace"][1]._paper["citation"].splitlines() == [
+        "@article{mou2026beyond,",
+        "    title  = {{Beyond Uniform Credit Assignment: Selective Eligibility Traces for RLVR}},",
+        "    author = {Chaoli Mou and Zhan Zhuang and Xinning Chen and Yu Zhang},",
+        "    year   = {2026},",
+        "    eprint = {arXiv:2605.05965},",
+        "}",
+    ]
+
+
 def test_presets_carry_name_tags_and_paper():
     names = set()
     for name, (config_class, trainer_class) in ALGORITHMS.items():

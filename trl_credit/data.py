@@ -49,7 +49,9 @@ def load_prompts(
         try:
             data = load_dataset(FILE_FORMATS[suffix], data_files=name, split="train")
         except DatasetGenerationError as error:
-            raise ValueError(f"{name!r} cannot be read as {FILE_FORMATS[suffix]}: {error.__cause__ or error}") from error
+            raise ValueError(
+                f"{name!r} cannot be read as {FILE_FORMATS[suffix]}: {error.__cause__ or error}"
+            ) from error
     elif Path(name).is_dir():
         raise ValueError(f"{name!r} is a folder: give --dataset_name a .jsonl, .json, .parquet or .csv file of it")
     else:

@@ -3,14 +3,9 @@
 
 def paper(*, key: str, title: str, authors: str, year: int, arxiv: str) -> dict[str, str]:
     """Title, arXiv id and BibTeX entry of one paper, for a trainer's `_paper`."""
-    fields = {
-        "title": f"{{{{{title}}}}}",
-        "author": f"{{{authors}}}",
-        "year": str(year),
-        "eprint": f"{{arXiv:{arxiv}}}",
-    }
-    body = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
-    return {"title": title, "id": arxiv, "citation": f"@article{{{key},\n{body}}}"}
+    fields = {"title": f"{{{title}}}", "author": authors, "year": year, "eprint": f"arXiv:{arxiv}"}
+    lines = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
+    return {"title": title, "id": arxiv, "citation": f"@article{{{key},\n{lines}}}"}
 
 
 GRPO = paper(
