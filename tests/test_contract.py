@@ -255,3 +255,21 @@ def test_liger_before_1_14_is_refused(make_trainer, monkeypatch):
 def test_plain_grpo_config_is_refused(make_trainer):
     with pytest.raises(TypeError, match="STraceConfig"):
         make_trainer((trl.GRPOConfig, trl_credit.STraceTrainer))
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_the_order_of_rows_does_not_matter(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo, beta=0.0), toy()
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = {name: x.detach()[order] for name, x in t.items()}
+    permuted["logps"].requires_grad_()
+    (loss, grad), (loss_p, grad_p) = run(trainer, toy_loss, t), run(trainer, toy_loss, permuted)
+    torch.testing.assert_close(loss_p, loss, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(grad_p, grad[order], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_tool_tokens_and_padding_never_get_credit(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo), toy()
+    _, grad = run(trainer, toy_loss, t)
+    assert grad[t["mask"] == 0].abs().max() == 0 and grad[t["mask"] == 1].abs().max() > 0

@@ -33,7 +33,7 @@ from .diagnostics import group_statistics, loss_statistics, response_hashes
 from .reward_guard import guard_rewards
 
 
-TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.15", "1.16")
+TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
 STATE_FILE = "credit_state.json"
 # what TRL's forward pass takes besides tokens, for models with images
 _FORWARD_KEYS = (
