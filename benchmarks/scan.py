@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from memory import peak_bytes
 
 from trl_credit.credit.scan import discounted_scan
 
@@ -31,19 +32,6 @@ def loop_scan(x_t: torch.Tensor, decay: float) -> torch.Tensor:
         s_t = x_t[:, t] + decay * s_t
         out[:, t] = s_t
     return out
-
-
-def peak_bytes(length: int, batch: int, decay: float) -> int:
-    """Largest sum of the blocks' own storages alive in a forward and backward pass, counted by the profiler."""
-    x_t = torch.randn(batch, length, requires_grad=True)
-    with torch.profiler.profile(profile_memory=True) as profile:
-        discounted_scan(x_t, decay=decay).sum().backward()
-    now = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return peak
 
 
 def main() -> None:
@@ -77,7 +65,9 @@ def main() -> None:
                 if repeat >= 2:  # the first two warm up
                     times[name].append(time.perf_counter() - start)
         median = {name: statistics.median(values) for name, values in times.items()}
-        print(f"T = {length}: scan {median['scan'] * 1e3:.3f} ms, peak {peak_bytes(length, args.batch, args.decay)} B")
+        leaf_t = x_t.clone().requires_grad_()
+        peak = peak_bytes(lambda leaf_t=leaf_t: discounted_scan(leaf_t, decay=args.decay).sum().backward())
+        print(f"T = {length}: scan {median['scan'] * 1e3:.3f} ms, peak {peak / 1e6:.2f} MB")
         for name, value in median.items():
             if name != "scan":
                 print(f"    {name:<10} {value * 1e3:10.3f} ms   {value / median['scan']:8.2f} x the scan")

@@ -8,7 +8,7 @@ left out: it is TRL's in both. Peak memory is what one loss and backward pass al
 """
 
 import argparse
-import gc
+import functools
 import statistics
 import tempfile
 import time
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import trl
+from memory import peak_bytes
 from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
@@ -50,28 +51,19 @@ def random_batch(batch: int, length: int) -> dict[str, torch.Tensor]:
     }
 
 
+def backward(trainer: Any, inputs: dict[str, torch.Tensor]) -> None:
+    """One loss and its backward pass."""
+    trainer.compute_loss(trainer.model, inputs).backward()
+
+
 def step(trainer: Any, inputs: dict[str, torch.Tensor]) -> float:
     """Seconds of one optimizer step."""
     start = time.perf_counter()
-    trainer.compute_loss(trainer.model, inputs).backward()
+    backward(trainer, inputs)
     torch.nn.utils.clip_grad_norm_(trainer.model.parameters(), 1.0)
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
     return time.perf_counter() - start
-
-
-def peak_bytes(trainer: Any, inputs: dict[str, torch.Tensor]) -> int:
-    """Most bytes allocated at one time within a loss and its backward pass."""
-    gc.collect()
-    with torch.profiler.profile(profile_memory=True) as profile:
-        trainer.compute_loss(trainer.model, inputs).backward()
-    trainer.optimizer.zero_grad()
-    now = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return peak
 
 
 def main() -> None:
@@ -110,7 +102,7 @@ def main() -> None:
                     if repeat >= 3:
                         times[trainer].append(seconds)
             a, b = (statistics.median(times[t]) * 1e3 for t in (ours, theirs))
-            memory = [peak_bytes(t, inputs) / 1e6 for t in (ours, theirs)]
+            memory = [peak_bytes(functools.partial(backward, t, inputs)) / 1e6 for t in (ours, theirs)]
             print(f"| `{algo}` | {a:.1f} | {b:.1f} | {a / b:.3f} | {memory[0]:.1f} | {memory[1]:.1f} |", flush=True)
 
 

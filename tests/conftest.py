@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import trl_credit
+from trl_credit.demo.warm_start import make_tokenizer
 
 
-CHARACTERS = "0123456789+-=;abcdef"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -25,14 +24,11 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 def tiny_model(tmp_path_factory) -> str:
     """Folder of a random Qwen3 with 2 layers and a tokenizer of single characters."""
     path = str(tmp_path_factory.mktemp("tiny"))
-    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", *CHARACTERS])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>").save_pretrained(path)
+    tokenizer = make_tokenizer("0123456789+-=;abcdef")
+    tokenizer.save_pretrained(path)
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=len(vocab),
+        vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,

@@ -22,9 +22,9 @@ LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per character of the task."""
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *CHARACTERS])}
+def make_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+    """One token per character; anything else is `<unk>`."""
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()  # without it decoding would put spaces between the characters
