@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 from transformers import AutoTokenizer, PrinterCallback, ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
@@ -44,16 +45,20 @@ class ScriptArguments:
 def look_ahead(argv: list[str]) -> tuple[str, bool]:
     """The algorithm, needed before the flags of its configuration can be parsed, and whether a model was given."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--algo")
-    first.add_argument("--config")
-    first.add_argument("--model_name_or_path")
+    for flag in ("--algo", "--config", "--model_name_or_path"):
+        first.add_argument(flag)
     known, _ = first.parse_known_args(argv)
     in_file = {}
     if known.config is not None:
         if not Path(known.config).is_file():
             raise ValueError(f"there is no file {known.config!r}: check --config")
-        in_file = yaml.safe_load(Path(known.config).read_text()) or {}
-    algo = known.algo or in_file.get("algo") or ScriptArguments.algo
+        try:
+            in_file = yaml.safe_load(Path(known.config).read_text()) or {}
+        except yaml.YAMLError as error:
+            raise ValueError(f"{known.config!r} cannot be read as YAML: {error}") from error
+        if not isinstance(in_file, dict):
+            raise ValueError(f"{known.config!r} must hold `name: value` lines: check --config")
+    algo = str(known.algo or in_file.get("algo") or ScriptArguments.algo)
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algo!r}: choose one of {', '.join(ALGORITHMS)}")
     return algo, (known.model_name_or_path or in_file.get("model_name_or_path")) is not None
@@ -63,12 +68,18 @@ def build(argv: list[str]):
     """Everything that can be wrong with the input is found here, before the first step."""
     algo, own_model = look_ahead(argv)
     config_class, trainer_class = ALGORITHMS[algo]
-    parser = TrlParser((ScriptArguments, config_class, ModelConfig))
+    parser = TrlParser((ScriptArguments, config_class, ModelConfig), allow_abbrev=False)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if not own_model:
         parser.set_defaults(**DEMO_SETTINGS)
     script, args, model_args = parser.parse_args_and_config(argv)
 
+    if resume := args.resume_from_checkpoint:
+        if str(resume).lower() == "true":  # the last one
+            resume = (Path(args.output_dir).is_dir() and get_last_checkpoint(args.output_dir)) or args.output_dir
+        if not (Path(resume) / "trainer_state.json").is_file():
+            raise ValueError(f"there is no checkpoint in {resume!r}: check --resume_from_checkpoint")
+        args.resume_from_checkpoint = resume
     model = model_args.model_name_or_path or demo_model_path()
     if script.dataset_name is None:
         data = demo_dataset(seed=args.seed)
@@ -106,6 +117,7 @@ def build(argv: list[str]):
 def main(argv: list[str]) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.disable_progress_bar()  # of loading; training has its own
+    sys.path.append(os.getcwd())  # for --reward package.module.function
     try:
         trainer = build(argv)
     except (ValueError, OSError) as error:
@@ -119,9 +131,8 @@ def main(argv: list[str]) -> None:
     main_process = trainer.accelerator.is_main_process
     if main_process:
         print(f"{trainer._name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
-    resume = args.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
-
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
+    push, args.push_to_hub = args.push_to_hub, False  # or save_model pushes before the card and the curve are there
     trainer.save_model()
     if main_process:
         trainer.create_model_card(model_name=folder.name)
@@ -130,8 +141,8 @@ def main(argv: list[str]) -> None:
         print(f"reward curve  {folder / 'reward_curve.png'}")
         if ends is not None:
             print(f"reward        {ends[0]:.3f} → {ends[1]:.3f}")
-    if args.push_to_hub:  # last, so that a failed push loses nothing
-        trainer.push_to_hub(dataset_name=None)
+    if push:  # last, so that a failed push loses nothing
+        trainer.push_to_hub()
 
 
 if __name__ == "__main__":

@@ -273,3 +273,14 @@ def test_tool_tokens_and_padding_never_get_credit(make_trainer, toy_loss, algo):
     trainer, t = make_trainer(algo), toy()
     _, grad = run(trainer, toy_loss, t)
     assert grad[t["mask"] == 0].abs().max() == 0 and grad[t["mask"] == 1].abs().max() > 0
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_a_row_without_a_loss_token_adds_nothing(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo), toy()
+    t["mask"][3] = 0
+    loss, grad = run(trainer, toy_loss, t)
+    assert loss.isfinite() and grad.isfinite().all() and grad[3].abs().max() == 0 and grad[2].abs().max() > 0
+    t["mask"][:] = 0
+    loss, grad = run(trainer, toy_loss, t)
+    assert loss == 0 and grad.abs().max() == 0

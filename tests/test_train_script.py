@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SHARED
 
 from trl_credit import rewards
@@ -34,7 +35,10 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on busy cores, threads of a tiny model mostly wait for each other
+    yield lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
+    torch.set_num_threads(threads)
 
 
 def write_rows(path, rows):
@@ -64,9 +68,30 @@ def test_yaml_with_flags_over_it(run, tmp_path):
 
 def test_resume(run, tmp_path):
     run("--save_steps", 1, "--lr_scheduler_type", "constant")
-    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
+    run("--max_steps", 3, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
+    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true")
     state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
     assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
+
+
+def test_push_comes_after_every_local_file(run, tmp_path, monkeypatch):
+    pushes = []
+    trainer_class = script.ALGORITHMS["s_trace"][1]
+    monkeypatch.setattr(trainer_class, "init_hf_repo", lambda self, **kwargs: None)
+    monkeypatch.setattr(
+        trainer_class,
+        "push_to_hub",
+        lambda self, *a, **k: pushes.append({p.name for p in (tmp_path / "out").iterdir()}),
+    )
+    run("--push_to_hub", "--hub_strategy", "end")
+    assert len(pushes) == 1 and {"model.safetensors", "README.md", "reward_curve.png"} <= pushes[0]
+
+
+def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatch):
+    (tmp_path / "own_rewards.py").write_text("def none(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    run("--reward", "own_rewards.none", "--max_steps", 1)
+    assert (tmp_path / "out" / "reward_curve.png").exists()
 
 
 def test_lora_flags(run, tmp_path):
@@ -85,6 +110,17 @@ def test_lora_flags(run, tmp_path):
         (["--dataset_name", "unreadable.jsonl"], "the answer of row 1 cannot be read"),
         (["--dataset_name", "empty.jsonl"], "empty.jsonl' has no rows"),
         (["--dataset_name", "broken.jsonl"], "broken.jsonl' cannot be read as json"),
+        (["--dataset_name", "prose.jsonl"], "the answer of row 0 cannot be read"),
+        (["--dataset_name", "nulls.jsonl"], "the answer of row 1 cannot be read"),
+        (["--dataset_name", "broken.parquet"], "broken.parquet' cannot be read as parquet"),
+        (["--dataset_name", "rows.txt"], "'rows.txt' is not a .jsonl"),
+        (["--config", "list.yaml"], "'list.yaml' must hold"),
+        (["--config", "broken.yaml"], "'broken.yaml' cannot be read as YAML"),
+        (["--config", "typo.yaml"], "trace_lamda"),
+        (["--alg", "grpo"], "--alg"),
+        (["--resume_from_checkpoint", "no_such"], "no checkpoint in 'no_such'"),
+        (["--resume_from_checkpoint", "true"], "no checkpoint in 'out'"),
+        (["--reward", "rows.txt:f"], "that ends in .py"),
         (["--reward", "no_such"], "unknown reward 'no_such'"),
         (["--reward", "os.path.no_such"], "'no_such' is not a function"),
         (["--reward", "no.such.module"], "No module named"),
@@ -97,6 +133,13 @@ def test_lora_flags(run, tmp_path):
 def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, message):
     write_rows(tmp_path / "good.jsonl", [{"problem": "1+1", "answer": "2"}] * 8)
     write_rows(tmp_path / "unreadable.jsonl", [{"problem": "1+1", "answer": "2"}, {"problem": "?", "answer": ""}] * 4)
+    write_rows(tmp_path / "prose.jsonl", [{"problem": "1+1", "answer": "Zoey is a knight and Ethan is not"}] * 8)
+    write_rows(tmp_path / "nulls.jsonl", [{"problem": "1+1", "answer": "2"}, {"problem": "?", "answer": None}] * 4)
+    (tmp_path / "broken.parquet").write_text("PAR0")
+    (tmp_path / "rows.txt").write_text("1+1=2")
+    (tmp_path / "list.yaml").write_text("- algo\n")
+    (tmp_path / "broken.yaml").write_text("algo: [s_trace")
+    (tmp_path / "typo.yaml").write_text("trace_lamda: 0.5\n")
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "broken.jsonl").write_text('{"problem": "1+1", "answer": ')
     with pytest.raises(SystemExit) as stop:
@@ -117,15 +160,27 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, me
         ("", "4", 0.0),
         ("####", "4", 0.0),
         ("\\boxed{9^9^9^9^9^9}", "4", 0.0),
+        ("\\boxed{9^{9^{9}}}", "4", 0.0),
+        ("\\boxed{2^3 \\cdot 3^2}", "72", 1.0),
+        ("\\boxed{x^2y^3}", "y^3x^2", 1.0),
         ("\\boxed{" + "(" * 3000 + ")" * 3000 + "}", "4", 0.0),
         ("\\boxed{" + "9" * 10**6 + "}", "4", 0.0),
         ("\x00\\boxed{<script>}", "4", 0.0),
     ],
-    ids=range(12),
+    ids=range(15),
 )
 def test_accuracy_reward(text, gold, expected):
     assert rewards.accuracy_reward([text], [gold]) == [expected]
     assert rewards.accuracy_reward([[{"role": "assistant", "content": text}]], [gold]) == [expected]
+
+
+@pytest.mark.parametrize("completion", [[], [{"role": "assistant", "content": None}], [{"role": "assistant"}]])
+def test_a_response_without_text_scores_zero(completion):
+    assert rewards.accuracy_reward([completion], ["4"]) == [0.0]
+
+
+def test_one_wordy_gold_among_formulas_is_no_reason_to_refuse():
+    rewards.check_answers(["2", "$ax+b$, where $b$ is an arbitrary integer", "x^2"])
 
 
 @pytest.mark.skipif(not (SHARED / "data").exists(), reason="the shared data sets are not here")

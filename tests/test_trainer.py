@@ -297,3 +297,15 @@ def test_empty_completions_are_refused(make_trainer):
     empty = torch.zeros(2, 0, dtype=torch.long)
     with pytest.raises(ValueError, match="completion of this micro-batch is empty"):
         trainer.compute_loss(trainer.model, {"completion_ids": empty, "completion_mask": empty})
+
+
+def test_an_empty_completion_of_a_rollout_function_is_refused(make_trainer):
+    def rollout(prompts, trainer):
+        return {
+            "prompt_ids": [[3]] * len(prompts),
+            "completion_ids": [[3, 1]] * (len(prompts) - 1) + [[]],
+            "logprobs": None,
+        }
+
+    with pytest.raises(ValueError, match="empty completion for prompt 7"):
+        make_trainer("s_trace", trainer_kwargs={"rollout_func": rollout}).train()

@@ -40,7 +40,7 @@ def load_prompts(
     Raises:
         ValueError: no such file, a file that cannot be read, no such column, or no rows.
     """
-    suffix = Path(name).suffix
+    suffix = Path(name).suffix.lower()
     if suffix in FILE_FORMATS:
         if not Path(name).is_file():
             raise ValueError(f"there is no file {name!r}: check --dataset_name")
@@ -48,12 +48,12 @@ def load_prompts(
             raise ValueError(f"{name!r} has no rows")
         try:
             data = load_dataset(FILE_FORMATS[suffix], data_files=name, split="train")
-        except DatasetGenerationError as error:
+        except (DatasetGenerationError, ValueError) as error:  # a damaged Parquet file is pyarrow's ValueError
             raise ValueError(
                 f"{name!r} cannot be read as {FILE_FORMATS[suffix]}: {error.__cause__ or error}"
             ) from error
-    elif Path(name).is_dir():
-        raise ValueError(f"{name!r} is a folder: give --dataset_name a .jsonl, .json, .parquet or .csv file of it")
+    elif Path(name).exists():
+        raise ValueError(f"{name!r} is not a {', '.join(FILE_FORMATS)} file: give --dataset_name one, or a Hub name")
     else:
         data = load_dataset(name, config, split=split)
     if isinstance(data, DatasetDict) or len(data) == 0:
@@ -66,7 +66,8 @@ def load_prompts(
         if isinstance(prompt, str):
             text = prompt if instruction is None else f"{prompt}\n{instruction}"
             prompt = [{"role": "user", "content": text}] if conversational else text
-        return {"prompt": prompt, "answer": str(row[answer_column])}
+        answer = row[answer_column]
+        return {"prompt": prompt, "answer": None if answer is None else str(answer)}
 
     taken = list({prompt_column, answer_column} & {"prompt", "answer"})
     return data.map(rename, remove_columns=taken, desc="prompts")

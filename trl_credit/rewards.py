@@ -18,7 +18,10 @@ from .demo import demo_reward
 
 
 LONGEST_ANSWER = 200  # characters
-_TOWER = re.compile(r"\^[^+\-=,]*\^")
+# 9^9^9, 9^{9^9}, (9^9)^9, but neither 2^3 \cdot 3^2 nor e^{x^2}
+_TOWER = re.compile(r"\^[\s{(]*[\d.]+[\s})]*\^")
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_TEXT = re.compile(r"\\(?:text|mbox|mathrm|textbf)\{[^{}]*\}")
 
 
 def accuracy_reward(completions: list, answer: list[str], **kwargs) -> list[float]:
@@ -33,8 +36,7 @@ def accuracy_reward(completions: list, answer: list[str], **kwargs) -> list[floa
     Returns:
         `list[float]`: one per response.
     """
-    texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-    return [float(_equal(extract_answer(text), gold)) for text, gold in zip(texts, answer, strict=True)]
+    return [float(_equal(extract_answer(_text(c)), gold)) for c, gold in zip(completions, answer, strict=True)]
 
 
 def extract_answer(text: str) -> str | None:
@@ -60,10 +62,17 @@ def read_gold(gold: object) -> str:
 
 
 def check_answers(answers: Iterable[object]) -> None:
-    """Raises a `ValueError` that shows the first gold which math-verify cannot read: its reward would be 0 for ever."""
-    for row, gold in enumerate(answers):
-        answer = read_gold(gold) if gold is not None else ""
-        if not answer or len(answer) > LONGEST_ANSWER or not _parse(answer):
+    """Raises a `ValueError` that shows the first gold which math-verify cannot read: its reward would be 0 for ever.
+
+    A column of prose counts as unreadable: math-verify would take its letters for variables and multiply them. One such
+    gold among formulas does not.
+    """
+    golds = [("" if gold is None else read_gold(gold), gold) for gold in answers]
+    is_prose = [len(_PROSE.findall(_TEXT.sub(" ", answer))) >= 3 for answer, _ in golds]
+    column_is_prose = 2 * sum(is_prose) > len(golds)
+    for row, (answer, gold) in enumerate(golds):
+        prose = column_is_prose and is_prose[row]
+        if not answer or len(answer) > LONGEST_ANSWER or prose or not _parse(answer):
             raise ValueError(
                 f"the answer of row {row} cannot be read as mathematics: {str(gold)[:80]!r}. Choose another "
                 "--answer_column, or a --reward that reads it."
@@ -80,8 +89,8 @@ def resolve_reward(name: str) -> Callable:
         return REWARDS[name]
     if ":" in name:
         path, _, attribute = name.rpartition(":")
-        if not Path(path).is_file():
-            raise ValueError(f"reward {name!r}: there is no file {path!r}")
+        if not Path(path).is_file() or Path(path).suffix != ".py":
+            raise ValueError(f"reward {name!r}: there is no file {path!r} that ends in .py")
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -98,6 +107,14 @@ def resolve_reward(name: str) -> Callable:
     if not callable(vars(module).get(attribute)):
         raise ValueError(f"reward {name!r}: {attribute!r} is not a function there")
     return vars(module)[attribute]
+
+
+def _text(completion: str | list[dict]) -> str:
+    """The text of a response; empty where a conversation ends without one, as in a call of a tool."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else None
+    return content if isinstance(content, str) else ""
 
 
 def _equal(answer: str | None, gold: object) -> bool:

@@ -30,7 +30,7 @@ from .credit import advantages as adv
 from .credit import difficulty as hardness
 from .credit.selection import probability_mask
 from .diagnostics import group_statistics, loss_statistics, response_hashes
-from .reward_guard import guard_rewards
+from .guards import guard_rewards, guard_rollout
 
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
@@ -138,6 +138,8 @@ class CreditTrainer(GRPOTrainer):
                 rate_min=args.difficulty_rate_min,
                 threshold=args.difficulty_threshold,
             )
+        if kwargs.get("rollout_func") is not None:
+            kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
         super().__init__(model, guard_rewards(reward_funcs), args, *others, **kwargs)
 
     # Loss

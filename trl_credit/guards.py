@@ -1,4 +1,4 @@
-"""Stops a run at the first reward that is not a number, with the name of the function that returned it."""
+"""Checks on what users' functions return: rewards that are numbers, completions that have tokens."""
 
 import functools
 import inspect
@@ -19,6 +19,23 @@ def guard_rewards(reward_funcs: Any) -> Any:
     if isinstance(reward_funcs, (list, tuple)):
         return [_guard(func) for func in reward_funcs]
     return _guard(reward_funcs)
+
+
+def guard_rollout(rollout_func: Callable) -> Callable:
+    """Wraps a `rollout_func` of TRL so that a completion without a token raises a `ValueError` that says which."""
+
+    @functools.wraps(rollout_func)
+    def guarded(prompts: list, trainer: Any) -> dict[str, Any]:
+        output = rollout_func(prompts, trainer)
+        for i, ids in enumerate(output.get("completion_ids", [])):
+            if len(ids) == 0:
+                raise ValueError(
+                    f"rollout_func returned an empty completion for prompt {i} of the batch: return at least the "
+                    "end-of-sequence token."
+                )
+        return output
+
+    return guarded
 
 
 def _guard(func: Any) -> Any:
