@@ -73,6 +73,8 @@ def make_trainer(tiny_model, tmp_path):
             "save_strategy": "no",
             "disable_tqdm": True,
         }
+        if issubclass(config_class, trl_credit.CreditConfig):
+            defaults |= {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
         return trainer_class(
             model=tiny_model,

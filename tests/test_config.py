@@ -24,6 +24,29 @@ def test_published_settings():
         "gspo_token": {"importance": "sequence_token", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "ha_dw": {"difficulty": "history", "difficulty_scale": 1.3, "difficulty_window": 10},
         "opo": {"baseline": "optimal", "scale_rewards": "none"},
+        "spo_chain": {
+            "rollouts": "chain",
+            "segmentation": "cutpoints",
+            "cutpoint_interval": 5,
+            "rollouts_per_state": 9,
+            "token_mask": "probability",
+            "probability_threshold": 0.9,
+            "num_iterations": 2,
+            "beta": 1e-4,
+            "whiten_advantages": "none",
+        },
+        "spo_tree": {
+            "rollouts": "tree",
+            "tree_branching": [6, 6, 6],
+            "tree_segment_length": 30,
+            "segment_advantage": "mean",
+            "token_mask": "probability",
+            "replay_iterations": 8,
+            "replay_cap": 32,
+            "num_iterations": 1,
+            "beta": 1e-4,
+        },
+        "vine_ppo": {"rollouts": "chain", "segmentation": "steps", "rollouts_per_state": 9, "token_mask": "none"},
     }
     assert set(expected) == set(ALGORITHMS)
     for name, fields in expected.items():
@@ -57,8 +80,13 @@ def test_presets_carry_name_tags_and_paper():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_any_knob_on_any_preset(name):
-    config = make(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, baseline="optimal", loss_type="dapo")
-    assert (config.difficulty, config.baseline) == ("history", "optimal")
+    config = make(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")
+    assert (config.difficulty, config.advantage_floor) == ("history", -0.5)
+    if config.rollouts == "none":
+        assert make(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo").baseline == "optimal"
+    if config.importance != "sequence":  # which would average segments away
+        make(ALGORITHMS[name][0], rollouts="chain")
+        make(ALGORITHMS[name][0], rollouts="tree", mask_truncated_completions=False)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +128,37 @@ def test_any_knob_on_any_preset(name):
         ({"importance": "eligible", "beta": 0.1}, "use_bias_correction_kl=False"),
         ({"baseline": "optimal", "multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
         ({"difficulty": "fixed", "multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
+        ({"rollouts": "x"}, "rollouts must be one of"),
+        ({"segmentation": "x"}, "segmentation must be one of"),
+        ({"tree_branching": [6, 0]}, "tree_branching must be whole numbers of at least 1"),
+        ({"tree_branching": [6, 1.5]}, "tree_branching must be whole numbers of at least 1"),
+        ({"tree_branching": []}, "tree_branching must be whole numbers of at least 1"),
+        ({"rollouts_per_state": 0}, "rollouts_per_state must be a whole number of at least 1"),
+        ({"cutpoint_interval": 0}, "cutpoint_interval must be a whole number"),
+        ({"num_segments": 0}, "num_segments must be a whole number of at least 1 or None"),
+        ({"replay_iterations": 0}, "replay_iterations must be a whole number"),
+        ({"certain_tolerance": 1.0}, "certain_tolerance must be in"),
+        ({"truncated_value": float("nan")}, "truncated_value must be finite"),
+        ({"rollouts": "tree", "tree_segment_length": 300}, "tree_segment_length"),
+        ({"rollouts": "tree", "tree_segment_length": 128, "max_completion_length": 256}, "leave nothing"),
+        ({"rollouts": "tree", "mask_truncated_completions": True}, "truncated_value"),
+        ({"rollouts": "tree", "tree_rows": "paths", "loss_type": "grpo"}, "loss_type='dapo'"),
+        ({"rollouts": "tree", "tree_rows": "paths", "importance": "eligible"}, "tree_rows='nodes'"),
+        ({"rollouts": "tree", "tree_rows": "paths", "loss_weight": "trace_past"}, "tree_rows='nodes'"),
+        ({"rollouts": "tree", "replay_legacy": True}, "replay_cap"),
+        ({"rollouts": "chain", "segmentation": "fixed_length", "segment_length": 256}, "never cuts"),
+        ({"rollouts": "chain", "segmentation": "fixed_count"}, "num_segments"),
+        ({"rollouts": "chain", "segmentation": "steps", "step_splitter": "x"}, "unknown step_splitter"),
+        ({"rollouts": "chain", "replay_iterations": 8}, "rollouts='tree'"),
+        ({"rollouts": "chain", "importance": "sequence"}, "importance='sequence_token'"),
+        ({"rollouts": "chain", "baseline": "optimal"}, "baseline='group'"),
+        ({"rollouts": "chain", "loss_type": "vespo"}, "loss_type='dapo'"),
+        ({"rollouts": "tree", "multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
+        ({"process_reward_weight": 5.0}, "rollouts='chain' or 'tree'"),
+        ({"policy_loss": "policy_iteration"}, "beta=0.1"),
+        ({"policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "cispo"}, "loss_type='dapo'"),
+        ({"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "probability"}, "token_mask='none'"),
+        ({"policy_loss": "policy_iteration", "beta": 0.1, "importance": "sequence_token"}, "importance='token'"),
     ],
     ids=str,
 )

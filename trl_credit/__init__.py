@@ -20,8 +20,14 @@ from .algorithms import (
     OPOTrainer,
     PTraceConfig,
     PTraceTrainer,
+    SPOChainConfig,
+    SPOChainTrainer,
+    SPOTreeConfig,
+    SPOTreeTrainer,
     STraceConfig,
     STraceTrainer,
+    VinePPOConfig,
+    VinePPOTrainer,
 )
 from .config import CreditConfig
 from .trainer import CreditTrainer
@@ -51,6 +57,12 @@ __all__ = [
     "OPOTrainer",
     "PTraceConfig",
     "PTraceTrainer",
+    "SPOChainConfig",
+    "SPOChainTrainer",
+    "SPOTreeConfig",
+    "SPOTreeTrainer",
     "STraceConfig",
     "STraceTrainer",
+    "VinePPOConfig",
+    "VinePPOTrainer",
 ]

@@ -6,7 +6,7 @@ import torch
 
 from .config import CreditConfig
 from .credit import advantages as adv
-from .credit import selection, weights
+from .credit import segments, selection, weights
 
 
 class Credit(NamedTuple):
@@ -73,6 +73,33 @@ def assign_credit(
 
     selected = _selected(config, entropy_t, mask_t)
     return Credit(_log_weight(config, logp_t, old_logp_t, selected, mask_t), advantage, policy_mask, selected)
+
+
+def assign_policy_iteration(
+    config: CreditConfig,
+    *,
+    logp_t: torch.Tensor,
+    old_logp_t: torch.Tensor,
+    ref_logp_t: torch.Tensor,
+    advantages: torch.Tensor,
+    segment_ids: torch.Tensor,
+    mask_t: torch.Tensor,
+) -> Credit:
+    """The loss of policy iteration as credit: W = 0, so that exp(W)·A = A, and A = −loss, which carries the gradient.
+
+    The loss of a segment stands at its last token, and the mean runs over segments. Shapes as in [`assign_credit`].
+    """
+    loss_t, ends = segments.policy_iteration_loss(
+        logp_t,
+        old_logp_t=old_logp_t,
+        ref_logp_t=ref_logp_t,
+        advantage_t=advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand_as(logp_t),
+        segment_ids=segment_ids,
+        beta=config.beta,
+        mask_t=mask_t,
+    )
+    advantage = -loss_t * _normalizer_ratio(config.loss_type, mask_t, ends)
+    return Credit(torch.zeros_like(logp_t), advantage, ends, None)
 
 
 def _log_weight(

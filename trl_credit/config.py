@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from trl import GRPOConfig
 
+from .segment_config import SEGMENT_CHOICES, SegmentKnobs, check_segment_knobs
+
 
 TRACES = ("eligible", "lambda_trace")
 CHOICES = {
@@ -16,14 +18,16 @@ CHOICES = {
     "token_mask": ("none", "probability"),
     "baseline": ("group", "optimal"),
     "difficulty": ("none", "history", "hard", "fixed"),
+    **SEGMENT_CHOICES,
 }
 
 
 @dataclass
-class CreditConfig(GRPOConfig):
+class CreditConfig(SegmentKnobs, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
-    credit. With every knob at its default the trainer is TRL's own GRPO.
+    credit. With every knob at its default the trainer is TRL's own GRPO. The knobs of segments are documented in
+    [`SegmentKnobs`].
 
     Parameters:
         importance (`str`, *optional*, defaults to `"token"`):
@@ -47,8 +51,8 @@ class CreditConfig(GRPOConfig):
             GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the paper's text) or `"trace_future"`.
         token_mask (`str`, *optional*, defaults to `"none"`):
             `"probability"` (SPO) keeps, in the policy term and in its normaliser, the tokens whose probability under
-            the sampling policy was below `probability_threshold`. The KL term keeps all tokens. The 80/20 entropy
-            mask is TRL's own `top_entropy_quantile`.
+            the sampling policy was below `probability_threshold`. What becomes of the KL term is `mask_normalizer`. The
+            80/20 entropy mask is TRL's own `top_entropy_quantile`.
         probability_threshold (`float`, *optional*, defaults to `0.9`):
             ρ of the probability mask, > 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
@@ -124,6 +128,7 @@ class CreditConfig(GRPOConfig):
         self.reward_range = tuple(self.reward_range)
         self._check_ranges()
         self._check_combinations()
+        check_segment_knobs(self)
         if self.importance == "sequence":
             self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
 

@@ -57,6 +57,33 @@ def loss_statistics(
     return stats
 
 
+def extra_kl(
+    config: CreditConfig,
+    credit: Credit,
+    *,
+    logp_t: torch.Tensor,
+    old_logp_t: torch.Tensor,
+    inputs: dict[str, torch.Tensor],
+    mask_t: torch.Tensor,
+) -> torch.Tensor | None:
+    """What TRL's KL term lacks to be β Σ_t k3_t / Σ_t M_t over all loss tokens (SPO, Eq. 3): a scalar, or `None`.
+
+    TRL divides it by the number of all loss tokens where it normalises inside the micro-batch, by row or as a whole;
+    the losses that divide by `num_items_in_batch` have that number recounted and lack nothing.
+    """
+    if config.mask_normalizer != "paper" or config.loss_type not in ("grpo", "sapo", "bnpo"):
+        return None
+    difference = inputs["ref_per_token_logps"] - logp_t
+    kl_t = (difference.exp() - difference - 1) * mask_t
+    if config.use_bias_correction_kl:
+        kl_t = kl_t * (logp_t - old_logp_t if credit.log_weight is None else credit.log_weight).exp()
+    if config.loss_type == "bnpo":
+        kl, n_all, n_kept = kl_t.sum(), mask_t.sum(), credit.mask.sum()
+    else:
+        kl, n_all, n_kept = kl_t.sum(-1), mask_t.sum(-1), credit.mask.sum(-1)
+    return config.beta * (kl * (1 / n_kept.clamp(min=1) - 1 / n_all.clamp(min=1))).mean()
+
+
 def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
     """One int64 per row of `completion_ids` (B, T), blind to trailing padding and the same on every process."""
     rows = completion_ids.cpu().numpy().astype("<i8")

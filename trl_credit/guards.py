@@ -46,11 +46,19 @@ def _guard(func: Any) -> Any:
     if is_async:
 
         async def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
-            return _checked(await func(*args, **kwargs), name)
+            try:
+                rewards = await func(*args, **kwargs)
+            except Exception as error:
+                raise _named(error, name, kwargs) from error
+            return _checked(rewards, name, kwargs)
     else:
 
         def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
-            return _checked(func(*args, **kwargs), name)
+            try:
+                rewards = func(*args, **kwargs)
+            except Exception as error:
+                raise _named(error, name, kwargs) from error
+            return _checked(rewards, name, kwargs)
 
     guarded = functools.update_wrapper(guarded, func)
     guarded.__name__ = name  # a partial or a callable object has none, and TRL logs by it
@@ -64,11 +72,24 @@ def func_name(func: Callable) -> str:
     return func.__name__ if inspect.isroutine(func) or inspect.isclass(func) else type(func).__name__
 
 
-def _checked(rewards: Sequence[float | None], name: str) -> Sequence[float | None]:
+def _checked(rewards: Sequence[float | None], name: str, kwargs: dict[str, Any]) -> Sequence[float | None]:
     for i, reward in enumerate(rewards):
         if reward is not None and not math.isfinite(reward):
             raise ValueError(
-                f"reward function {name!r} returned {reward} for response {i} of the batch: return a finite number, or "
-                "None where the function does not apply."
+                f"reward function {name!r} returned {reward} for response {i} of the batch, to prompt "
+                f"{_shown(kwargs, i)}: return a finite number, or None where the function does not apply."
             )
     return rewards
+
+
+def _named(error: Exception, name: str, kwargs: dict[str, Any]) -> RuntimeError:
+    n = len(kwargs.get("completions", ()))
+    return RuntimeError(
+        f"reward function {name!r} raised {type(error).__name__}: {error}, on {n} responses, the first to prompt "
+        f"{_shown(kwargs, 0)}. Nothing was trained on them."
+    )
+
+
+def _shown(kwargs: dict[str, Any], i: int) -> str:
+    prompts = kwargs.get("prompts", ())
+    return repr(prompts[i])[:200] if i < len(prompts) else "unknown"

@@ -5,16 +5,14 @@ hang the parser (very long answers, towers of powers), but parses in this proces
 school and competition kind, not as a sandbox.
 """
 
-import importlib
-import importlib.util
 import re
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from math_verify import parse, verify
 
 from .demo import demo_reward
+from .names import resolve_function
 
 
 LONGEST_ANSWER = 200  # characters
@@ -87,26 +85,7 @@ def resolve_reward(name: str) -> Callable:
     """
     if name in REWARDS:
         return REWARDS[name]
-    if ":" in name:
-        path, _, attribute = name.rpartition(":")
-        if not Path(path).is_file() or Path(path).suffix != ".py":
-            raise ValueError(f"reward {name!r}: there is no file {path!r} that ends in .py")
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    elif "." in name:
-        module_name, _, attribute = name.rpartition(".")
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"reward {name!r}: {error}") from error
-    else:
-        raise ValueError(
-            f"unknown reward {name!r}: choose one of {', '.join(REWARDS)}, or give package.module.function"
-        )
-    if not callable(vars(module).get(attribute)):
-        raise ValueError(f"reward {name!r}: {attribute!r} is not a function there")
-    return vars(module)[attribute]
+    return resolve_function(name, what="reward", known=REWARDS)
 
 
 def _text(completion: str | list[dict]) -> str:

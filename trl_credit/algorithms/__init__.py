@@ -10,6 +10,9 @@ from .ha_dw import HADWConfig, HADWTrainer
 from .opo import OPOConfig, OPOTrainer
 from .p_trace import PTraceConfig, PTraceTrainer
 from .s_trace import STraceConfig, STraceTrainer
+from .spo_chain import SPOChainConfig, SPOChainTrainer
+from .spo_tree import SPOTreeConfig, SPOTreeTrainer
+from .vine_ppo import VinePPOConfig, VinePPOTrainer
 
 
 ALGORITHMS = {
@@ -23,6 +26,9 @@ ALGORITHMS = {
     "gspo_token": (GSPOTokenConfig, GSPOTokenTrainer),
     "ha_dw": (HADWConfig, HADWTrainer),
     "opo": (OPOConfig, OPOTrainer),
+    "spo_chain": (SPOChainConfig, SPOChainTrainer),
+    "spo_tree": (SPOTreeConfig, SPOTreeTrainer),
+    "vine_ppo": (VinePPOConfig, VinePPOTrainer),
 }
 
 __all__ = [
@@ -45,6 +51,12 @@ __all__ = [
     "OPOTrainer",
     "PTraceConfig",
     "PTraceTrainer",
+    "SPOChainConfig",
+    "SPOChainTrainer",
+    "SPOTreeConfig",
+    "SPOTreeTrainer",
     "STraceConfig",
     "STraceTrainer",
+    "VinePPOConfig",
+    "VinePPOTrainer",
 ]

@@ -67,3 +67,18 @@ OPO = paper(
     year=2025,
     arxiv="2505.23585",
 )
+SPO = paper(
+    key="guo2025segment",
+    title="Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL for Large Language Models",
+    authors="Yiran Guo and Lijie Xu and Jie Liu and Dan Ye and Shuang Qiu",
+    year=2025,
+    arxiv="2505.23564",
+)
+VINE_PPO = paper(
+    key="kazemnejad2024vineppo",
+    title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
+    authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and Siva Reddy and "
+    "Aaron Courville and Nicolas Le Roux",
+    year=2024,
+    arxiv="2410.01679",
+)

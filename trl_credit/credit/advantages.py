@@ -1,5 +1,7 @@
 """Advantages: baselines over a prompt's group of responses, and per-token factors on them."""
 
+from collections.abc import Callable
+
 import torch
 
 from .scan import discounted_scan, reverse_discounted_scan
@@ -55,6 +57,25 @@ def optimal_advantage(rewards: torch.Tensor, *, lengths: torch.Tensor, num_gener
     weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, scored.to(grouped.dtype))
     baseline = (weight * grouped.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     return torch.where(scored, grouped - baseline, 0.0).flatten()
+
+
+def whiten(
+    advantage_t: torch.Tensor,
+    *,
+    mask_t: torch.Tensor,
+    reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
+    eps: float = 1e-8,
+) -> torch.Tensor:
+    """Â = (A − mean) / √(var + ε) with mean and sample variance over the tokens of `mask_t`. Shapes (B, T).
+
+    `reduce` adds a tensor of sums over processes; it is called twice. Advantages that are all equal become 0, and so
+    does a single one. Tokens outside the mask are shifted and scaled alike.
+    """
+    x_t, m_t = advantage_t.double() * mask_t, mask_t.double()
+    total, count = reduce(torch.stack([x_t.sum(), m_t.sum()]))
+    centred = advantage_t.double() - total / count.clamp(min=1)
+    (squares,) = reduce((centred.square() * m_t).sum().unsqueeze(0))
+    return (centred / (squares / (count - 1).clamp(min=1) + eps).sqrt()).to(advantage_t.dtype)
 
 
 def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", mask_t: torch.Tensor) -> torch.Tensor:

@@ -47,6 +47,11 @@ def demo_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
     return Dataset.from_dict({"prompt": prompts, "answer": [work_out(prompt)[-1] for prompt in prompts]})
 
 
+def split_steps(text: str) -> list[int]:
+    """Offsets at which the steps of a worked solution begin, and its length: a step splitter. Takes any text."""
+    return sorted({0, len(text), *(i + 1 for i, c in enumerate(text) if c == ";")})
+
+
 def demo_reward(completions: list[str], answer: list[str], **kwargs) -> list[float]:
     """1 where the completion ends in `=` and the right digit, else 0. Any text will do: it looks at the end alone."""
     return [float(text[-2:] == f"={right}") for text, right in zip(completions, answer, strict=True)]

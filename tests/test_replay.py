@@ -1,0 +1,133 @@
+"""The replay buffer: who is drawn, when, how often; and that a checkpoint holds all of it."""
+
+import collections
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from trl_credit.rollouts import ReplayBuffer, Row
+
+
+def rows(question, n, start=0):
+    return [
+        Row(question, (1, 2), (start + i,), (0.5 * i,), (0,), accuracy=0.25, behavior_logps=(-0.5 * i,))
+        for i in range(n)
+    ]
+
+
+def ident(row):
+    return row.question, row.completion_ids
+
+
+def test_a_tree_of_258_lasts_eight_iterations():
+    buffer = ReplayBuffer(life=8, cap=32)
+    buffer.add(rows("q", 258))
+    drawn = [buffer.draw(512) for _ in range(10)]
+    assert [len(d) for d in drawn] == [32] * 8 + [0, 0]
+    assert buffer.expired == 2 and len(buffer) == 0
+    assert len({ident(row) for d in drawn for row in d}) == 256
+
+
+def test_a_tree_of_216_lasts_seven():
+    buffer = ReplayBuffer(life=8, cap=32)
+    buffer.add(rows("q", 216))
+    assert [len(buffer.draw(512)) for _ in range(8)] == [32] * 6 + [24, 0]
+
+
+def test_draws_are_spread_over_questions():
+    buffer = ReplayBuffer(life=8, cap=32)
+    for k in range(16):
+        buffer.add(rows(f"q{k}", 3 if k == 0 else 100))
+    counts = collections.Counter(row.question for row in buffer.draw(128))
+    assert counts["q0"] == 3 and {counts[f"q{k}"] for k in range(1, 16)} <= {8, 9}
+    assert sum(counts.values()) == 128
+
+
+def test_a_batch_that_takes_everything_keeps_the_order():
+    buffer = ReplayBuffer(life=1, cap=None)
+    buffer.add(rows("a", 3))
+    buffer.add(rows("b", 2))
+    assert list(map(ident, buffer.draw(5))) == list(map(ident, rows("a", 3) + rows("b", 2)))
+
+
+def test_life_of_one_is_no_replay():
+    buffer = ReplayBuffer(life=1, cap=None)
+    buffer.add(rows("q", 10))
+    assert len(buffer.draw(4)) == 4
+    assert buffer.draw(4) == [] and buffer.expired == 6
+
+
+def test_legacy_loses_what_exceeds_the_batch_and_fills_by_repetition():
+    buffer = ReplayBuffer(life=8, cap=32, legacy=True)
+    for k in range(4):
+        buffer.add(rows(f"q{k}", 100))
+    assert len(buffer.draw(64)) == 64
+    assert len(buffer) == 4 * 68  # 32 of each were taken out, though only 64 rows were used
+    buffer = ReplayBuffer(life=8, cap=32, legacy=True)
+    buffer.add(rows("q", 10))
+    counts = collections.Counter(map(ident, buffer.draw(25)))
+    assert sum(counts.values()) == 25 and set(counts.values()) == {2, 3}
+    assert ReplayBuffer(life=8, cap=32, legacy=True).draw(5) == []
+
+
+@given(
+    st.integers(1, 5),
+    st.one_of(st.none(), st.integers(1, 6)),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12), st.integers(0, 20)), min_size=1, max_size=12),
+)
+@settings(max_examples=60)
+def test_nothing_is_lost_or_drawn_twice(life, cap, steps):
+    buffer = ReplayBuffer(life=life, cap=cap, seed=3)
+    born, added, used = {}, 0, set()
+    for iteration, (question, n, wanted) in enumerate(steps):
+        new = rows(str(question), n, start=1000 * iteration)
+        buffer.add(new)
+        added += n
+        born.update({ident(row): iteration for row in new})
+        drawn = buffer.draw(wanted)
+        per_question = collections.Counter(row.question for row in drawn)
+        assert len(drawn) <= wanted and (cap is None or max(per_question.values(), default=0) <= cap)
+        for row in drawn:
+            assert ident(row) not in used and 0 <= iteration - born[ident(row)] < life
+            assert row.birth == born[ident(row)]
+            used.add(ident(row))
+        assert len(used) + buffer.expired + len(buffer) == added
+
+
+def test_state_is_restored_to_the_last_draw(tmp_path):
+    def filled():
+        buffer = ReplayBuffer(life=4, cap=3, seed=7)
+        buffer.add(rows("a", 9))
+        buffer.add([Row("b", (4,), (5, 6), (0.1, -0.2), (0, -1), accuracy=0.5, sampling_logps=(-1.0, -2.0))] * 4)
+        buffer.draw(5)
+        return buffer
+
+    first, second = filled(), ReplayBuffer(life=4, cap=3, seed=0)
+    first.save(tmp_path / "replay.safetensors")
+    second.load(tmp_path / "replay.safetensors")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["replay.safetensors"]
+    for _ in range(4):
+        left, right = first.draw(2), second.draw(2)
+        assert list(map(vars, left)) == list(map(vars, right))
+    assert first.expired == second.expired and first.iteration == second.iteration
+
+
+def test_an_empty_buffer_is_saved_too(tmp_path):
+    ReplayBuffer(life=4, cap=3).save(tmp_path / "r")
+    buffer = ReplayBuffer(life=4, cap=3)
+    buffer.load(tmp_path / "r")
+    assert len(buffer) == 0
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    buffer = ReplayBuffer(life=4, cap=3)
+    buffer.add(rows("a", 3))
+    (tmp_path / "junk").write_bytes(b"not safetensors at all")
+    save_file({"x": torch.zeros(2)}, tmp_path / "other")
+    for name in ("missing", "junk", "other"):
+        with pytest.raises(ValueError, match="replay buffer"):
+            buffer.load(tmp_path / name)
+    assert len(buffer) == 3  # and nothing was lost in trying

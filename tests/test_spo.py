@@ -1,0 +1,708 @@
+"""Segment credit through the real trainer: what is generated, graded, credited and trained on."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import trl_credit
+from trl_credit.credit.selection import probability_mask
+from trl_credit.demo.warm_start import make_tokenizer
+
+
+def batches(trainer):
+    """Keeps every generation batch that the trainer makes."""
+    kept = []
+    make = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: kept.append(make(inputs)) or kept[-1]
+    return kept
+
+
+def engine_calls(trainer):
+    """Counts the calls of the model's `generate`, and how many sequences each was given."""
+    calls = []
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    generate = model.generate
+
+    def counted(*args, **kwargs):
+        calls.append((len(kwargs["input_ids"]), kwargs["generation_config"].max_new_tokens))
+        return generate(*args, **kwargs)
+
+    model.generate = counted
+    return calls
+
+
+def generation_batch(trainer):
+    """One generation batch, made as a training step makes it."""
+    trainer.model.train()
+    return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+
+
+def steps_of(trainer):
+    return [row for row in trainer.state.log_history if "reward" in row]
+
+
+def texts_of(trainer, output):
+    prompt, ids, mask = (output[k] for k in ("prompt_ids", "completion_ids", "completion_mask"))
+    decode = trainer.processing_class.decode
+    return [
+        (decode(p, skip_special_tokens=True), decode(c[m.bool()], skip_special_tokens=True))
+        for p, c, m in zip(prompt, ids, mask, strict=True)
+    ]
+
+
+CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "loss_type": "dapo"}
+TREE = {
+    "rollouts": "tree",
+    "tree_branching": [3, 2],
+    "tree_segment_length": 3,
+    "loss_type": "dapo",
+    "per_device_train_batch_size": 16,
+    "num_generations": 8,
+}
+
+
+# Engine calls
+
+
+@pytest.mark.parametrize("segmentation", ["cutpoints", "fixed_length", "fixed_count", "steps"])
+def test_a_chain_takes_two_engine_calls(make_trainer, segmentation):
+    trainer = make_trainer(
+        **CHAIN, segmentation=segmentation, segment_length=2, num_segments=3, max_steps=2, step_splitter="newline"
+    )
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) == 2 * 2
+    assert calls[0] == (8, 8) and calls[1][0] % 3 == 0
+    row = steps_of(trainer)[0]
+    assert row["credit/rollouts"] == calls[1][0]
+    assert 0 < row["credit/rollout_token_share"] < 1
+    assert {f"credit/seconds/{phase}" for phase in ("generate", "rollouts", "rewards", "train")} <= set(row)
+
+
+def test_rollout_batches_bound_a_call(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=2, rollout_batch_size=12, max_steps=1)
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
+    assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
+
+
+def test_a_tree_takes_one_engine_call_per_level(make_trainer):
+    trainer = make_trainer(**{**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 2}, max_steps=2)
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) == 3 * 2
+    assert calls[:3] == [(4, 2), (calls[1][0], 2), (calls[2][0], 4)] and calls[1][0] <= 8 and calls[2][0] <= 16
+    row = steps_of(trainer)[0]
+    assert row["credit/nodes"] == sum(rows for rows, _ in calls[:3])
+    # the cost of the specification's formula: M tokens on the inner levels, what is left on the last
+    assert row["credit/rollout_tokens"] <= calls[0][0] * 2 + calls[1][0] * 2 + calls[2][0] * 4
+
+
+# What is graded
+
+
+def test_rollouts_are_graded_as_whole_responses_with_their_columns(make_trainer):
+    seen = []
+
+    def reward(prompts, completions, completion_ids, answer, **kwargs):
+        seen.append((prompts, completions, completion_ids, answer))
+        return [float(len(set(text))) for text in completions]
+
+    trainer = make_trainer(**CHAIN, reward_funcs=reward, segmentation="fixed_length", segment_length=3)
+    output = generation_batch(trainer)
+    (_, own, own_ids, _), (prompts, texts, ids, answers) = seen
+    assert len(prompts) == len(texts) == len(ids) == len(answers)
+    right = dict(zip(trainer.train_dataset["prompt"], trainer.train_dataset["answer"], strict=True))
+    assert all(right[p] == a for p, a in zip(prompts, answers, strict=True))
+    decode = trainer.processing_class.batch_decode
+    assert texts == decode(ids, skip_special_tokens=True)
+    assert all(len(x) <= 8 for x in ids)  # the prefix counts towards the budget
+    # three by three they share a prefix of 0, 3 or 6 tokens with a response of the same prompt
+    asked = [prompt for prompt, _ in texts_of(trainer, output)]
+    main = {p: [x for q, x in zip(asked, own_ids, strict=True) if q == p] for p in right}
+    for i in range(0, len(ids), 3):
+        candidates = [x[:b] for x in main[prompts[i]] for b in (0, 3, 6) if b < len(x)]
+        assert any(all(y[: len(c)] == c for y in ids[i : i + 3]) for c in candidates)
+
+
+def test_values_are_means_of_rollouts_and_the_own_reward_ends_the_chain(make_trainer):
+    calls = []
+
+    def reward(completions, **kwargs):  # the responses themselves come first
+        calls.append(len(completions))
+        return [0.75 if len(calls) == 1 else 0.25 * (i % 3) for i in range(len(completions))]
+
+    trainer = make_trainer(**CHAIN, reward_funcs=reward, segmentation="fixed_length", segment_length=3)
+    output = generation_batch(trainer)
+    lengths = output["completion_mask"].sum(1).tolist()
+    for row, n in enumerate(lengths):  # every state is worth (0 + .25 + .5)/3 = .25, so only the last segment gains
+        boundaries = [b for b in range(0, n, 3) if b < n - 1 or n == 1]
+        expected = [0.5 if t >= boundaries[-1] and t < n else 0.0 for t in range(output["completion_ids"].size(1))]
+        assert output["advantages"][row].tolist() == pytest.approx(expected)
+        ids = output["segment_ids"][row].tolist()
+        assert ids[:n] == [sum(b <= t for b in boundaries) - 1 for t in range(n)] and set(ids[n:]) <= {-1}
+
+
+def test_equal_prefixes_share_their_rollouts(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=100, max_completion_length=101)
+    trainer.args.max_completion_length = trainer.max_completion_length = 8
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert calls[1] == (2 * 3, 8)  # two prompts with four responses each: one state per prompt
+    assert steps_of(trainer)[0]["credit/rollouts_saved"] == (8 - 2) * 3
+
+
+def test_the_initial_value_is_free_from_the_group(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, initial_value="group")
+    calls = engine_calls(trainer)
+    output = generation_batch(trainer)
+    assert len(calls) == 1
+    texts = [text for _, text in texts_of(trainer, output)]
+    rewards = torch.tensor([sum(c in "abc" for c in text[:4]) / 4 for text in texts]).view(-1, 4)
+    others = (rewards.sum(1, keepdim=True) - rewards) / 3
+    torch.testing.assert_close(output["advantages"][:, 0], (rewards - others).flatten())
+
+
+def test_certain_states_get_no_rollouts(make_trainer):
+    settings = {**CHAIN, "segmentation": "fixed_length", "segment_length": 1}
+    trainer = make_trainer(**settings, certain_tolerance=1 - 1e-15)
+    calls = engine_calls(trainer)
+    output = generation_batch(trainer)
+    assert len(calls) == 1 and not output["advantages"].any()  # all states worth the own reward
+    trainer = make_trainer(**settings, certain_tolerance=0.5)
+    output = generation_batch(trainer)
+    mask = output["completion_mask"]
+    tail = (output["old_per_token_logps"] * mask).flip(1).cumsum(1).flip(1).exp()
+    known = (tail >= 0.5) & mask.bool()
+    assert known.any() and not (known & (tail < 1)).all()
+    last = mask.sum(1) - 1
+    for row in range(len(mask)):  # between two states that are worth the own reward lies no advantage
+        first_known = known[row].nonzero().flatten().tolist()
+        first_known = first_known[0] if first_known else last[row]
+        assert not output["advantages"][row, first_known : last[row]].any()
+
+
+def test_states_beyond_the_cap_are_worth_the_own_reward(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1, max_valued_steps=2)
+    output = generation_batch(trainer)
+    lengths = output["completion_mask"].sum(1).tolist()
+    assert max(lengths) > 5
+    for row, n in enumerate(lengths):
+        assert not output["advantages"][row, 3:n].any()
+
+
+def test_what_did_not_end_can_have_a_fixed_value(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, truncated_value=-7.0)
+    output = generation_batch(trainer)
+    ended = (output["completion_ids"] == 1).any(1)
+    own = output["advantages"].sum(1) / output["completion_mask"].sum(1)
+    assert ended.any() or (~ended).any()
+    # A = R − V with R = −7 where the response did not end, and V a mean of −7s and of rewards between 0 and 1
+    assert (own[~ended] <= 1e-6).all() and (own[ended] >= 0).any() == ended.any()
+
+
+def test_responses_that_cannot_be_split_are_left_out(make_trainer, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def split(text):\n"
+        "    if text.startswith(tuple('0123456789')):\n"
+        "        raise ValueError('no steps')\n"
+        "    return [0, len(text)] if text else [0]\n"
+    )
+    trainer = make_trainer(**CHAIN, segmentation="steps", step_splitter=f"{tmp_path}/own.py:split", beta=0.1)
+    output = generation_batch(trainer)
+    unsplit = torch.tensor([text[:1].isdigit() for _, text in texts_of(trainer, output)])
+    assert unsplit.any() and not unsplit.all()
+    assert not output["advantages"][unsplit].any()
+    assert (output["tool_mask"].sum(1) == 0).tolist() == unsplit.tolist()
+    assert output["num_items_in_batch"] == (output["completion_mask"] * output["tool_mask"]).sum()
+
+
+# The estimator, against enumeration
+
+
+@pytest.fixture(scope="module")
+def enumerable(tmp_path_factory):
+    """A model of six tokens, and the exact value of every prefix of at most three, by enumeration."""
+    folder = str(tmp_path_factory.mktemp("enumerable"))
+    tokenizer = make_tokenizer("abc")
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(3)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            max_position_embeddings=32,
+            eos_token_id=1,
+            pad_token_id=0,
+            bos_token_id=None,
+            initializer_range=0.6,
+        )
+    ).eval()
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def spelling(completions, **kwargs):
+    """Between 0 and 1, and different for most strings."""
+    return [sum(("abc".index(c) + 1) * 0.3 ** (i + 1) for i, c in enumerate(t) if c in "abc") for t in completions]
+
+
+def exact_values(model, tokenizer, prompt, *, length, temperature):
+    """V and the variance of a single rollout's reward, for every prefix of a response: all strings, weighed."""
+
+    @torch.no_grad()
+    def next_probabilities(ids):
+        return (model(torch.tensor([prompt + list(ids)])).logits[0, -1].double() / temperature).softmax(-1)
+
+    def moments(ids):
+        if len(ids) == length or (ids and ids[-1] == 1):
+            reward = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
+            return {tuple(ids): (reward, reward**2)}
+        p = next_probabilities(ids).tolist()
+        found, first, second = {}, 0.0, 0.0
+        for token, weight in enumerate(p):
+            below = moments([*ids, token])
+            found.update(below)
+            first += weight * below[(*ids, token)][0]
+            second += weight * below[(*ids, token)][1]
+        found[tuple(ids)] = (first, second)
+        return found
+
+    return {ids: (v, s - v * v) for ids, (v, s) in moments([]).items()}
+
+
+@pytest.mark.parametrize("n", [32, 2048])
+def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_path, n):
+    folder, model = enumerable
+    args = trl_credit.CreditConfig(
+        output_dir=str(tmp_path),
+        report_to="none",
+        rollouts="chain",
+        segmentation="fixed_length",
+        segment_length=1,
+        include_last=True,
+        rollouts_per_state=n,
+        per_device_train_batch_size=16,
+        num_generations=16,
+        max_completion_length=3,
+        temperature=0.8,
+        disable_tqdm=True,
+    )
+    data = Dataset.from_dict({"prompt": ["ab", "ca"] * 4})
+    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=data)
+    tokenizer = trainer.processing_class
+    squares = []
+    for inputs in itertools.islice(trainer.get_train_dataloader(), 4):
+        trainer.model.train()
+        output = trainer._generate_and_score_completions(inputs)
+        exact = exact_values(model, tokenizer, tokenizer(inputs[0]["prompt"])["input_ids"], length=3, temperature=0.8)
+        states = {}
+        for ids, mask, advantages in zip(
+            output["completion_ids"], output["completion_mask"], output["advantages"], strict=True
+        ):
+            ids = ids[mask.bool()].tolist()
+            final = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
+            for b in range(len(ids)):  # from the end: V(s_b) = R − Σ_{k ≥ b} A_k
+                states[tuple(ids[:b])] = final - advantages[b : len(ids)].sum().item()
+        for ids, value in states.items():
+            mean, variance = exact[ids]
+            assert variance > 0
+            squares.append((value - mean) ** 2 / (variance / n))
+    # squared errors in units of the variance that N rollouts have: 1 on average, whatever N
+    mean, count = sum(squares) / len(squares), len(squares)
+    assert count > 20
+    assert abs(mean - 1) < 5 * math.sqrt(2 / count), (mean, count)
+
+
+def test_tree_values_converge_to_enumeration(enumerable, tmp_path):
+    folder, model = enumerable
+    args = trl_credit.CreditConfig(
+        output_dir=str(tmp_path),
+        report_to="none",
+        rollouts="tree",
+        tree_branching=[400, 20],
+        tree_segment_length=1,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=3,
+        temperature=0.8,
+        disable_tqdm=True,
+    )
+    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": ["ab"] * 4}))
+    tokenizer = trainer.processing_class
+    grown = []
+    new_rows = trainer.forest._new_rows
+    trainer.forest._new_rows = lambda trees: grown.extend(trees) or new_rows(trees)
+    generation_batch(trainer)
+    (tree,) = grown
+    exact = exact_values(model, tokenizer, tree.prompt_ids, length=3, temperature=0.8)
+    # Var V̂(root) = Var of a child's mean / 400, at most the variance of a single rollout / 400
+    assert abs(tree.root.value - exact[()][0]) < 4.5 * math.sqrt(exact[()][1] / 400)
+    squares = [
+        (node.value - exact[tuple(node.written())][0]) ** 2 / (exact[tuple(node.written())][1] / 20)
+        for node in tree.root.children
+        if node.children
+    ]
+    assert len(squares) > 100
+    assert abs(sum(squares) / len(squares) - 1) < 5 * math.sqrt(3 / len(squares))
+
+
+# Trees through the trainer
+
+
+def test_a_tree_of_one_level_is_grpo_to_the_last_bit(make_trainer, tmp_path):
+    def distinct(completions, **kwargs):  # no advantage of 0, which would be a row less
+        return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
+
+    common = {
+        "reward_funcs": distinct,
+        "loss_type": "dapo",
+        "beta": 0.04,
+        "scale_rewards": "none",
+        "max_steps": 3,
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "temperature": 1.3,
+    }
+    plain = make_trainer(**common, output_dir=str(tmp_path / "plain"))
+    plain.train()
+    tree = make_trainer(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
+    tree.train()
+    left, right = steps_of(plain), steps_of(tree)
+    assert all(row["credit/rows_missing"] == 0 for row in right)
+    for a, b in zip(left, right, strict=True):
+        for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "kl"):
+            assert a[name] == b[name], name
+        assert b["credit/rows"] == 8
+    for name, p in plain.model.named_parameters():
+        assert torch.equal(p, tree.model.get_parameter(name)), name
+
+
+def gradients(trainer, output):
+    """Of the loss over a whole generation batch in micro-batches, as a training step adds them up."""
+    trainer.model.train()
+    trainer.model.zero_grad()
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
+    size = trainer.args.per_device_train_batch_size
+    for i in range(trainer.args.steps_per_generation):
+        part = {
+            k: v[i * size : (i + 1) * size] if isinstance(v, torch.Tensor) and v.dim() else v for k, v in output.items()
+        }
+        trainer.compute_loss(trainer.model, part).backward()
+    return {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability"}, {"beta": 0.05}], ids=str)
+def test_node_rows_and_path_rows_have_one_gradient(make_trainer, knobs):
+    found = {}
+    for form in ("nodes", "paths"):
+        settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
+        trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
+        trainer.model.double()
+        if trainer.ref_model is not None:
+            trainer.ref_model.double()
+            with torch.no_grad():
+                for p in trainer.ref_model.parameters():
+                    p.mul_(0.9)
+        torch.manual_seed(11)
+        output = generation_batch(trainer)
+        rows = (output["tool_mask"].sum(1) > 0).sum().item()
+        found[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
+    (n_rows, n_items, nodes), (p_rows, p_items, paths) = found["nodes"], found["paths"]
+    assert p_rows < n_rows < 64 and n_items == p_items
+    scale = max(g.abs().max().item() for g in nodes.values())
+    assert scale > 1e-6
+    for name, g in nodes.items():
+        torch.testing.assert_close(paths[name], g, rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_rows_hold_the_nodes_that_were_grown(make_trainer):
+    trainer = make_trainer(**{**TREE, "per_device_train_batch_size": 32, "num_generations": 16})
+    grown = []
+    new_rows = trainer.forest._new_rows
+    trainer.forest._new_rows = lambda trees: grown.extend(trees) or new_rows(trees)
+    output = generation_batch(trainer)
+    nodes = {}
+    for tree in grown:
+        for node in tree.root.walk()[1:]:
+            prefix = tuple(tree.prompt_ids + node.parent.written())
+            nodes.setdefault((prefix, tuple(node.segment.ids)), []).append(node.advantage)
+    credited = [k for k, a in nodes.items() if any(a)]
+    masks = output["tool_mask"].sum(1)
+    assert (masks > 0).sum() == sum(sum(x != 0 for x in a) for a in nodes.values()) and credited
+    for row in range(32):
+        prompt = tuple(output["prompt_ids"][row][output["prompt_mask"][row].bool()].tolist())
+        segment = tuple(output["completion_ids"][row][output["completion_mask"][row].bool()].tolist())
+        advantage = output["advantages"][row][: len(segment)].tolist()
+        if masks[row] > 0:
+            assert len(set(advantage)) == 1 and any(a == pytest.approx(advantage[0]) for a in nodes[prompt, segment])
+        else:
+            assert not any(advantage)
+
+
+def test_logged_responses_of_a_tree_are_whole(make_trainer):
+    trainer = make_trainer(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
+    trainer.train()
+    row = steps_of(trainer)[0]
+    texts, rewards = list(trainer._logs["completion"]), list(trainer._logs["rewards"]["count_a"])
+    assert len(texts) == len(rewards) == len(trainer._logs["advantages"]) == len(trainer._logs["prompt"]) == 16
+    assert rewards == [pytest.approx(sum(c in "abc" for c in text[:4]) / 4) for text in texts]
+    assert row["reward"] == pytest.approx(sum(rewards) / 16)
+    assert row["completions/max_length"] > 3  # longer than a segment of an inner level
+
+
+def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
+    trainer = make_trainer(
+        **{**TREE, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+        reward_funcs=lambda completions, **kwargs: [1.0] * len(completions),
+        weight_decay=0.5,
+        max_steps=3,
+    )
+    # momentum from an earlier step, which a gradient of zeros would act on
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.create_optimizer()
+    for p in trainer.model.parameters():
+        p.grad = torch.ones_like(p) * 1e-3
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    moved = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    assert any(not torch.equal(moved[name], before[name]) for name in moved)
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    assert trainer.state.global_step == 3
+    assert all(torch.equal(p, moved[name]) for name, p in trainer.model.named_parameters())
+    assert "no segment of this generation batch has an advantage" in caplog.text
+    assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))
+
+
+def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer):
+    trainer = make_trainer(
+        **{**TREE, "num_generations": 4, "per_device_train_batch_size": 8},
+        replay_iterations=4,
+        replay_cap=4,
+        learning_rate=3e-2,
+        max_steps=4,
+        token_mask="probability",
+    )
+    kept = batches(trainer)
+    trainer.train()
+    rows = steps_of(trainer)
+    assert rows[0]["credit/replay/age"] == 0 and max(row["credit/replay/age"] for row in rows) > 0
+    # under the weights of the end, rows of the last batch that are new fit π_old less the further the weights moved
+    last = kept[-1]
+    with torch.no_grad():
+        now = trainer._behavior_logps(last)
+    mask = last["completion_mask"] * last["tool_mask"]
+    gaps = ((now - last["old_per_token_logps"]).abs() * mask).amax(1)[mask.sum(1) > 0]
+    assert gaps.max() > 0.05
+    first = kept[0]
+    kept_tokens = probability_mask(
+        first["old_per_token_logps"], threshold=0.9, mask_t=first["completion_mask"] * first["tool_mask"]
+    )
+    assert first["num_items_in_batch"] == kept_tokens.sum()
+
+
+def test_resuming_with_replay_is_going_on(make_trainer, tmp_path):
+    settings = {
+        **TREE,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "replay_iterations": 4,
+        "replay_cap": 3,
+        "difficulty": "history",
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "max_steps": 5,
+    }
+    whole = make_trainer(**settings, output_dir=str(tmp_path / "whole"))
+    whole.train()
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    assert {"replay.safetensors", "credit_state.json"} <= {p.name for p in checkpoint.iterdir()}
+    resumed = make_trainer(**settings, output_dir=str(tmp_path / "resumed"))
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    for name, p in whole.model.named_parameters():
+        assert torch.equal(p, resumed.model.get_parameter(name)), name
+    (checkpoint / "replay.safetensors").unlink()
+    with pytest.raises(ValueError, match="replay buffer"):
+        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+    save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
+    with pytest.raises(ValueError, match="replay buffer"):
+        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_one_seed_one_run(make_trainer):
+    for settings in (CHAIN, {**TREE, "replay_iterations": 3, "replay_cap": 2}):
+        histories = []
+        for _ in range(2):
+            trainer = make_trainer(**settings, max_steps=3)
+            trainer.train()
+            histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
+        assert histories[0] == histories[1]
+
+
+# Composition
+
+
+@pytest.mark.parametrize("base", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"importance": "eligible", "selector": "entropy"},
+        {"importance": "lambda_trace", "trace_style": "both"},
+        {"importance": "sequence_token"},
+        {"difficulty": "history"},
+        {"loss_type": "grpo"},
+        {"loss_type": "bnpo", "token_mask": "probability", "mask_normalizer": "code", "beta": 0.1},
+        {"loss_type": "dr_grpo"},
+        {"loss_type": "cispo"},
+        {"loss_type": "sapo"},
+        {"token_mask": "probability", "whiten_advantages": "batch"},
+        {"token_mask": "probability", "whiten_advantages": "microbatch"},
+        {"policy_loss": "policy_iteration", "beta": 0.1},
+        {"process_reward_weight": 5.0},
+        {"process_reward_weight": 5.0, "process_reward_form": "value"},
+        {"loss_weight": "trace_past", "advantage_floor": -0.1},
+        {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
+    ],
+    ids=str,
+)
+def test_segments_compose(make_trainer, base, knobs):
+    trainer = make_trainer(**{**base, **knobs}, max_steps=3)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    assert any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
+    values = [v for row in steps_of(trainer) for v in row.values() if isinstance(v, float)]
+    assert values and all(map(math.isfinite, values))
+
+
+def test_difficulty_weighs_segments(make_trainer):
+    settings = {**CHAIN, "segmentation": "fixed_length", "segment_length": 3, "temperature": 1.3}
+    found = []
+    for knobs in ({}, {"difficulty": "fixed", "difficulty_threshold": 0.3}):
+        trainer = make_trainer(**settings, **knobs)
+        torch.manual_seed(5)
+        found.append((trainer, generation_batch(trainer)))
+    (trainer, plain), (_, weighted) = found
+    assert torch.equal(plain["completion_ids"], weighted["completion_ids"])
+    rewards = torch.tensor([sum(c in "abc" for c in text[:4]) / 4 for _, text in texts_of(trainer, plain)])
+    p_hat = rewards.view(-1, 4).mean(1).repeat_interleave(4).unsqueeze(1)
+    phi = 1.3 * torch.exp(-plain["advantages"].sign() * (p_hat - 0.3))
+    torch.testing.assert_close(weighted["advantages"], plain["advantages"] * phi)
+
+
+def test_evaluation_is_of_plain_responses(make_trainer):
+    for settings in (CHAIN, TREE):
+        trainer = make_trainer(
+            **settings,
+            per_device_eval_batch_size=8,
+            num_generations_eval=4,
+            trainer_kwargs={"eval_dataset": Dataset.from_dict({"prompt": ["1+1="] * 2, "answer": ["2"] * 2})},
+        )
+        calls = engine_calls(trainer)
+        metrics = trainer.evaluate()
+        assert len(calls) == 1 and "eval_reward" in metrics and math.isfinite(metrics["eval_loss"])
+
+
+def test_conversations_are_continued_and_graded_as_messages(make_trainer, tiny_model):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
+    )
+    seen = []
+
+    def reward(prompts, completions, **kwargs):
+        seen.extend(zip(prompts, completions, strict=True))
+        return [float("a" in c[0]["content"]) for c in completions]
+
+    for settings in (CHAIN, TREE):
+        trainer = make_trainer(
+            **settings, reward_funcs=reward, max_steps=1, trainer_kwargs={"processing_class": tokenizer}
+        )
+        chat = [{"prompt": [{"role": "user", "content": f"{i}+1"}], "answer": "x"} for i in range(8)]
+        trainer.train_dataset = Dataset.from_list(chat)
+        trainer.train()
+    assert len(seen) > 16 + 8
+    assert all(p[0]["role"] == "user" and c[0]["role"] == "assistant" for p, c in seen)
+
+
+# Bad input
+
+
+def test_a_reward_that_is_no_number_stops_before_any_update(make_trainer):
+    def fails_on_rollouts(kind):
+        calls = []
+
+        def picky(prompts, completions, **kwargs):
+            calls.append(len(completions))
+            if len(calls) == 1:
+                return [1.0] * len(completions)
+            if kind == "raise":
+                raise KeyError("no such column")
+            return [1.0] * (len(completions) - 1) + [kind]
+
+        return picky
+
+    for kind in (math.nan, math.inf, "raise"):
+        trainer = make_trainer(**CHAIN, reward_funcs=fails_on_rollouts(kind))
+        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            trainer.train()
+        assert "picky" in str(caught.value) and any(f"{i}+" in str(caught.value) for i in range(10))
+        assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+
+
+def test_unscored_rollouts_are_left_out(make_trainer):
+    def sometimes(completions, **kwargs):
+        return [None if i % 3 == 2 else float(i % 3) for i in range(len(completions))]
+
+    for settings in ({**CHAIN, "segmentation": "fixed_length", "segment_length": 3}, TREE):
+        output = generation_batch(make_trainer(**settings, reward_funcs=sometimes))
+        assert output["advantages"].isfinite().all() and output["advantages"].any()
+    nothing = make_trainer(**CHAIN, reward_funcs=lambda completions, **kwargs: [None] * len(completions))
+    assert not generation_batch(nothing)["advantages"].any()
+
+
+@pytest.mark.parametrize("name", ["tools", "rollout_func"])
+def test_what_cannot_be_continued_is_refused(make_trainer, name):
+    def anything(x: str) -> str:
+        """A tool.
+
+        Args:
+            x: A string.
+        """
+        return x
+
+    value = [anything] if name == "tools" else anything
+    with pytest.raises(ValueError, match=f"{name}.*rollouts='none'"):
+        make_trainer(**CHAIN, trainer_kwargs={name: value})
+
+
+def test_images_are_refused(make_trainer):
+    trainer = make_trainer(**CHAIN)
+    trainer.model.train()
+    with pytest.raises(ValueError, match="images"):
+        trainer._generate_and_score_completions([{"prompt": "1", "image": object()}] * 8)
+
+
+def test_the_model_card_names_the_paper(make_trainer, tmp_path):
+    trainer = make_trainer("spo_tree", max_steps=1, tree_segment_length=2, output_dir=str(tmp_path / "card"))
+    trainer.create_model_card(model_name="card")
+    card = (Path(tmp_path) / "card" / "README.md").read_text()
+    assert "2505.23564" in card and "Segment Policy Optimization" in card
+    assert json.loads(json.dumps(trainer.args.to_dict()))["tree_branching"] == [6, 6, 6]

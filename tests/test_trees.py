@@ -1,0 +1,247 @@
+"""Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit.trees import backed_up_value, sibling_advantage
+from trl_credit.rollouts.tree import (
+    Continuation,
+    Node,
+    Tree,
+    assign_tree_credit,
+    grow_trees,
+    sample_paths,
+    training_rows,
+)
+
+
+def build(shape, tree=None, parent=None):
+    """A tree from nested lists of leaf values; tokens number the nodes, two per segment."""
+    tree = tree or Tree({}, [100, 101])
+    parent = parent or tree.root
+    for part in shape:
+        n = len(tree.root.walk())
+        child = Node(parent, Continuation([2 * n, 2 * n + 1], None), parent.depth + 1)
+        parent.children.append(child)
+        if isinstance(part, list):
+            build(part, tree, child)
+        else:
+            child.value = float(part)
+    return tree
+
+
+def credit(shape, **settings):
+    tree = build(shape)
+    assign_tree_credit([tree], **settings)
+    return tree
+
+
+def values(nodes):
+    return [node.advantage for node in nodes]
+
+
+def test_two_by_two():
+    root = credit([[1, 0], [1, 1]]).root
+    a, b = root.children
+    assert (a.value, b.value, root.value) == (0.5, 1.0, 0.75)
+    assert values([a, b]) == [-0.25, 0.25] and values(a.children) == [0.5, -0.5] and values(b.children) == [0.0, 0.0]
+    rows = training_rows(credit([[1, 0], [1, 1]]))
+    assert len(rows) == 4
+    root = credit([[1, 0], [1, 1]], kind="loo").root
+    assert values(root.children) == [-0.5, 0.5] and values(root.children[0].children) == [1.0, -1.0]
+    root = credit([[1, 0], [1, 1]], kind="std").root
+    assert values(root.children) == pytest.approx([-1.0, 1.0]) and values(root.children[1].children) == [0.0, 0.0]
+
+
+def test_an_early_finisher_counts_as_one_child():
+    shape = [[1, 0, 0], [0, 0, 0], 1]
+    root = credit(shape).root
+    a, b, c = root.children
+    assert root.value == pytest.approx(4 / 9)
+    assert values([a, b, c]) == pytest.approx([-1 / 9, -4 / 9, 5 / 9])
+    assert values(a.children) == pytest.approx([2 / 3, -1 / 3, -1 / 3]) and values(b.children) == [0, 0, 0]
+    assert a.advantage + a.children[0].advantage == pytest.approx(1 - 4 / 9)
+    assert len(training_rows(credit(shape))) == 6
+    loo = credit(shape, kind="loo").root
+    assert values(loo.children) == pytest.approx([-1 / 6, -2 / 3, 5 / 6])
+    assert values(loo.children[0].children) == pytest.approx([1, -0.5, -0.5])
+    std = credit(shape, kind="std").root
+    assert values(std.children) == pytest.approx([-0.267261, -1.069045, 1.336306], abs=1e-6)
+    assert values(std.children[0].children) == pytest.approx([1.414214, -0.707107, -0.707107], abs=1e-6)
+
+
+@given(st.recursive(st.floats(0, 1), lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=20))
+@settings(max_examples=80)
+def test_siblings_add_up_to_zero_and_paths_to_the_gain(shape):
+    tree = credit(shape if isinstance(shape, list) else [shape])
+    for node in tree.root.walk():
+        if node.children:
+            assert sum(values(node.children)) == pytest.approx(0.0, abs=1e-5)
+    for leaf in tree.root.leaves():
+        assert sum(values(leaf.path())) == pytest.approx(leaf.value - tree.root.value, abs=1e-5)
+
+
+def test_one_level_is_the_group_mean_of_trl_to_the_last_bit():
+    g = torch.Generator().manual_seed(0)
+    rewards = torch.randn(7, 6, generator=g)
+    trl_mean = torch.nanmean(rewards.flatten().view(-1, 6), dim=1).repeat_interleave(6)
+    assert torch.equal(sibling_advantage(rewards).flatten(), rewards.flatten() - trl_mean)
+
+
+def test_unscored_children_are_left_out():
+    children = torch.tensor([[1.0, math.nan, 0.0], [math.nan] * 3])
+    assert backed_up_value(children)[0] == 0.5 and backed_up_value(children)[1].isnan()
+    for kind in ("mean", "loo", "std"):
+        assert sibling_advantage(children, kind=kind)[1].tolist() == [0, 0, 0]
+        assert sibling_advantage(children, kind=kind)[0, 1] == 0
+    assert sibling_advantage(children, kind="loo")[0].tolist() == [1.0, 0.0, -1.0]
+    assert sibling_advantage(torch.tensor([[3.0]]), kind="loo").tolist() == [[0.0]]  # K = 1
+    with pytest.raises(ValueError, match="'mean', 'loo', 'std'"):
+        sibling_advantage(children, kind="median")
+
+
+def test_process_reward():
+    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_best_of=4).root
+    a, b = root.children
+    best = {v: 1 - (1 - v) ** 4 for v in (0.5, 0.75, 1.0)}
+    assert a.advantage == pytest.approx(-0.25 + 5 * (best[0.5] - best[0.75]))
+    assert b.advantage == pytest.approx(0.25 + 5 * (1 - best[0.75]))
+    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_form="value").root
+    assert root.children[1].children[0].advantage == pytest.approx(1.0)  # V(child), though it has no advantage
+    assert root.children[0].advantage == pytest.approx(0.5 + 5 * (best[0.5] - best[0.75]))
+    with pytest.raises(ValueError, match="reward_range"):
+        credit([[-2, 0], [1, 1]], process_weight=5.0)
+
+
+def credited(rows):
+    """(position in the response, tokens before it, token) → advantage, of all tokens that rows give credit."""
+    found = []
+    for row in rows:
+        for i, token in enumerate(row.completion_ids):
+            if row.segments[i] >= 0:
+                found.append(((*row.prompt_ids, *row.completion_ids[:i]), token, row.advantages[i]))
+    return sorted(found)
+
+
+@given(st.recursive(st.sampled_from([0, 1]), lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=20))
+@settings(max_examples=80)
+def test_node_rows_and_path_rows_credit_the_same_tokens_once(shape):
+    tree = credit(shape if isinstance(shape, list) else [shape])
+    nodes, paths = training_rows(tree), training_rows(tree, form="paths")
+    assert credited(nodes) == credited(paths)
+    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
+    assert sum(len(r.prompt_ids) + len(r.completion_ids) for r in paths) <= sum(
+        len(r.prompt_ids) + len(r.completion_ids) for r in nodes
+    )
+    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
+
+
+def test_the_row_of_a_node_has_its_whole_prefix_as_prompt():
+    tree = credit([[1, 0], [1, 1]])
+    a = tree.root.children[0]
+    row = next(r for r in training_rows(tree) if list(r.completion_ids) == a.children[0].segment.ids)
+    assert list(row.prompt_ids) == tree.prompt_ids + a.segment.ids
+    assert row.advantages == (0.5, 0.5) and row.segments == (0, 0)
+
+
+# growing
+
+
+class Script:
+    """Writes token 1 forever, except where `ends` says after how many tokens a prefix of the prompt ends (token 9)."""
+
+    def __init__(self, ends=lambda prefix, i: None):
+        self.ends, self.calls = ends, []
+
+    def __call__(self, prefixes, *, n, budgets):
+        self.calls.append((len(prefixes), n, list(budgets)))
+        found = []
+        for prefix, budget in zip(prefixes, budgets, strict=True):
+            for i in range(n):
+                end = self.ends(prefix, i)
+                ids = [1] * budget if end is None or end > budget else [1] * (end - 1) + [9]
+                found.append(Continuation(ids, None))
+        return found
+
+
+def grow(branching, script, *, limit=20, segment_length=3, context=10**6, trees=2):
+    forest = [Tree({}, [5] * (k + 1)) for k in range(trees)]
+    calls = grow_trees(
+        forest,
+        branching=branching,
+        segment_length=segment_length,
+        budget=lambda prompt, written: min(limit - written, context - prompt - written),
+        continue_prefixes=script,
+        is_finished=lambda ids, budget: len(ids) < budget or ids[-1] == 9,
+        any_process_has=bool,
+    )
+    return forest, calls
+
+
+def test_one_call_per_level_and_only_the_last_is_free():
+    script = Script()
+    (tree, _), calls = grow([2, 3, 2], script)
+    assert calls == 3
+    assert script.calls == [(2, 2, [3] * 2), (4, 3, [3] * 4), (12, 2, [14] * 12)]
+    assert len(tree.root.walk()) == 1 + 2 + 6 + 12
+    assert all(leaf.truncated and len(leaf.written()) == 20 for leaf in tree.root.leaves())
+
+
+def test_who_ends_early_is_a_leaf_and_stays_one_child():
+    script = Script(lambda prefix, i: 2 if i == 0 else None)
+    (tree, _), _ = grow([3, 2], script)
+    first, *others = tree.root.children
+    assert first.finished and not first.truncated and not first.children and len(first.segment.ids) == 2
+    assert all(len(node.children) == 2 for node in others)
+    assert script.calls[1][0] == 4
+
+
+def test_no_more_calls_once_all_have_ended():
+    script = Script(lambda prefix, i: 1)
+    _, calls = grow([2, 2, 2], script)
+    assert calls == 1
+
+
+def test_a_full_context_is_a_truncated_leaf():
+    # the second prompt is one token longer, and has no room left after two inner levels
+    script = Script()
+    (roomy, full), calls = grow([2, 2, 2], script, context=8)
+    assert calls == 3
+    assert {leaf.depth for leaf in roomy.root.leaves()} == {3}
+    assert {leaf.depth for leaf in full.root.leaves()} == {2} and all(x.truncated for x in full.root.leaves())
+    assert script.calls[2] == (4, 2, [1] * 4)
+
+
+def test_the_root_value_is_unbiased_with_early_finish():
+    """Values from a known process: the mean of V(root) over many trees, which the mean over leaves is not."""
+    rng = random.Random(0)
+    # a segment ends the response with probability ½, and is then right; later ones are right with probability ¼
+    exact = 0.5 + 0.5 * 0.25
+
+    def sample():
+        shape = []
+        for _ in range(3):
+            ends = rng.random() < 0.5
+            shape.append(1 if ends else [float(rng.random() < 0.25) for _ in range(4)])
+        return credit(shape).root
+
+    roots = [sample() for _ in range(4000)]
+    estimates = torch.tensor([root.value for root in roots], dtype=torch.float64)
+    error = estimates.std().item() / math.sqrt(len(estimates))
+    assert abs(estimates.mean().item() - exact) < 4 * error
+    flat = torch.tensor([sum(x.value for x in r.leaves()) / len(r.leaves()) for r in roots], dtype=torch.float64)
+    assert abs(flat.mean().item() - exact) > 20 * error
+
+
+def test_sampled_paths_are_plain_responses():
+    tree = credit([[0, 0, 0, 0], 1])
+    leaves = sample_paths(tree, 1000, rng=random.Random(0))
+    assert sum(leaf.value for leaf in leaves) == 500  # the root's children take turns
+    assert {id(leaf) for leaf in leaves} == {id(leaf) for leaf in tree.root.leaves()}
+    flat = credit([0, 1, 0])
+    assert sample_paths(flat, 3, rng=random.Random(0)) == flat.root.children

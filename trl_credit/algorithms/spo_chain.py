@@ -1,0 +1,44 @@
+"""SPO-chain (arXiv 2505.23564): advantages of segments between tokens of low probability, by rollouts."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from ..trainer import CreditTrainer
+from . import papers
+
+
+@dataclass
+class SPOChainConfig(CreditConfig):
+    r"""
+    Configuration of [`SPOChainTrainer`]: [`CreditConfig`] with the published setting.
+
+    W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < .9.
+
+    Segment Policy Optimization, not the Single-stream Policy Optimization that goes by the same letters. Published
+    setting: 9 rollouts from every 5th cutpoint, β = 1e-4, ε = .2, two passes over each batch.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+            The mean runs over the kept tokens of the optimizer step; `"grpo"` is the paper's mean per response.
+        rollouts (`str`, *optional*, defaults to `"chain"`)
+        token_mask (`str`, *optional*, defaults to `"probability"`)
+        beta (`float`, *optional*, defaults to `0.0001`)
+        num_iterations (`int`, *optional*, defaults to `2`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+    """
+
+    loss_type: str = "dapo"
+    rollouts: str = "chain"
+    token_mask: str = "probability"
+    beta: float = 1e-4
+    num_iterations: int = 2
+    use_bias_correction_kl: bool = False
+
+
+class SPOChainTrainer(CreditTrainer):
+    """[`CreditTrainer`] with [`SPOChainConfig`] as its configuration. SPO-chain, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "spo-chain"]
+    _name = "SPO-chain"
+    _paper = papers.SPO
+    config_class = SPOChainConfig

@@ -1,0 +1,46 @@
+"""SPO-tree (arXiv 2505.23564): responses sampled as a tree, each segment judged against its siblings."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from ..trainer import CreditTrainer
+from . import papers
+
+
+@dataclass
+class SPOTreeConfig(CreditConfig):
+    r"""
+    Configuration of [`SPOTreeTrainer`]: [`CreditConfig`] with the published setting.
+
+    W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < .9. Training rows are segments, of which
+    `num_generations` per prompt make up a batch (published: 32).
+
+    Published setting: branching 6-6-6, 30 tokens per inner segment (600 for long reasoning), a replay of 8 batches with
+    at most 32 segments of a prompt in each, β = 1e-4, ε = .2.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        rollouts (`str`, *optional*, defaults to `"tree"`)
+        token_mask (`str`, *optional*, defaults to `"probability"`)
+        replay_iterations (`int`, *optional*, defaults to `8`)
+        replay_cap (`int`, *optional*, defaults to `32`)
+        beta (`float`, *optional*, defaults to `0.0001`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+    """
+
+    loss_type: str = "dapo"
+    rollouts: str = "tree"
+    token_mask: str = "probability"
+    replay_iterations: int = 8
+    replay_cap: int | None = 32
+    beta: float = 1e-4
+    use_bias_correction_kl: bool = False
+
+
+class SPOTreeTrainer(CreditTrainer):
+    """[`CreditTrainer`] with [`SPOTreeConfig`] as its configuration. SPO-tree, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "spo-tree"]
+    _name = "SPO-tree"
+    _paper = papers.SPO
+    config_class = SPOTreeConfig

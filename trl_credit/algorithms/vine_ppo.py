@@ -1,0 +1,34 @@
+"""VinePPO (arXiv 2410.01679): advantages of the steps of a solution, by rollouts from where each begins."""
+
+from dataclasses import dataclass
+
+from . import papers
+from .spo_chain import SPOChainConfig, SPOChainTrainer
+
+
+@dataclass
+class VinePPOConfig(SPOChainConfig):
+    r"""
+    Configuration of [`VinePPOTrainer`]: [`CreditConfig`] with the published setting.
+
+    As SPO-chain, but a segment is a step of the solution, and the policy term keeps all tokens.
+
+    Published setting: 9 rollouts from the start and after each step, at most 25 steps on GSM8K, β = 1e-4, ε = .2, two
+    passes over each batch. Set `step_splitter` to "gsm8k" or "math" for such solutions.
+
+    Parameters:
+        segmentation (`str`, *optional*, defaults to `"steps"`)
+        token_mask (`str`, *optional*, defaults to `"none"`)
+    """
+
+    segmentation: str = "steps"
+    token_mask: str = "none"
+
+
+class VinePPOTrainer(SPOChainTrainer):
+    """[`CreditTrainer`] with [`VinePPOConfig`] as its configuration. VinePPO, see the module."""
+
+    _tag_names = ["trl", "grpo", "trl-credit", "vine-ppo"]
+    _name = "VinePPO"
+    _paper = papers.VINE_PPO
+    config_class = VinePPOConfig

@@ -1,0 +1,268 @@
+"""Values of the states at which a response's segments begin, by continuations from there (SPO-chain, VinePPO)."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ..config import CreditConfig
+from ..credit import segments as seg
+from ..credit.steps import STEP_SPLITTERS, StepSplitter, step_positions
+from ..names import resolve_function
+
+
+class Requests(NamedTuple):
+    """States to be valued: each different prefix once.
+
+    Attributes:
+        states: (row, b) of every different prefix, the response's first b tokens.
+        index_t: Shape (B, T): number of the state at each boundary to be valued by rollouts, −1 elsewhere.
+        shared: Boundaries that are valued by another boundary's rollouts.
+    """
+
+    states: list[tuple[int, int]]
+    index_t: torch.Tensor
+    shared: int
+
+
+def find_boundaries(
+    config: CreditConfig,
+    *,
+    old_logp_t: torch.Tensor,
+    completion_ids: Sequence[Sequence[int]],
+    decode: Callable[[list[int]], str],
+    mask_t: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where segments begin by `config.segmentation`, and which rows a step splitter could not split.
+
+    Returns:
+        `tuple`: bool tensors of shapes (B, T) and (B,).
+    """
+    unsplit = torch.zeros(mask_t.size(0), dtype=torch.bool, device=mask_t.device)
+    if config.segmentation == "cutpoints":
+        boundaries = seg.cutpoint_boundaries(
+            old_logp_t,
+            threshold=config.probability_threshold,
+            interval=None if config.num_segments is not None else config.cutpoint_interval,
+            num_segments=config.num_segments,
+            # with the mask on, the lead is out of the loss anyway, and needs no value
+            include_first=config.token_mask != "probability",
+            include_last=config.include_last,
+            mask_t=mask_t,
+        )
+    elif config.segmentation == "fixed_length":
+        boundaries = seg.fixed_length_boundaries(config.segment_length, mask_t=mask_t)
+    elif config.segmentation == "fixed_count":
+        boundaries = seg.fixed_count_boundaries(config.num_segments, mask_t=mask_t)
+    else:
+        splitter = resolve_splitter(config.step_splitter)
+        positions = []
+        for row, ids in enumerate(completion_ids):
+            try:
+                positions.append(step_positions(list(ids), decode=decode, splitter=splitter))
+            except ValueError:  # such as two answer markers: the response has no steps to speak of
+                positions.append([])
+                unsplit[row] = True
+        boundaries = seg.position_boundaries(positions, mask_t=mask_t)
+    if not config.include_last:
+        one_token = mask_t.sum(-1, keepdim=True) == 1
+        last = mask_t.bool() & (mask_t.cumsum(-1) == mask_t.sum(-1, keepdim=True))
+        boundaries = boundaries & (~last | one_token)
+    return boundaries, unsplit
+
+
+def resolve_splitter(name: str) -> StepSplitter:
+    """One of `STEP_SPLITTERS`, or what `package.module.function` or `file.py:function` names."""
+    if name in STEP_SPLITTERS:
+        return STEP_SPLITTERS[name]
+    return resolve_function(name, what="step_splitter", known=STEP_SPLITTERS)
+
+
+def plan_requests(
+    boundaries: torch.Tensor, *, groups: Sequence[Hashable], completion_ids: Sequence[Sequence[int]]
+) -> Requests:
+    """The different prefixes among the boundaries (B, T) of all rows; rows share them within a group."""
+    index_t = torch.full(boundaries.shape, -1, dtype=torch.long)
+    states: list[tuple[int, int]] = []
+    known: dict[Hashable, int] = {}
+    shared = 0
+    for row, b in boundaries.nonzero().tolist():
+        key = (groups[row], tuple(completion_ids[row][:b]))
+        if key in known:
+            shared += 1
+        else:
+            known[key] = len(states)
+            states.append((row, b))
+        index_t[row, b] = known[key]
+    return Requests(states, index_t.to(boundaries.device), shared)
+
+
+def leave_one_out_mean(rewards: torch.Tensor, *, num_generations: int) -> torch.Tensor:
+    """Mean reward of the other responses of the group: V(s_0) for nothing, independent of the own response.
+
+    Shapes (N,) → (N,). NaN rewards are left out; NaN where no other response has one.
+    """
+    grouped = rewards.view(-1, num_generations)
+    scored = (~grouped.isnan()).to(grouped.dtype)
+    filled = grouped.nan_to_num()
+    others = scored.sum(-1, keepdim=True) - scored
+    return ((filled.sum(-1, keepdim=True) - filled) / others.where(others > 0, torch.nan)).flatten()
+
+
+class ChainCredit(NamedTuple):
+    """Credit of one process's rows: advantages and segment numbers (B, T), the advantage of each whole response (B,),
+    and the rows (B,) that could not be split."""
+
+    advantages: torch.Tensor
+    segment_ids: torch.Tensor
+    per_response: torch.Tensor
+    unsplit: torch.Tensor
+
+
+def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tensor) -> ChainCredit:
+    """Values every boundary of a generation batch by one call of the engine, and turns values into advantages.
+
+    Args:
+        trainer ([`CreditTrainer`]):
+            Continues prefixes, scores responses, records metrics.
+        inputs (`list[dict]`):
+            Rows of the data set, B of them.
+        output (`dict`):
+            The batch, with `old_per_token_logps`.
+        rewards (`torch.Tensor`):
+            Total rewards (N,) of all processes' rows.
+    """
+    config = trainer.args
+    mask_t = output["completion_mask"]
+    old_logp_t = output["old_per_token_logps"].float()
+    completion_ids = [ids[:n].tolist() for ids, n in zip(output["completion_ids"], mask_t.sum(-1), strict=True)]
+    prompts = zip(output["prompt_ids"], output["prompt_mask"], strict=True)
+    prompt_ids = [ids[mask.bool()].tolist() for ids, mask in prompts]
+    first_row = trainer.accelerator.process_index * len(inputs)
+    own = slice(first_row, first_row + len(inputs))
+    boundaries, unsplit = find_boundaries(
+        config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=trainer.decode, mask_t=mask_t
+    )
+
+    final_value = rewards[own].float()
+    if config.truncated_value is not None:
+        ended = [trainer.is_finished(ids, config.max_completion_length) for ids in completion_ids]
+        ended = torch.tensor(ended, device=final_value.device)
+        final_value = final_value.where(ended | final_value.isnan(), config.truncated_value)
+    boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
+
+    # what needs no rollouts
+    value_t = torch.zeros_like(old_logp_t)
+    at_start = boundaries & (mask_t.cumsum(-1) == 1)
+    sure = seg.tail_log_probability(old_logp_t, mask_t=mask_t).exp() >= 1.0 - config.certain_tolerance
+    beyond = boundaries & (boundaries.cumsum(-1) - at_start.any(-1, keepdim=True).long() > _limit(config))
+    left = [trainer.remaining_budget(len(p), 0) for p in prompt_ids]
+    position = torch.arange(mask_t.size(1), device=mask_t.device)
+    full = position >= torch.tensor(left, device=mask_t.device).unsqueeze(1)
+    known = boundaries & (sure | beyond | full)
+    value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), value_t)
+    if config.initial_value == "group":
+        alone = leave_one_out_mean(rewards.float(), num_generations=trainer.num_generations)[own]
+        from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
+        value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
+        known = known | from_group
+
+    groups = [(first_row + row) // trainer.num_generations for row in range(len(inputs))]
+    requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
+    values, tokens = _rollout_values(trainer, inputs, requests.states, prompt_ids, completion_ids)
+    asked = requests.index_t >= 0
+    if asked.any():
+        value_t = torch.where(asked, values[requests.index_t.clamp(min=0)], value_t)
+        boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
+        value_t = value_t.nan_to_num()
+
+    advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
+    ids = seg.segment_ids(boundaries)
+    _record(trainer, requests, tokens, boundaries, value_t, advantages, known, unsplit, mask_t)
+    per_response = (advantages * boundaries).sum(-1)
+    return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit)
+
+
+def _limit(config: CreditConfig) -> float:
+    return float("inf") if config.max_valued_steps is None else config.max_valued_steps
+
+
+def _rollout_values(
+    trainer,
+    inputs: list[dict],
+    states: list[tuple[int, int]],
+    prompt_ids: list[list[int]],
+    completion_ids: list[list[int]],
+) -> tuple[torch.Tensor, int]:
+    """V of every state (float, shape (states,)), and the number of tokens that were generated for it."""
+    config = trainer.args
+    n = config.rollouts_per_state
+    if trainer.largest(len(states)) == 0:
+        return torch.zeros(0, device=trainer.accelerator.device), 0
+    written = [completion_ids[row][:b] for row, b in states]
+    budgets = [trainer.remaining_budget(len(prompt_ids[row]), b) for row, b in states]
+    with trainer.timed("rollouts"):
+        prefixes = [prompt_ids[row] + ids for (row, _), ids in zip(states, written, strict=True)]
+        found = trainer.continue_prefixes(prefixes, n=n, budgets=budgets)
+    responses = [written[i // n] + continuation.ids for i, continuation in enumerate(found)]
+    examples = [inputs[row] for row, _ in states for _ in range(n)] or inputs[:1]
+    rewards = trainer.total_reward(trainer.score_responses(examples, responses)).float()
+    if config.truncated_value is not None:
+        ended = [trainer.is_finished(c.ids, budgets[i // n]) for i, c in enumerate(found)]
+        rewards = rewards.where(
+            torch.tensor(ended, dtype=torch.bool, device=rewards.device) | rewards.isnan(), config.truncated_value
+        )
+    return rewards.view(-1, n).nanmean(1), sum(len(c.ids) for c in found)
+
+
+def _advantages(
+    config: CreditConfig,
+    value_t: torch.Tensor,
+    boundaries: torch.Tensor,
+    final_value: torch.Tensor,
+    mask_t: torch.Tensor,
+) -> torch.Tensor:
+    given = {"boundaries": boundaries, "mask_t": mask_t}
+    advantages = seg.segment_advantages(value_t, final_value=final_value, **given)
+    if config.process_reward_weight == 0.0:
+        return advantages
+    low, high = config.reward_range
+    best = [
+        seg.best_of_value((value - low) / (high - low), best_of=config.process_reward_best_of)
+        for value in (value_t.where(boundaries, low), final_value)
+    ]
+    process = seg.segment_advantages(best[0], final_value=best[1], **given)
+    if config.process_reward_form == "value":  # V at a segment's end
+        advantages = advantages + seg.value_at_segment_start(value_t, boundaries=boundaries) * mask_t
+    return advantages + config.process_reward_weight * process
+
+
+def _record(
+    trainer,
+    requests: Requests,
+    tokens: int,
+    boundaries: torch.Tensor,
+    value_t: torch.Tensor,
+    advantages: torch.Tensor,
+    known: torch.Tensor,
+    unsplit: torch.Tensor,
+    mask_t: torch.Tensor,
+) -> None:
+    n, rows = trainer.args.rollouts_per_state, boundaries.size(0)
+    one = 1 / trainer.accelerator.num_processes  # so that sums over processes are totals
+    own_tokens = int(mask_t.sum())
+    stats = {
+        "segments_per_response": (boundaries.sum(), rows),
+        "responses_without_segments": ((~boundaries.any(-1)).sum(), rows),
+        "responses_unsplit": (unsplit.sum(), rows),
+        "rollouts": (n * len(requests.states), one),
+        "rollouts_saved": (n * (requests.shared + int(known.sum())), one),
+        "rollout_tokens": (tokens, one),
+        "rollout_token_share": (tokens, tokens + own_tokens),
+    }
+    quarter = 4 * seg.segment_ids(boundaries) // boundaries.sum(-1, keepdim=True).clamp(min=1)
+    for q in range(4):
+        inside = boundaries & (quarter == q)
+        stats[f"segment_value/quarter_{q + 1}"] = ((value_t * inside).sum(), inside.sum())
+        stats[f"segment_advantage/quarter_{q + 1}"] = ((advantages * inside).sum(), inside.sum())
+    trainer.record(stats)

@@ -1,0 +1,244 @@
+"""The trees of a generation batch: grown, scored, turned into rows, and drawn from the replay buffer."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+from ..credit import difficulty as hardness
+from .replay import ReplayBuffer, Row
+from .tree import Tree, assign_tree_credit, grow_trees, sample_paths, training_rows
+
+
+@dataclass
+class Plan:
+    """What a process trains on and logs in one generation batch.
+
+    Attributes:
+        rows: As many as the batch has on this process; those beyond `n_real` are fillers without credit.
+        n_real: Rows with credit among `rows`.
+        rewards: Shape (N, functions): rewards of N responses sampled from all processes' trees, in order of prompts.
+        accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
+        has_replayed: Whether any process trains on rows of an earlier batch.
+        is_empty: Whether no process has a row with credit.
+        iteration: The buffer's, in which the rows were drawn.
+        logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
+    """
+
+    rows: list[Row]
+    n_real: int
+    rewards: torch.Tensor
+    accuracy: float
+    has_replayed: bool
+    is_empty: bool
+    iteration: int
+    logged_texts: list
+    logged_advantages: list[float]
+    logged_lengths: list[int]
+    logged_truncated: list[bool]
+
+
+class Forest:
+    """Plans generation batches of trees for a trainer.
+
+    Each process grows the trees of the prompts that begin on it; the rows of all trees then meet in one buffer, the
+    same on every process, from which all draw the same rows and take equal shares. So trees may differ in size from
+    process to process, and a checkpoint needs one buffer, whatever the number of processes.
+
+    Args:
+        trainer ([`CreditTrainer`]):
+            Continues prefixes, scores responses, records metrics.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        config = trainer.args
+        self.buffer = ReplayBuffer(
+            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=config.replay_legacy
+        )
+
+    def plan(self, inputs: list[dict[str, Any]]) -> Plan:
+        """Grows and scores trees for the prompts of `inputs` (B rows, each prompt repeated `num_generations` times)."""
+        trainer, config = self.trainer, self.trainer.args
+        processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
+        group = trainer.num_generations
+        own = [i for i in range(len(inputs)) if (rank * len(inputs) + i) % group == 0]
+        examples = [inputs[i] for i in own]
+        prompt_ids = trainer.tokenize([example["prompt"] for example in examples]) if examples else []
+        trees = [Tree(example, ids) for example, ids in zip(examples, prompt_ids, strict=True)]
+
+        with trainer.timed("rollouts"):
+            grow_trees(
+                trees,
+                branching=config.tree_branching,
+                segment_length=config.tree_segment_length,
+                budget=trainer.remaining_budget,
+                continue_prefixes=_with_label(trainer.continue_prefixes, len(config.tree_branching)),
+                is_finished=trainer.is_finished,
+                any_process_has=lambda n: trainer.largest(n) > 0,
+            )
+        self._score(trees, inputs[:1])
+        low, high = config.reward_range
+        assign_tree_credit(
+            trees,
+            kind=config.segment_advantage,
+            process_weight=config.process_reward_weight,
+            process_best_of=config.process_reward_best_of,
+            process_form=config.process_reward_form,
+            to_unit=lambda value: (value - low) / (high - low),
+        )
+        self._record(trees)
+
+        new_rows = self._new_rows(trees)
+        self.buffer.add(gather_object(new_rows))
+        iteration, expired = self.buffer.iteration, self.buffer.expired
+        drawn = self.buffer.draw(len(inputs) * processes)
+        share = drawn[rank::processes]
+        self._record_draw(drawn, iteration, expired, len(inputs) * processes)
+        # sampled with its own generator, by prompt and batch, whatever process the tree is on
+        rng = random.Random(f"{config.seed} {iteration} {rank}")
+        leaves = [(tree, leaf) for tree in trees for leaf in sample_paths(tree, group, rng=rng)]
+        texts = trainer.decode_responses(
+            [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
+        )
+        logged = gather_object(
+            [
+                (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
+                for (tree, leaf), text in zip(leaves, texts, strict=True)
+            ]
+        )
+        rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
+        accuracies = gather_object([row_accuracy(tree, config.reward_range) for tree in trees])
+        scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
+        return Plan(
+            rows=share + [_filler(drawn, inputs, trainer)] * (len(inputs) - len(share)),
+            n_real=len(share),
+            rewards=torch.tensor(rewards),
+            accuracy=sum(scored) / len(scored) if scored else math.nan,
+            has_replayed=any(row.birth < iteration for row in drawn),
+            is_empty=not drawn,
+            iteration=iteration,
+            logged_texts=texts,
+            logged_advantages=advantages,
+            logged_lengths=lengths,
+            logged_truncated=truncated,
+        )
+
+    def credit_tensors(self, plan: Plan, *, width: int) -> dict[str, torch.Tensor]:
+        """Advantages, segment numbers and loss mask (B, width) of the planned rows, what they were sampled with, and
+        p̂ and whether they are replayed (B,)."""
+        rows, device = plan.rows, self.trainer.accelerator.device
+        advantages = torch.zeros(len(rows), width)
+        ids = torch.full((len(rows), width), -1)
+        known = torch.zeros(len(rows), width)
+        for i, row in enumerate(rows[: plan.n_real]):
+            n = len(row.completion_ids)
+            advantages[i, :n] = torch.tensor(row.advantages)
+            ids[i, :n] = torch.tensor(row.segments)
+            logps = row.behavior_logps or row.sampling_logps
+            if logps is not None:
+                known[i, :n] = torch.tensor([0.0 if x is None else x for x in logps])
+        replayed = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
+        tensors = {
+            "advantages": advantages,
+            "segment_ids": ids,
+            "tool_mask": (ids >= 0).long(),
+            "behavior_logps": known,
+            "replayed": torch.tensor(replayed),
+            "p_hat": torch.tensor([row.accuracy for row in rows]),
+        }
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
+        trainer, config = self.trainer, self.trainer.args
+        leaves = [(tree, leaf) for tree in trees for leaf in tree.root.leaves()]
+        examples = [tree.example for tree, _ in leaves] or filler
+        rewards = trainer.score_responses(examples, [leaf.written() for _, leaf in leaves])
+        for (_, leaf), by_function, total in zip(
+            leaves, rewards.tolist(), trainer.total_reward(rewards).tolist(), strict=True
+        ):
+            leaf.rewards, leaf.value = by_function, total
+            if leaf.truncated and config.truncated_value is not None and not math.isnan(total):
+                leaf.value = config.truncated_value
+
+    def _new_rows(self, trees: list[Tree]) -> list[Row]:
+        config = self.trainer.args
+        keep_zero = config.policy_loss == "policy_iteration" or config.process_reward_form == "value"
+        rows = [
+            row
+            for tree in trees
+            for row in training_rows(
+                tree, form=config.tree_rows, accuracy=row_accuracy(tree, config.reward_range), keep_zero=keep_zero
+            )
+        ]
+        if config.replay_iterations > 1 and not self.trainer.use_vllm:
+            # replayed rows need π_old of the policy that made them, which is the one at hand now
+            logps = self.trainer.row_logps(rows)
+            rows = [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
+        return rows
+
+    def _record(self, trees: list[Tree]) -> None:
+        nodes = [node for tree in trees for node in tree.root.walk()[1:]]
+        one = 1 / self.trainer.accelerator.num_processes
+        tokens = sum(len(node.segment.ids) for node in nodes)
+        zero = sum(node.advantage == 0.0 for node in nodes)
+        stats: dict[str, tuple[float, float]] = {
+            "nodes": (len(nodes), one),
+            "nodes_zero_advantage": (zero, len(nodes)),
+            "rollouts": (len(nodes), one),
+            "rollout_tokens": (tokens, one),
+            "rollout_token_share": (tokens, tokens),
+            "tree_value": _sums([tree.root.value for tree in trees]),
+            "segments_per_response": _sums([leaf.depth for tree in trees for leaf in tree.root.leaves()]),
+        }
+        for depth in range(1, len(self.trainer.args.tree_branching) + 1):
+            level = [node for node in nodes if node.depth == depth]
+            stats[f"segment_value/level_{depth}"] = _sums([node.value for node in level])
+            stats[f"segment_abs_advantage/level_{depth}"] = _sums([abs(node.advantage) for node in level])
+        self.trainer.record(stats)
+
+    def _record_draw(self, drawn: list[Row], iteration: int, expired: int, wanted: int) -> None:
+        one = 1 / self.trainer.accelerator.num_processes  # the same on every process
+        ages = [iteration - row.birth for row in drawn]
+        self.trainer.record(
+            {
+                "rows": (len(drawn) * one, one),
+                "rows_missing": ((wanted - len(drawn)) / wanted, 1),
+                "replay/age": (sum(ages), len(ages)),
+                "replay/size": (len(self.buffer) * one, one),
+                "replay/expired": ((self.buffer.expired - expired) * one, one),
+            }
+        )
+
+
+def row_accuracy(tree: Tree, reward_range: tuple[float, float]) -> float:
+    """p̂ of a tree's prompt: V(root), mapped to [0, 1]."""
+    value = torch.tensor([tree.root.value])
+    return hardness.group_accuracy(value, num_generations=1, reward_range=reward_range).item()
+
+
+def _filler(drawn: list[Row], inputs: list[dict], trainer: Any) -> Row:
+    """A row without credit, as short as can be, that keeps shapes and collective calls equal."""
+    tokens = (drawn[0].prompt_ids[0], drawn[0].completion_ids[0]) if drawn else (0, 0)
+    logps = (0.0,) if trainer.use_vllm else None
+    return Row("", tokens[:1], tokens[1:], (0.0,), (-1,), sampling_logps=logps)
+
+
+def _sums(values: list[float]) -> tuple[float, float]:
+    scored = [value for value in values if not math.isnan(value)]
+    return sum(scored), len(scored)
+
+
+def _with_label(continue_prefixes: Callable, levels: int) -> Callable:
+    level = 0
+
+    def labelled(prefixes: list[list[int]], *, n: int, budgets: list[int]) -> list:
+        nonlocal level
+        level += 1
+        return continue_prefixes(prefixes, n=n, budgets=budgets, label=f"tree level {level} of {levels}")
+
+    return labelled

@@ -1,0 +1,204 @@
+"""Training rows that outlive the generation batch they were made in (SPO, arXiv 2505.23564, App. D)."""
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One row of a training batch: a prefix as prompt, and what was written after it.
+
+    Attributes:
+        question: Key of the prompt that the row belongs to.
+        prompt_ids: Prompt and the tokens already written, shape (P,).
+        completion_ids: Shape (C,), C ≥ 1.
+        advantages: Shape (C,).
+        segments: Number of the credited segment of each token, −1 where this row does not credit it, shape (C,).
+        accuracy: p̂ of the prompt in [0, 1], for difficulty weights.
+        sampling_logps: Of the engine that wrote the completion, nats, shape (C,), or `None`.
+        behavior_logps: π_old of the training model when the row was made, shape (C,), or `None` while unknown.
+        birth: Iteration in which the row was made.
+    """
+
+    question: str
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    advantages: tuple[float, ...]
+    segments: tuple[int, ...]
+    accuracy: float = float("nan")
+    sampling_logps: tuple[float, ...] | None = None
+    behavior_logps: tuple[float, ...] | None = None
+    birth: int = 0
+
+
+def question_key(prompt_ids: Sequence[int]) -> str:
+    """A short key that is the same for the same prompt tokens, in every process and run."""
+    return hashlib.blake2b(json.dumps(list(prompt_ids)).encode(), digest_size=8).hexdigest()
+
+
+class ReplayBuffer:
+    """Rows by question, each drawn once at most, within `life` iterations of its birth.
+
+    Every iteration draws from at most `cap` rows of a question, in turn from one question after the other, so that as
+    many questions as possible are in a batch. What is not drawn stays until it is too old.
+
+    Args:
+        life (`int`):
+            Iterations in which a row may be drawn: that of its birth and the `life − 1` after it.
+        cap (`int` or `None`):
+            Rows of one question per iteration, at most.
+        seed (`int`, *optional*, defaults to `0`):
+            Of the draws.
+        legacy (`bool`, *optional*, defaults to `False`):
+            The released code's behaviour: `cap` rows of every question are taken out, what exceeds the batch is lost,
+            and a batch that is not full is filled by repetition.
+    """
+
+    def __init__(self, *, life: int, cap: int | None, seed: int = 0, legacy: bool = False) -> None:
+        self.life, self.cap, self.legacy = life, cap, legacy
+        self.iteration = 0
+        self.expired = 0  # rows, in all
+        self._random = random.Random(seed)
+        self._rows: dict[str, list[Row]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Takes in rows, born in the iteration that runs."""
+        for row in rows:
+            self._rows[row.question].append(replace(row, birth=self.iteration))
+
+    def draw(self, n: int) -> list[Row]:
+        """At most `n` rows, which leave the buffer; ends the iteration. A batch that takes all rows keeps their order.
+
+        With `legacy`, exactly `n` unless the buffer is empty.
+        """
+        self._expire()
+        if not self.legacy and (self.cap is None or max(map(len, self._rows.values()), default=0) <= self.cap):
+            if len(self) <= n:
+                drawn = [row for rows in self._rows.values() for row in rows]
+                self._rows.clear()
+                self.iteration += 1
+                return drawn
+        drawn = self._draw_legacy(n) if self.legacy else self._draw_in_turn(n)
+        self.iteration += 1
+        return drawn
+
+    def _expire(self) -> None:
+        for question in list(self._rows):
+            rows = self._rows[question]
+            young = [row for row in rows if self.iteration - row.birth < self.life]
+            self.expired += len(rows) - len(young)
+            if young:
+                self._rows[question] = young
+            else:
+                del self._rows[question]
+
+    def _draw_in_turn(self, n: int) -> list[Row]:
+        questions = list(self._rows)
+        self._random.shuffle(questions)
+        drawn: list[Row] = []
+        taken = 0
+        while questions and len(drawn) < n and (self.cap is None or taken < self.cap):
+            questions = questions[: n - len(drawn)]
+            for question in questions:
+                rows = self._rows[question]
+                index = self._random.randrange(len(rows))
+                rows[index], rows[-1] = rows[-1], rows[index]  # so that the removal costs nothing
+                drawn.append(rows.pop())
+            questions = [question for question in questions if self._rows[question]]
+            taken += 1
+        for question in [question for question, rows in self._rows.items() if not rows]:
+            del self._rows[question]
+        return drawn
+
+    def _draw_legacy(self, n: int) -> list[Row]:
+        union: list[Row] = []
+        for question in list(self._rows):
+            rows = self._rows.pop(question)
+            self._random.shuffle(rows)
+            cap = len(rows) if self.cap is None else self.cap
+            union += rows[:cap]
+            if rows[cap:]:
+                self._rows[question] = rows[cap:]
+        self._random.shuffle(union)
+        while union and len(union) < n:
+            union = union + union
+        return union[:n]
+
+    def save(self, path: Path) -> None:
+        """Writes the rows and the state of the draws to one safetensors file, whole or not at all."""
+        rows = [row for group in self._rows.values() for row in group]
+        tensors: dict[str, torch.Tensor] = {}
+        for name, dtype in _COLUMNS.items():
+            values = [getattr(row, name) for row in rows]
+            lengths = [-1 if value is None else len(value) for value in values]
+            tensors[f"{name}/length"] = torch.tensor(lengths, dtype=torch.int64)
+            tensors[name] = torch.tensor([x for value in values if value is not None for x in value], dtype=dtype)
+        tensors["accuracy"] = torch.tensor([row.accuracy for row in rows], dtype=torch.float64)
+        tensors["birth"] = torch.tensor([row.birth for row in rows], dtype=torch.int64)
+        version, internal, gauss = self._random.getstate()
+        state = {
+            "questions": [row.question for row in rows],
+            "iteration": self.iteration,
+            "expired": self.expired,
+            "random": [version, list(internal), gauss],
+        }
+        partial = path.with_suffix(".partial")
+        save_file(tensors, partial, metadata={"state": json.dumps(state)})
+        partial.replace(path)
+
+    def load(self, path: Path) -> None:
+        """Restores what `save` wrote.
+
+        Raises:
+            ValueError: the file is missing or is not one that `save` wrote.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                state = json.loads((file.metadata() or {})["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            rows = _unpack(tensors, state["questions"])
+            version, internal, gauss = state["random"]
+            self._random.setstate((version, tuple(internal), gauss))
+            self.iteration, self.expired = int(state["iteration"]), int(state["expired"])
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"cannot restore the replay buffer from {path} ({error})") from error
+        except Exception as error:  # safetensors' own error type derives from Exception alone
+            raise ValueError(f"{path} is not a replay buffer ({error})") from error
+        self._rows.clear()
+        for row in rows:
+            self._rows[row.question].append(row)
+
+
+_COLUMNS = {
+    "prompt_ids": torch.int64,
+    "completion_ids": torch.int64,
+    "advantages": torch.float64,
+    "segments": torch.int64,
+    "sampling_logps": torch.float32,
+    "behavior_logps": torch.float32,
+}
+
+
+def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
+    columns: dict[str, list[Any]] = {}
+    for name in _COLUMNS:
+        lengths = tensors[f"{name}/length"].tolist()
+        parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
+        columns[name] = [None if length < 0 else tuple(next(parts).tolist()) for length in lengths]
+    columns["accuracy"], columns["birth"] = tensors["accuracy"].tolist(), tensors["birth"].tolist()
+    return [
+        Row(question, **{name: values[i] for name, values in columns.items()}) for i, question in enumerate(questions)
+    ]

@@ -1,0 +1,231 @@
+"""A tree of sampled segments for each prompt, level by level, and the rows to train on (SPO-tree, 2505.23564)."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from ..credit.segments import best_of_value
+from ..credit.trees import backed_up_value, sibling_advantage
+from .replay import Row, question_key
+
+
+class Continuation(NamedTuple):
+    """What an engine wrote after a prefix: token ids, their log-probabilities (nats) if it gives any."""
+
+    ids: list[int]
+    logps: list[float] | None
+
+
+@dataclass(eq=False)
+class Node:
+    """A sampled segment. The root of a tree is the node without tokens. Credit lives here, never on a path."""
+
+    parent: "Node | None" = None
+    segment: Continuation = field(default_factory=lambda: Continuation([], None))
+    depth: int = 0
+    children: list["Node"] = field(default_factory=list)
+    finished: bool = False
+    truncated: bool = False
+    value: float = float("nan")
+    advantage: float = 0.0
+    rewards: list[float] = field(default_factory=list)
+
+    def path(self) -> "list[Node]":
+        """From the first segment to this one."""
+        return [] if self.parent is None else [*self.parent.path(), self]
+
+    def written(self) -> list[int]:
+        """Tokens from the end of the prompt to the end of this segment."""
+        return [token for node in self.path() for token in node.segment.ids]
+
+    def walk(self) -> "list[Node]":
+        """This node and all below it, parents before children."""
+        nodes = [self]
+        for node in nodes:
+            nodes.extend(node.children)
+        return nodes
+
+    def leaves(self) -> "list[Node]":
+        """In order of their paths."""
+        return [self] if not self.children else [leaf for child in self.children for leaf in child.leaves()]
+
+
+@dataclass(eq=False)
+class Tree:
+    """A prompt, the row of the data set it came with, and the root of what was sampled after it."""
+
+    example: dict
+    prompt_ids: list[int]
+    root: Node = field(default_factory=Node)
+
+
+def grow_trees(
+    trees: Sequence[Tree],
+    *,
+    branching: Sequence[int],
+    segment_length: int,
+    budget: Callable[[int, int], int],
+    continue_prefixes: Callable[..., list[Continuation]],
+    is_finished: Callable[[list[int], int], bool],
+    any_process_has: Callable[[int], bool],
+) -> int:
+    """Samples all trees at once, one call of `continue_prefixes` per level. Returns the number of calls.
+
+    A node that ends (end of sequence), or has no tokens left to write, is a leaf at whatever level; every other node
+    of an inner level gets `branching[level]` children.
+
+    Args:
+        trees (sequence of [`Tree`]):
+            Grown in place. May be empty on a process that shares its calls with others.
+        branching (sequence of `int`):
+            Children per node, from the root down.
+        segment_length (`int`):
+            M, tokens of a segment on all levels but the last, which is free.
+        budget (`Callable`):
+            `(len(prompt), len(written))` → tokens that may still be written.
+        continue_prefixes (`Callable`):
+            `(prefixes, n=…, budgets=…)` → `n` continuations of each prefix, in order.
+        is_finished (`Callable`):
+            `(ids, budget)` → whether a segment ended before its budget did.
+        any_process_has (`Callable`):
+            Number of nodes to expand on this process → whether any process has one. Called once per level.
+    """
+    frontier = [(tree, tree.root) for tree in trees]
+    calls = 0
+    for level, count in enumerate(branching):
+        is_last = level == len(branching) - 1
+        open_nodes, budgets = [], []
+        for tree, node in frontier:
+            left = budget(len(tree.prompt_ids), len(node.written()))
+            if left > 0:
+                open_nodes.append((tree, node))
+                budgets.append(left if is_last else min(segment_length, left))
+            else:
+                node.finished = node.truncated = True
+        frontier = []
+        if not any_process_has(len(open_nodes)):
+            break
+        prefixes = [tree.prompt_ids + node.written() for tree, node in open_nodes]
+        segments = continue_prefixes(prefixes, n=count, budgets=budgets)
+        calls += 1
+        for i, (tree, node) in enumerate(open_nodes):
+            for segment in segments[i * count : (i + 1) * count]:
+                child = Node(node, segment, node.depth + 1)
+                child.finished = is_finished(segment.ids, budgets[i])
+                child.truncated = is_last and not child.finished
+                node.children.append(child)
+                if not child.finished and not is_last:
+                    frontier.append((tree, child))
+    return calls
+
+
+def assign_tree_credit(
+    trees: Sequence[Tree],
+    *,
+    kind: str = "mean",
+    process_weight: float = 0.0,
+    process_best_of: int = 4,
+    process_form: str = "advantage",
+    to_unit: Callable[[torch.Tensor], torch.Tensor] = lambda value: value,
+) -> None:
+    """Values from the leaves up, and the advantage of every node among its siblings, written into the nodes.
+
+    Args:
+        trees (sequence of [`Tree`]):
+            All leaves have a value.
+        kind (`str`, *optional*, defaults to `"mean"`):
+            See [`~trl_credit.credit.trees.sibling_advantage`].
+        process_weight (`float`, *optional*, defaults to `0.0`):
+            α of the process reward: A + α A^μ, where A^μ = V^μ(child) − V^μ(parent) for the best of `process_best_of`
+            tries. With `process_form="value"`, V(child) + α A^μ (the paper's form, without a baseline).
+        to_unit (`Callable`, *optional*):
+            Maps values to [0, 1] for the process reward.
+    """
+    parents = [node for tree in trees for node in tree.root.walk() if node.children]
+    by_depth: dict[tuple[int, int], list[Node]] = {}
+    for node in parents:
+        by_depth.setdefault((node.depth, len(node.children)), []).append(node)
+    for _, nodes in sorted(by_depth.items(), reverse=True, key=lambda item: item[0]):
+        children = torch.tensor([[child.value for child in node.children] for node in nodes])
+        values = backed_up_value(children)
+        credit = sibling_advantage(children, kind=kind)
+        if process_weight != 0.0:
+            scored = ~children.isnan()
+            unit, unit_parent = to_unit(children.nan_to_num()), to_unit(values.nan_to_num()).unsqueeze(1)
+            difference = best_of_value(unit, best_of=process_best_of) - best_of_value(
+                unit_parent, best_of=process_best_of
+            )
+            base = credit if process_form == "advantage" else children.nan_to_num()
+            credit = torch.where(scored, base + process_weight * difference, 0.0)
+        for node, value, row in zip(nodes, values.tolist(), credit.tolist(), strict=True):
+            node.value = value
+            for child, advantage in zip(node.children, row, strict=True):
+                child.advantage = advantage
+
+
+def training_rows(
+    tree: Tree, *, form: str = "nodes", accuracy: float = float("nan"), keep_zero: bool = False
+) -> list[Row]:
+    """Rows in which each node with an advantage other than 0 is credited exactly once.
+
+    `nodes`: a row per node, its whole prefix as prompt and its segment as completion. `paths`: each node is credited in
+    the first leaf-to-root row through it; what a row does not credit at its start is prompt, at its end is cut off, and
+    in between is marked by segment −1. Both have the same gradient, since equal prefixes have equal logits.
+    """
+
+    def credited(node: Node) -> bool:
+        return len(node.segment.ids) > 0 and (keep_zero or node.advantage != 0.0)
+
+    paths = (
+        [node.path() for node in tree.root.walk()[1:] if credited(node)]
+        if form == "nodes"
+        else [leaf.path() for leaf in tree.root.leaves()]
+    )
+    question = question_key(tree.prompt_ids)
+    rows, seen = [], set()
+    for path in paths:
+        own = [node for node in (path[-1:] if form == "nodes" else path) if credited(node) and id(node) not in seen]
+        if not own:
+            continue
+        seen.update(map(id, own))
+        first, last = path.index(own[0]), path.index(own[-1])
+        span = path[first : last + 1]
+        is_own = [any(node is mine for mine in own) for node in span]
+        lengths = [len(node.segment.ids) for node in span]
+        logps = [node.segment.logps for node in span]
+        rows.append(
+            Row(
+                question=question,
+                prompt_ids=(*tree.prompt_ids, *(token for node in path[:first] for token in node.segment.ids)),
+                completion_ids=tuple(token for node in span for token in node.segment.ids),
+                advantages=tuple(
+                    x
+                    for node, mine, n in zip(span, is_own, lengths, strict=True)
+                    for x in [node.advantage if mine else 0.0] * n
+                ),
+                segments=tuple(
+                    x for i, (mine, n) in enumerate(zip(is_own, lengths, strict=True)) for x in [i if mine else -1] * n
+                ),
+                accuracy=accuracy,
+                sampling_logps=None if logps[0] is None else tuple(x for part in logps for x in part),
+            )
+        )
+    return rows
+
+
+def sample_paths(tree: Tree, n: int, *, rng: random.Random) -> list[Node]:
+    """`n` leaves, each distributed as a plain response: the tree's share of every batch's logged rewards.
+
+    The children of the root take turns; below, every child is as likely as its siblings.
+    """
+    leaves = []
+    for i in range(n):
+        node = tree.root
+        while node.children:
+            at_root = node is tree.root
+            node = node.children[i % len(node.children) if at_root else rng.randrange(len(node.children))]
+        leaves.append(node)
+    return leaves
