@@ -192,10 +192,94 @@ def test_probability_mask_normalisers(make_trainer, toy_loss):
     assert probability_case(toy_loss, make_trainer, "dr_grpo") == pytest.approx((-1.15 + 1.0) / (2 * 8))
 
 
-def test_probability_mask_keeps_every_token_in_the_kl(make_trainer, toy_loss):
-    knobs = {"beta": 2.0, "use_bias_correction_kl": False}
-    k3 = sum(math.exp(d) - d - 1 for d in (0.1, 0.2, -0.1))
-    assert probability_case(toy_loss, make_trainer, "dapo", **knobs) == pytest.approx((-0.15 + 2.0 * k3) / 3)
+@pytest.mark.parametrize("corrected", [False, True])
+def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
+    knobs = {"beta": 2.0, "use_bias_correction_kl": corrected}
+    ratio = [1.1, 1.0, 1.3, 0.9] if corrected else [1.0] * 4
+    kl = [r * (math.exp(d) - d - 1) for d, r in zip([0.1, 0.2, -0.1, 0.0], ratio, strict=True)]
+    every, kept = 2.0 * sum(kl), 2.0 * (kl[0] + kl[2])
+
+    def case(loss_type, normalizer):
+        return probability_case(toy_loss, make_trainer, loss_type, mask_normalizer=normalizer, **knobs)
+
+    for normalizer, penalty in (("paper", every), ("code", kept)):
+        assert case("grpo", normalizer) == pytest.approx(((-1.15 + penalty) / 2 + 1.0) / 2)
+        assert case("bnpo", normalizer) == pytest.approx((-0.15 + penalty) / 3)
+        assert case("dapo", normalizer) == pytest.approx((-0.15 + penalty) / 3)
+        assert case("dr_grpo", normalizer) == pytest.approx((-0.15 + penalty) / 16)
+    if not corrected:  # the specification's figures, per β
+        assert every / 2 / 2 == pytest.approx(0.0157055, abs=1e-7)
+        assert kept / 2 == pytest.approx(0.0100083, abs=1e-7)
+
+
+def test_the_masked_kl_has_the_gradient_of_its_value(make_trainer, toy_loss):
+    """Gradient of β Σ_t k3_t / Σ_t M_t per row, with A = 0: ∂k3/∂ℓ = 1 − exp(ref − ℓ)."""
+    t = toy()
+    t["mask"] = torch.ones_like(t["mask"])
+    t["advantages"] = torch.zeros_like(t["advantages"])
+    trainer = make_trainer(
+        "base", loss_type="grpo", token_mask="probability", probability_threshold=0.4, beta=0.3,
+        use_bias_correction_kl=False,
+    )  # fmt: skip
+    kept = (t["old"].exp() < 0.4).sum(1, keepdim=True)
+    assert (kept > 0).all() and (kept < 7).any()
+    _, grad = run(trainer, toy_loss, t)
+    expected = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) / kept / len(kept)
+    torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo"])
+def test_policy_iteration_in_closed_form(make_trainer, toy_loss, loss_type):
+    t = toy()
+    ids = torch.tensor([[0, 0, 1, 1, -1, -1, -1], [0, 0, 0, 0, 1, 1, 1], [0] * 7, [-1, 0, 0, 1, 1, 2, 2]])
+    table = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    t["advantages"] = table.gather(1, ids.clamp(min=0)) * (ids >= 0)
+    trainer = make_trainer("base", policy_loss="policy_iteration", beta=0.1, loss_type=loss_type)
+    expected, rows = [], []
+    logps = t["logps"]
+    for row in range(4):
+        losses = []
+        for k in range(3):
+            inside = (ids[row] == k) & t["mask"][row].bool()
+            if inside.any():
+                ratio = (logps[row] - t["ref"][row])[inside].sum()
+                weight = (logps[row] - t["old"][row])[inside].sum().exp().clamp(max=10).detach()
+                losses.append(0.5 * weight * (0.1 * ratio - table[row, k]).square())
+        expected += losses
+        rows.append(sum(losses) / len(losses))
+    loss, grad = run(trainer, toy_loss, t, segment_ids=ids, num_items_in_batch=torch.tensor(len(expected)))
+    right = sum(rows) / 4 if loss_type == "grpo" else sum(expected) / len(expected)
+    torch.testing.assert_close(loss, right, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(grad, torch.autograd.grad(right, logps)[0], rtol=1e-10, atol=1e-12)
+
+
+def test_policy_iteration_weighs_by_the_engine_that_sampled(make_trainer, toy_loss):
+    t = toy()
+    trainer = make_trainer("base", policy_loss="policy_iteration", beta=0.1, loss_type="dapo")
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+    plain = run(trainer, toy_loss, t, importance_sampling_ratio=torch.full_like(t["old"], 3.0))
+    sampler = t["old"] + 0.2
+    sampler[2, 1] = math.nan  # which vLLM may give
+    moved = run(
+        trainer, toy_loss, t, importance_sampling_ratio=torch.full_like(t["old"], 3.0), sampling_per_token_logps=sampler
+    )
+    trainer.use_vllm = False
+    assert torch.equal(plain[0], run(trainer, toy_loss, t)[0]) and not torch.equal(plain[0], moved[0])
+    assert moved[1].isfinite().all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_whitening_per_microbatch(make_trainer, toy_loss, masked):
+    t = toy()
+    knobs = {"token_mask": "probability", "probability_threshold": 0.4} if masked else {}
+    white = make_trainer("base", loss_type="bnpo", whiten_advantages="microbatch", **knobs)
+    kept = t["mask"] * (t["old"].exp() < 0.4 if masked else 1)
+    values = t["advantages"].unsqueeze(1).expand(4, 7)[kept.bool()]
+    got = run(white, toy_loss, t)
+    t["advantages"] = (t["advantages"] - values.mean()) / (values.var() + 1e-8).sqrt()
+    expected = run(make_trainer("base", loss_type="bnpo", **knobs), toy_loss, t)
+    for left, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-14)
 
 
 def test_advantage_floor_and_loss_weight(make_trainer, toy_loss):

@@ -270,12 +270,12 @@ def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_one_token_completions(make_trainer, algo):
-    trainer = make_trainer(algo, max_completion_length=1, max_steps=1)
+    trainer = make_trainer(algo, max_completion_length=1, tree_branching=[4], max_steps=1)
     trainer.train()
     assert all(map(math.isfinite, finite_history(trainer)))
 
 
-@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+@pytest.mark.parametrize("algo", sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}))  # a tree refuses the setting
 def test_all_completions_truncated_and_masked_is_a_zero_loss(make_trainer, algo):
     trainer = make_trainer(
         algo,

@@ -69,7 +69,7 @@ def assign_credit(
     if config.token_mask == "probability":
         policy_mask = selection.probability_mask(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
         # masked out of the policy term, while the KL term keeps every token
-        advantage = advantage * policy_mask * _normalizer_ratio(config.loss_type, mask_t, policy_mask)
+        advantage = advantage * policy_mask * _normalizer_ratio(config.loss_type, mask_t.to(logp_t.dtype), policy_mask)
 
     selected = _selected(config, entropy_t, mask_t)
     return Credit(_log_weight(config, logp_t, old_logp_t, selected, mask_t), advantage, policy_mask, selected)
@@ -98,7 +98,7 @@ def assign_policy_iteration(
         beta=config.beta,
         mask_t=mask_t,
     )
-    advantage = -loss_t * _normalizer_ratio(config.loss_type, mask_t, ends)
+    advantage = -loss_t * _normalizer_ratio(config.loss_type, mask_t.to(logp_t.dtype), ends)
     return Credit(torch.zeros_like(logp_t), advantage, ends, None)
 
 

@@ -81,7 +81,7 @@ def extra_kl(
         kl, n_all, n_kept = kl_t.sum(), mask_t.sum(), credit.mask.sum()
     else:
         kl, n_all, n_kept = kl_t.sum(-1), mask_t.sum(-1), credit.mask.sum(-1)
-    return config.beta * (kl * (1 / n_kept.clamp(min=1) - 1 / n_all.clamp(min=1))).mean()
+    return config.beta * (kl / n_kept.clamp(min=1) - kl / n_all.clamp(min=1)).mean()
 
 
 def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:

@@ -4,11 +4,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import torch
+from accelerate.logging import get_logger
 
 from ..config import CreditConfig
 from ..credit import segments as seg
 from ..credit.steps import STEP_SPLITTERS, StepSplitter, step_positions
 from ..names import resolve_function
+
+
+logger = get_logger(__name__)
 
 
 class Requests(NamedTuple):
@@ -167,6 +171,11 @@ def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tenso
         value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
         known = known | from_group
 
+    if trainer.largest(int(boundaries.any())) == 0:
+        logger.warning(
+            f"segmentation={config.segmentation!r} found no boundary in this generation batch, so nothing gets credit"
+            f"{_why_none(config)}."
+        )
     groups = [(first_row + row) // trainer.num_generations for row in range(len(inputs))]
     requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
     values, tokens = _rollout_values(trainer, inputs, requests.states, prompt_ids, completion_ids)
@@ -181,6 +190,12 @@ def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tenso
     _record(trainer, requests, tokens, boundaries, value_t, advantages, known, unsplit, mask_t)
     per_response = (advantages * boundaries).sum(-1)
     return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit)
+
+
+def _why_none(config: CreditConfig) -> str:
+    if config.segmentation != "cutpoints":
+        return ""
+    return f": no token was less probable than probability_threshold={config.probability_threshold}"
 
 
 def _limit(config: CreditConfig) -> float:

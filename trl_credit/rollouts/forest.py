@@ -192,6 +192,11 @@ class Forest:
             "rollouts": (len(nodes), one),
             "rollout_tokens": (tokens, one),
             "rollout_token_share": (tokens, tokens),
+            "groups_without_signal": (
+                sum(not any(n.advantage for n in tree.root.walk()) for tree in trees),
+                len(trees),
+            ),
+            "unique_responses": _sums([len({tuple(leaf.written()) for leaf in t.root.leaves()}) for t in trees]),
             "tree_value": _sums([tree.root.value for tree in trees]),
             "segments_per_response": _sums([leaf.depth for tree in trees for leaf in tree.root.leaves()]),
         }
