@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 
-def test_two_processes_agree(tmp_path):
-    script = Path(__file__).with_name("run_two_processes.py")
+def launch(script: str, folder) -> list[str]:
     done = subprocess.run(
         [
             sys.executable,
@@ -18,8 +17,8 @@ def test_two_processes_agree(tmp_path):
             "torch.distributed.run",
             "--standalone",
             "--nproc_per_node=2",
-            str(script),
-            str(tmp_path),
+            str(Path(__file__).with_name(script)),
+            str(folder),
         ],
         capture_output=True,
         text=True,
@@ -27,8 +26,11 @@ def test_two_processes_agree(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    rows = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if "RESULT " in line]
-    left, right = sorted(map(json.loads, rows), key=lambda r: r["rank"])
+    return [json.loads(x.partition("RESULT ")[2]) for x in done.stdout.splitlines() if "RESULT " in x]
+
+
+def test_two_processes_agree(tmp_path):
+    left, right = sorted(launch("run_two_processes.py", tmp_path), key=lambda r: r["rank"])
     for name in ("belief", "accuracies", "num_items", "rewards", "parameters"):
         assert left[name] == right[name], name
     assert left["belief"]["accuracies"] == pytest.approx(left["accuracies"])
@@ -41,3 +43,25 @@ def test_two_processes_agree(tmp_path):
             group = rewards[g : g + 4]
             if len(set(group)) > 1:
                 assert signs[g : g + 4] == [1 if r else -1 for r in group]
+
+
+def test_segments_on_two_processes(tmp_path):
+    results = launch("run_two_processes_segments.py", tmp_path)
+    cases = {case: sorted((r for r in results if r["case"] == case), key=lambda r: r["rank"]) for case in
+             ("chain", "tree", "paths", "idle", "nothing")}  # fmt: skip
+    for case, (left, right) in cases.items():
+        for name in ("collectives", "rewards", "num_items", "parameters", "buffer", "belief"):
+            assert left[name] == right[name], (case, name)
+        assert left["log"][0]["reward"] == pytest.approx(sum(left["rewards"][0]) / len(left["rewards"][0]))
+        if case == "nothing":
+            assert left["parameters"] == left["before"] and left["real_rows"] == right["real_rows"] == [0, 0, 0]
+            continue
+        assert left["parameters"] != left["before"]
+        if case in ("paths", "idle"):  # no mask: every credited token counts
+            assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"]
+        if case != "chain":  # what all trees gave is dealt out evenly
+            assert all(0 <= a - b <= 1 for a, b in zip(left["real_rows"], right["real_rows"], strict=True))
+            total = [row["credit/rows"] for row in left["log"]]
+            assert [a + b for a, b in zip(left["real_rows"], right["real_rows"], strict=True)] == total
+    assert cases["idle"][0]["log"][0]["credit/nodes"] == 3 + 6
+    assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)

@@ -41,3 +41,66 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
     before = load_file(Path(demo_model_path()) / "model.safetensors")
     after = load_file(tmp_path / "model.safetensors")
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def run_segments(algo: str, engine: str, folder) -> dict:
+    script = Path(__file__).with_name("run_vllm_segments.py")
+    done = subprocess.run(
+        [sys.executable, str(script), algo, engine, str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    line = next(line for line in done.stdout.splitlines() if "RESULT " in line)
+    return json.loads(line.partition("RESULT ")[2])
+
+
+def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
+    result = run_segments("spo_chain", "vllm", tmp_path)
+    assert result["prefix_caching"] is True
+    assert len(result["calls"]) == 2 * 2 and result["syncs"] == 2
+    for main, rollouts in (result["calls"][:2], result["calls"][2:]):
+        assert {(n, limit) for _, n, limit in main} == {(1, 28)}
+        # ten tokens of prompt: what a prefix has more of, its continuations have less of
+        assert all(n == 9 and length - 10 + limit == 28 for length, n, limit in rollouts)
+        assert len({limit for _, _, limit in rollouts}) > 3
+    for row in result["log"]:
+        assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
+        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_trees_of_both_engines_are_valid(tmp_path, engine):
+    result = run_segments("spo_tree", engine, tmp_path)
+    if engine == "vllm":
+        assert len(result["calls"]) == 2 * 3 and result["syncs"] == 2
+        assert [{(n, limit) for _, n, limit in call} for call in result["calls"][:3]] == [{(3, 6)}, {(2, 6)}, {(2, 16)}]
+        assert max(row["credit/replay/age"] for row in result["log"]) > 0
+        # rows that were replayed count as sampled by what is stored, new ones are corrected
+        assert all(0.0 < row["sampling/sampling_logp_difference/mean"] for row in result["log"])
+    assert len(result["trees"]) == 2 * 4
+    eos = 1
+    for tree in result["trees"]:
+        nodes = {json.dumps(node["path"]): node for node in tree["nodes"]}
+        groups: dict[str, list] = {}
+        for node in tree["nodes"]:
+            *inner, own = node["path"]
+            assert all(len(segment) == 6 and eos not in segment for segment in inner)
+            assert 0 < len(own) <= (6 if len(node["path"]) < 3 else 16) and eos not in own[:-1]
+            assert (node["logps"] is not None) == (engine == "vllm")
+            assert node["logps"] is None or len(node["logps"]) == len(own)
+            if node["children"] == 0:
+                assert own[-1] == eos or len(node["path"]) == 3
+                assert node["value"] == float(node["text"][-2:] == f"={tree['answer']}")
+            else:
+                assert node["children"] == 2 and len(node["path"]) < 3
+            groups.setdefault(json.dumps(inner), []).append(node)
+        # equal segments of siblings are nodes of their own, so a group may hold more than one expansion of a path
+        for prefix, siblings in groups.items():
+            assert sum(node["advantage"] for node in siblings) == pytest.approx(0.0, abs=1e-5)
+            copies = len(siblings) // (3 if prefix == "[]" else 2)
+            if copies == 1 and prefix != "[]":
+                mean = sum(node["value"] for node in siblings) / len(siblings)
+                assert nodes[prefix]["value"] == pytest.approx(mean) or len(nodes) < len(tree["nodes"])

@@ -17,7 +17,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -594,20 +594,15 @@ class CreditTrainer(GRPOTrainer):
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
         chunks = range(0, self.largest(-(-len(prefixes) // size)) * size, size)
         found: list[Continuation] = []
-        bar = functools.partial(
-            tqdm,
-            desc=label,
-            leave=False,
-            delay=PROGRESS_DELAY,
-            disable=self.args.disable_tqdm or not self.accelerator.is_main_process,
-        )
+        hidden = self.args.disable_tqdm or not self.accelerator.is_main_process
+        bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
         for i in chunks:
             part = slice(i, i + size)
             found += self._continue_once(prefixes[part], n=n, budgets=budgets[part], bar=bar)
         return found
 
     def _continue_once(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], bar: Callable
+        self, prefixes: list[list[int]], *, n: int, budgets: list[int], bar: functools.partial
     ) -> list[Continuation]:
         wanted = len(prefixes)
         alone = self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
@@ -620,7 +615,9 @@ class CreditTrainer(GRPOTrainer):
         limit = self.largest(max(budgets))
         with contextlib.ExitStack() as stack:
             if alone:
-                llm = _PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=bar)
+                # vLLM divides by the time of the bar, which a hidden one does not keep
+                show = False if bar.keywords["disable"] else bar
+                llm = _PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=show)
                 stack.enter_context(_temporarily(self.vllm_generation, llm=llm))
                 repeated = prefixes
             else:
@@ -640,7 +637,7 @@ class CreditTrainer(GRPOTrainer):
         return found
 
     @contextlib.contextmanager
-    def _token_bar(self, bar: Callable, limit: int) -> Iterator[None]:
+    def _token_bar(self, bar: functools.partial, limit: int) -> Iterator[None]:
         """A bar that advances with every token position: all that can be seen of one call of `generate`."""
         with bar(total=limit, unit="token") as shown:
             model = self.accelerator.unwrap_model(self.model)
@@ -712,7 +709,9 @@ class CreditTrainer(GRPOTrainer):
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
-        if not prompts or not is_conversational({"prompt": prompts[0]}):
+        if not prompts:
+            return []
+        if not is_conversational({"prompt": prompts[0]}):
             return self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         schemas = ("response_template", "response_schema")
         if any(getattr(self._tokenizer, name, None) is not None for name in schemas):

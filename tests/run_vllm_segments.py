@@ -1,0 +1,84 @@
+"""Two steps of segment credit, with a colocated vLLM on a CPU or without; prints what `test_vllm.py` checks."""
+
+import json
+import sys
+
+import vllm.model_executor.layers.linear as linear
+import vllm.model_executor.layers.utils as utils
+from run_vllm import keep_weights
+
+from trl_credit import ALGORITHMS
+from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+
+
+def main(algo: str, engine: str, folder: str) -> None:
+    for module in (utils, linear):
+        module.dispatch_cpu_unquantized_gemm = keep_weights
+    config_class, trainer_class = ALGORITHMS[algo]
+    settings = {
+        **DEMO_SETTINGS,
+        "tree_branching": [3, 2, 2],
+        "per_device_train_batch_size": 32,
+        "max_steps": 2,
+        "num_iterations": 1,
+        "logging_steps": 1,
+        "replay_iterations": 2 if algo == "spo_tree" else 1,
+    }
+    if engine == "vllm":
+        settings |= {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_gpu_memory_utilization": 0.1,
+            "vllm_max_model_length": 64,
+        }
+    args = config_class(output_dir=folder, report_to="none", save_strategy="no", disable_tqdm=True, **settings)
+    trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    result = {"calls": [], "syncs": 0, "prefix_caching": None, "trees": []}
+    if engine == "vllm":
+        llm, backend = trainer.vllm_generation.llm, trainer.vllm_generation
+        result["prefix_caching"] = llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
+        generate, sync = llm.generate, backend.sync_weights
+
+        def counted_generate(prompts, sampling_params=None, **kwargs):
+            params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+            result["calls"].append([[len(p["prompt_token_ids"]), s.n, s.max_tokens] for p, s in zip(prompts, params)])  # noqa: B905
+            return generate(prompts, sampling_params=sampling_params, **kwargs)
+
+        def counted_sync():
+            result["syncs"] += 1
+            sync()
+
+        llm.generate, backend.sync_weights = counted_generate, counted_sync
+    if trainer.forest is not None:
+        new_rows = trainer.forest._new_rows
+
+        def kept(trees):
+            result["trees"] += [
+                {
+                    "prompt": tree.example["prompt"],
+                    "prompt_ids": tree.prompt_ids,
+                    "answer": tree.example["answer"],
+                    "nodes": [
+                        {
+                            "path": [n.segment.ids for n in node.path()],
+                            "logps": node.segment.logps,
+                            "value": node.value,
+                            "advantage": node.advantage,
+                            "children": len(node.children),
+                            "text": trainer.decode(node.written()),
+                        }
+                        for node in tree.root.walk()[1:]
+                    ],
+                }
+                for tree in trees
+            ]
+            return new_rows(trees)
+
+        trainer.forest._new_rows = kept
+    trainer.train()
+    result["log"] = [row for row in trainer.state.log_history if "reward" in row]
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
