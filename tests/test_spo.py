@@ -1,5 +1,6 @@
 """Segment credit through the real trainer: what is generated, graded, credited and trained on."""
 
+import functools
 import itertools
 import json
 import math
@@ -14,6 +15,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import trl_credit
 from trl_credit.credit.selection import probability_mask
 from trl_credit.demo.warm_start import make_tokenizer
+from trl_credit.rollouts import forest
+from trl_credit.rollouts.tree import packed_rows
 
 
 def batches(trainer):
@@ -407,9 +410,11 @@ def gradients(trainer, output):
 
 
 @pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability"}, {"beta": 0.05}], ids=str)
-def test_node_rows_and_path_rows_have_one_gradient(make_trainer, knobs):
+def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
     found = {}
-    for form in ("nodes", "paths"):
+    one_row = functools.partial(packed_rows, max_rows=1)
+    monkeypatch.setattr(forest, "packed_rows", lambda tree, max_rows, **given: one_row(tree, **given))
+    for form in ("nodes", "paths", "packed"):
         settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
         trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
         trainer.model.double()
@@ -423,11 +428,13 @@ def test_node_rows_and_path_rows_have_one_gradient(make_trainer, knobs):
         rows = (output["tool_mask"].sum(1) > 0).sum().item()
         found[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
     (n_rows, n_items, nodes), (p_rows, p_items, paths) = found["nodes"], found["paths"]
-    assert p_rows < n_rows < 64 and n_items == p_items
+    (k_rows, k_items, packed) = found["packed"]
+    assert 1 <= k_rows <= 2 < p_rows < n_rows < 64 and n_items == p_items == k_items
     scale = max(g.abs().max().item() for g in nodes.values())
     assert scale > 1e-6
     for name, g in nodes.items():
         torch.testing.assert_close(paths[name], g, rtol=1e-6, atol=1e-6 * scale)
+        torch.testing.assert_close(packed[name], g, rtol=1e-6, atol=1e-6 * scale)
 
 
 def test_rows_hold_the_nodes_that_were_grown(make_trainer):
@@ -489,17 +496,25 @@ def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
     assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))
 
 
-def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer):
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
     trainer = make_trainer(
+        tree_rows=form,
         **{**TREE, "num_generations": 4, "per_device_train_batch_size": 8},
         replay_iterations=4,
-        replay_cap=4,
+        replay_cap=2,
         learning_rate=3e-2,
         max_steps=4,
         token_mask="probability",
     )
+    plans = []
+    plan = trainer.forest.plan
+    trainer.forest.plan = lambda inputs: plans.append(plan(inputs)) or plans[-1]
     kept = batches(trainer)
     trainer.train()
+    for row, logp in zip(plans[0].rows[: plans[0].n_real], kept[0]["old_per_token_logps"], strict=False):
+        # what is stored with a new row is what TRL computes for it
+        assert row.behavior_logps == pytest.approx(logp[: len(row.completion_ids)].tolist(), abs=1e-5)
     rows = steps_of(trainer)
     assert rows[0]["credit/replay/age"] == 0 and max(row["credit/replay/age"] for row in rows) > 0
     # under the weights of the end, rows of the last batch that are new fit π_old less the further the weights moved
@@ -577,6 +592,9 @@ def test_one_seed_one_run(make_trainer):
         {"process_reward_weight": 5.0, "process_reward_form": "value"},
         {"loss_weight": "trace_past", "advantage_floor": -0.1},
         {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
+        {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
+        {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
+        {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
     ],
     ids=str,
 )

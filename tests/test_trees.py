@@ -15,6 +15,7 @@ from trl_credit.rollouts.tree import (
     Tree,
     assign_tree_credit,
     grow_trees,
+    packed_rows,
     sample_paths,
     training_rows,
 )
@@ -139,6 +140,54 @@ def test_node_rows_and_path_rows_credit_the_same_tokens_once(shape):
         len(r.prompt_ids) + len(r.completion_ids) for r in nodes
     )
     assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
+
+
+def credited_in_packed(rows):
+    """As `credited`, with the context that `visible_until` leaves of each row."""
+    found = []
+    for row in rows:
+        tokens = [*row.prompt_ids, *row.completion_ids]
+        assert len(row.visible_until) == len(tokens)
+        for j in range(len(row.prompt_ids), len(tokens)):
+            if row.segments[j - len(row.prompt_ids)] >= 0:
+                context = tuple(tokens[i] for i in range(j) if j < row.visible_until[i])
+                # the token before it, from which it is predicted, is the last one it sees
+                assert j < row.visible_until[j - 1]
+                found.append((context, tokens[j], row.advantages[j - len(row.prompt_ids)]))
+    return sorted(found)
+
+
+@given(
+    st.recursive(st.sampled_from([0, 1]), lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=20),
+    st.integers(1, 5),
+)
+@settings(max_examples=120)
+def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
+    tree = credit(shape if isinstance(shape, list) else [shape])
+    nodes, packed = training_rows(tree), packed_rows(tree, max_rows=max_rows)
+    assert credited(nodes) == credited_in_packed(packed)
+    assert len(packed) == min(max_rows, len(packed))
+    if max_rows == 1 and packed:
+        (row,) = packed
+        needed = {id(n): n for node in tree.root.walk() if node.advantage for n in node.path()}
+        unique = len(tree.prompt_ids) + sum(len(n.segment.ids) for n in needed.values())
+        children = [sum(id(c) in needed for c in n.children) for n in tree.root.walk()]
+        copies = sum(max(n - 1, 0) for n in children)
+        assert len(row.prompt_ids) + len(row.completion_ids) == unique + copies
+
+
+def test_packed_rows_are_of_about_equal_length():
+    rng = random.Random(0)
+    shape = [[[rng.random() for _ in range(6)] for _ in range(6)] for _ in range(6)]
+    tree = credit(shape)
+    assert len(training_rows(tree)) == 258
+    one, four = packed_rows(tree, max_rows=1), packed_rows(tree, max_rows=4)
+    lengths = [len(row.prompt_ids) + len(row.completion_ids) for row in four]
+    assert len(lengths) == 4 and max(lengths) < 1.35 * min(lengths)
+    unique = 2 + 2 * 258
+    assert len(one[0].prompt_ids) + len(one[0].completion_ids) == unique + 5 * 43
+    nodes = sum(len(row.prompt_ids) + len(row.completion_ids) for row in training_rows(tree))
+    assert nodes > 3 * unique
 
 
 def test_the_row_of_a_node_has_its_whole_prefix_as_prompt():

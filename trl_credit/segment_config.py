@@ -12,7 +12,7 @@ SEGMENT_CHOICES = {
     "segmentation": ("cutpoints", "fixed_length", "fixed_count", "steps"),
     "initial_value": ("rollout", "group"),
     "segment_advantage": SIBLING_ADVANTAGES,
-    "tree_rows": ("nodes", "paths"),
+    "tree_rows": ("nodes", "paths", "packed"),
     "process_reward_form": ("advantage", "value"),
     "policy_loss": ("clip", "policy_iteration"),
     "mask_normalizer": ("paper", "code"),
@@ -66,8 +66,9 @@ class SegmentKnobs:
         segment_advantage (`str`, *optional*, defaults to `"mean"`):
             Of the tree: minus the `"mean"` of the siblings, `"loo"` (leave-one-out), or `"std"` (mean, divided by std).
         tree_rows (`str`, *optional*, defaults to `"nodes"`):
-            A training row per node, or `"paths"` in which several nodes share their prefix: the same gradient from
-            fewer tokens.
+            A training row per node, or the same gradient from fewer tokens: `"paths"`, in which the nodes of a path
+            share their prefix, or `"packed"`, in which the branches of a tree lie side by side in at most
+            `num_generations` rows, under an attention mask that keeps them apart (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
             Generation batches in which a row of a tree may be drawn; 1 means no replay. The paper: 8.
         replay_cap (`int`, *optional*):
@@ -119,7 +120,7 @@ class SegmentKnobs:
     )
     tree_segment_length: int = field(default=30, metadata={"help": "Tokens per segment of a tree's inner levels."})
     segment_advantage: str = field(default="mean", metadata={"help": "Among siblings: 'mean', 'loo', 'std'."})
-    tree_rows: str = field(default="nodes", metadata={"help": "Training rows: 'nodes' or 'paths'."})
+    tree_rows: str = field(default="nodes", metadata={"help": "Training rows: 'nodes', 'paths' or 'packed'."})
     replay_iterations: int = field(default=1, metadata={"help": "Generation batches in which a row may be drawn."})
     replay_cap: int | None = field(default=None, metadata={"help": "Rows of a prompt per generation batch."})
     replay_legacy: bool = field(default=False, metadata={"help": "The released code's buffer, which loses rows."})
@@ -235,7 +236,7 @@ def _check_tree(config) -> None:
             f"leave nothing of max_completion_length={config.max_completion_length} for the last: lower "
             "tree_segment_length, use fewer levels in tree_branching, or raise max_completion_length."
         )
-    if config.tree_rows == "paths":
+    if config.tree_rows != "nodes":
         if config.importance != "token" or config.loss_weight != "none":
             name = "importance" if config.importance != "token" else "loss_weight"
             _refuse(config, name, "it runs across the nodes that share a path: set tree_rows='nodes'")

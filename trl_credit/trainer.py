@@ -43,6 +43,7 @@ from .rollouts.chain import chain_credit
 from .rollouts.forest import Forest
 from .rollouts.replay import Row
 from .rollouts.tree import Continuation
+from .tree_attention import check_tree_attention, tree_attention
 
 
 logger = get_logger(__name__)
@@ -135,6 +136,26 @@ def _loss_mask(batch: dict[str, Any]) -> torch.Tensor:
     return mask_t * batch["tool_mask"] if batch.get("tool_mask") is not None else mask_t
 
 
+def _trimmed(batch: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a micro-batch without the columns that only other rows of its generation batch need.
+
+    Rows of a tree differ much in length, and TRL pads all of them to the longest.
+    """
+    drop = batch["prompt_mask"].size(1) - int(batch["prompt_mask"].sum(1).max())
+    width, begin = batch["completion_mask"].size(1), batch["prompt_mask"].size(1)
+    keep = int(batch["completion_mask"].sum(1).max())
+    found = {}
+    for name, value in batch.items():
+        if name in ("prompt_ids", "prompt_mask"):
+            value = value[:, drop:]
+        elif name == "token_type_ids":
+            value = (value[:, drop : begin + keep] - drop).clamp(min=0)
+        elif isinstance(value, torch.Tensor) and value.dim() == 2 and value.size(1) == width > 1:
+            value = value[:, :keep]
+        found[name] = value
+    return found
+
+
 def _known_or(x: torch.Tensor | None, default: torch.Tensor) -> torch.Tensor:
     return default if x is None else torch.where(x.isnan(), default, x)
 
@@ -224,6 +245,8 @@ class CreditTrainer(GRPOTrainer):
         self._phases: dict[str, float] = {}
         super().__init__(model, guard_rewards(reward_funcs), args, *others, **kwargs)
         self.forest = Forest(self) if args.rollouts == "tree" else None
+        if args.rollouts == "tree" and args.tree_rows == "packed":
+            check_tree_attention(self.model.config)
 
     # Loss
 
@@ -236,7 +259,8 @@ class CreditTrainer(GRPOTrainer):
         if self._skip_update and self.model.training:
             raise _NothingToLearn
         # a copy, because TRL uses this dict again in every one of num_iterations
-        live = self._live = _LivePass(dict(inputs), _loss_mask(inputs))
+        inputs = _trimmed(inputs) if self.args.rollouts == "tree" and self.model.training else dict(inputs)
+        live = self._live = _LivePass(inputs, _loss_mask(inputs))
         if self.args.token_mask == "probability" and self.args.mask_normalizer == "code":
             live.mask_t = live.inputs["tool_mask"] = probability_mask(
                 inputs["old_per_token_logps"], threshold=self.args.probability_threshold, mask_t=live.mask_t
@@ -254,8 +278,13 @@ class CreditTrainer(GRPOTrainer):
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
         return loss
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            if self.args.rollouts == "tree" and self.args.tree_rows == "packed" and self.model.training:
+                if self._planned is not None:  # TRL's own passes over the rows before they are in a batch
+                    kwargs["token_type_ids"] = self._visibility(self._planned.rows, *args[:1], args[2])
+                stack.enter_context(tree_attention(model))
+            output = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if self._live is not None:
             self._live.hook_calls += 1
             if self._live.hook_calls == 1:
@@ -523,6 +552,9 @@ class CreditTrainer(GRPOTrainer):
             self._planned = None
         width = output["completion_ids"].size(1)
         output.update(self.forest.credit_tensors(plan, width=width))
+        if self.args.tree_rows == "packed":
+            input_ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+            output["token_type_ids"] = self._visibility(plan.rows, input_ids, width)
         if self.difficulty is not None:
             output["advantages"] = self._weight_by_difficulty(output["advantages"], output["p_hat"], plan.accuracy)
         del output["p_hat"]
@@ -754,6 +786,10 @@ class CreditTrainer(GRPOTrainer):
         for i in range(0, self.largest(len(rows)), size):
             part = list(rows[i : i + size])
             batch = self._padded(part or [filler])
+            if self.args.tree_rows == "packed":
+                input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+                visible = self._visibility(part or [filler], input_ids, batch["completion_ids"].size(1))
+                batch["token_type_ids"] = visible
             logps = self._behavior_logps(batch).tolist()
             found += [tuple(logp[: len(row.completion_ids)]) for row, logp in zip(part, logps)]  # noqa: B905
         return found
@@ -769,6 +805,17 @@ class CreditTrainer(GRPOTrainer):
                 padded = pad(parts, padding_value=value, padding_side=side)
                 batch[f"{name}_{key}"] = padded.to(self.accelerator.device)
         return batch
+
+    def _visibility(self, rows: Sequence[Row], input_ids: torch.Tensor, completion_width: int) -> torch.Tensor:
+        """`visible_until` of rows in the columns of a padded batch, shape (B, P + T): what TRL hands to the model as
+        `token_type_ids`, and [`tree_attention`] makes a mask of."""
+        visible = torch.zeros_like(input_ids)
+        begin = input_ids.size(1) - completion_width  # of the completions
+        for i, row in enumerate(rows):
+            left, width = begin - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
+            until = row.visible_until or [width] * width
+            visible[i, left : left + width] = left + torch.tensor(until, device=visible.device)
+        return visible
 
     def largest(self, n: int) -> int:
         """The largest `n` of all processes; a collective call."""

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 
 from ..credit import difficulty as hardness
 from .replay import ReplayBuffer, Row
-from .tree import Tree, assign_tree_credit, grow_trees, sample_paths, training_rows
+from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
 
 
 @dataclass
@@ -168,13 +168,13 @@ class Forest:
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
         config = self.trainer.args
         keep_zero = config.policy_loss == "policy_iteration" or config.process_reward_form == "value"
-        rows = [
-            row
-            for tree in trees
-            for row in training_rows(
-                tree, form=config.tree_rows, accuracy=row_accuracy(tree, config.reward_range), keep_zero=keep_zero
-            )
-        ]
+        rows = []
+        for tree in trees:
+            given = {"accuracy": row_accuracy(tree, config.reward_range), "keep_zero": keep_zero}
+            if config.tree_rows == "packed":
+                rows += packed_rows(tree, max_rows=self.trainer.num_generations, **given)
+            else:
+                rows += training_rows(tree, form=config.tree_rows, **given)
         if config.replay_iterations > 1 and not self.trainer.use_vllm:
             # replayed rows need π_old of the policy that made them, which is the one at hand now
             logps = self.trainer.row_logps(rows)

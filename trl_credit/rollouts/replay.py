@@ -28,6 +28,8 @@ class Row:
         sampling_logps: Of the engine that wrote the completion, nats, shape (C,), or `None`.
         behavior_logps: π_old of the training model when the row was made, shape (C,), or `None` while unknown.
         birth: Iteration in which the row was made.
+        visible_until: For a row that holds several branches of a tree: token i of prompt and completion is seen by the
+            tokens from i up to, and without, this one; shape (P + C,). `None` where that is all that follow.
     """
 
     question: str
@@ -39,6 +41,7 @@ class Row:
     sampling_logps: tuple[float, ...] | None = None
     behavior_logps: tuple[float, ...] | None = None
     birth: int = 0
+    visible_until: tuple[int, ...] | None = None
 
 
 def question_key(prompt_ids: Sequence[int]) -> str:
@@ -189,6 +192,7 @@ _COLUMNS = {
     "segments": torch.int64,
     "sampling_logps": torch.float32,
     "behavior_logps": torch.float32,
+    "visible_until": torch.int64,
 }
 
 

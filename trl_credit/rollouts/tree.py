@@ -48,6 +48,10 @@ class Node:
             nodes.extend(node.children)
         return nodes
 
+    def walk_paths(self) -> "list[Node]":
+        """All nodes below this one, depth first."""
+        return [node for child in self.children for node in (child, *child.walk_paths())]
+
     def leaves(self) -> "list[Node]":
         """In order of their paths."""
         return [self] if not self.children else [leaf for child in self.children for leaf in child.leaves()]
@@ -214,6 +218,77 @@ def training_rows(
             )
         )
     return rows
+
+
+def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), keep_zero: bool = False) -> list[Row]:
+    """At most `max_rows` rows of about equal length, in which branches lie one after the other.
+
+    Every token is there once but for the prompt, the prefixes that rows have in common, and one token per branch: a
+    branch that does not follow its parent directly begins with the parent's last token again, from which its own first
+    token is predicted. `visible_until` keeps branches from seeing each other.
+    """
+    nodes = [n for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
+    total = sum(len(n.segment.ids) for n in {id(n): n for node in nodes for n in node.path()}.values())
+    groups: list[list[Node]] = []
+    held: set[int] = set()
+    length = 0
+    for node in nodes:
+        if not groups or (length >= total / max_rows and len(groups) < max_rows):
+            groups.append([])
+            held, length = set(), 0
+        new = [n for n in node.path() if id(n) not in held]
+        held.update(map(id, new))
+        length += sum(len(n.segment.ids) for n in new)
+        groups[-1].append(node)
+    return [_pack(tree, group, accuracy) for group in groups]
+
+
+def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
+    """One row with the credited nodes and their ancestors, depth first."""
+    mine = set(map(id, credited))
+    needed = {id(n) for node in credited for n in node.path()}
+    root, prompt = tree.root, list(tree.prompt_ids)
+    while len(below := [c for c in root.children if id(c) in needed]) == 1 and id(below[0]) not in mine:
+        root = below[0]
+        prompt += root.segment.ids  # what all have in common, and none is credited for, needs no logits
+    tokens, until = list(prompt), [0] * len(prompt)
+    advantages, segments, logps = [], [], []
+
+    def place(node: Node, begin: int) -> None:
+        """Lays out the branches below a node whose own tokens begin at `begin`."""
+        last = len(tokens) - 1
+        first_ends = None
+        for number, child in enumerate(c for c in node.children if id(c) in needed):
+            start = len(tokens)
+            ids, child_logps = child.segment.ids, child.segment.logps
+            if number > 0:
+                tokens.append(tokens[last])
+                advantages.append(0.0)
+                segments.append(-1)
+                logps.append(0.0)
+            tokens.extend(ids)
+            is_mine = id(child) in mine
+            advantages.extend([child.advantage if is_mine else 0.0] * len(ids))
+            segments.extend([max(segments, default=-1) + 1 if is_mine else -1] * len(ids))
+            logps.extend([0.0] * len(ids) if child_logps is None else child_logps)
+            until.extend([0] * (len(tokens) - start))
+            place(child, start)
+            first_ends = len(tokens) if first_ends is None else first_ends
+        until[begin : last + 1] = [len(tokens)] * (last + 1 - begin)
+        if first_ends is not None:  # the other branches have their own copy of the last token
+            until[last] = first_ends
+
+    place(root, 0)
+    return Row(
+        question=question_key(tree.prompt_ids),
+        prompt_ids=tuple(prompt),
+        completion_ids=tuple(tokens[len(prompt) :]),
+        advantages=tuple(advantages),
+        segments=tuple(segments),
+        accuracy=accuracy,
+        sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
+        visible_until=tuple(until),
+    )
 
 
 def sample_paths(tree: Tree, n: int, *, rng: random.Random) -> list[Node]:
