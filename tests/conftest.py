@@ -93,7 +93,7 @@ def toy_loss(monkeypatch):
 
     def run(trainer, inputs, *, logps, entropies):
         monkeypatch.setattr(
-            trl_credit.trainer.GRPOTrainer,
+            trl_credit.engine.GRPOTrainer,
             "_get_per_token_logps_and_entropies",
             lambda self, *args, **kwargs: (logps, entropies, None),
         )

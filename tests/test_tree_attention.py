@@ -29,7 +29,7 @@ def test_logits_of_branches_are_those_of_the_branch_alone(tiny_model, implementa
     row = [0, *prompt, *first, prompt[-1], *second]  # a token of padding on the left
     until = torch.tensor([[0, 10, 10, 6, 6, 6, 10, 10, 10, 10]])
     mask = torch.tensor([[0] + [1] * 9])
-    with torch.no_grad(), tree_attention(model):
+    with torch.no_grad(), tree_attention(model, implementation=implementation):
         packed = model(input_ids=torch.tensor([row]), attention_mask=mask, token_type_ids=until).logits[0]
     with torch.no_grad():
         for branch, places in ((first, [1, 2, 3, 4, 5]), (second, [1, 2, 6, 7, 8, 9])):

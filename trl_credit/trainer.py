@@ -1,4 +1,4 @@
-"""The seam: the one module that names anything private of TRL.
+"""The seam: with `engine.py`, on which it stands, the one module that names anything private of TRL.
 
 TRL's unmodified `_compute_loss` runs its forward pass through `_get_per_token_logps_and_entropies` and only afterwards
 reads π_old and the advantages from its inputs. [`CreditTrainer`] hands it a copy of the inputs that stays alive during
@@ -12,12 +12,10 @@ loss types, metrics, entropy bonus and every correction are TRL's own.
 """
 
 import contextlib
-import functools
 import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,23 +24,19 @@ import torch
 import trl
 from accelerate.logging import get_logger
 from packaging.version import Version
-from tqdm.auto import tqdm
-from trl import GRPOTrainer
-from trl.chat_template_utils import parse_response
-from trl.data_utils import is_conversational
-from trl.trainer.utils import get_config_model_id, pad
+from trl.trainer.utils import get_config_model_id
 
 from .assignment import assign_credit, assign_policy_iteration
+from .batches import known_or, loss_mask, replace_last, trimmed
 from .config import CreditConfig
 from .credit import advantages as adv
 from .credit import difficulty as hardness
 from .credit.selection import probability_mask
 from .diagnostics import extra_kl, group_statistics, loss_statistics, response_hashes
+from .engine import RolloutEngine
 from .guards import guard_rewards, guard_rollout
 from .rollouts.chain import chain_credit
 from .rollouts.forest import Forest
-from .rollouts.replay import Row
-from .rollouts.tree import Continuation
 from .tree_attention import check_tree_attention, tree_attention
 
 
@@ -52,22 +46,6 @@ logger = get_logger(__name__)
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
 STATE_FILE = "credit_state.json"
 REPLAY_FILE = "replay.safetensors"
-PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
-# what TRL's forward pass takes besides tokens, for models with images
-_FORWARD_KEYS = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
-)
-
-
 # the losses that divide by `num_items_in_batch`
 _COUNTING_LOSSES = ("dapo", "cispo", "vespo")
 
@@ -101,73 +79,7 @@ class _NothingToLearn(Exception):
     """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
 
 
-class _PerPrompt:
-    """Stands in for TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
-
-    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int], show: Any) -> None:
-        self._llm, self._n, self._budgets, self._show = llm, n, budgets, show
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
-
-    def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        own = []
-        for budget in self._budgets:
-            own.append(sampling_params.clone())
-            own[-1].n, own[-1].max_tokens = self._n, budget
-        return self._llm.generate(prompts, sampling_params=own, **{**kwargs, "use_tqdm": self._show})
-
-
-@contextlib.contextmanager
-def _temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
-    before = {name: getattr(owner, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
-
-
-def _loss_mask(batch: dict[str, Any]) -> torch.Tensor:
-    """Shape (B, T), 1 for the tokens that the loss sees."""
-    mask_t = batch["completion_mask"]
-    return mask_t * batch["tool_mask"] if batch.get("tool_mask") is not None else mask_t
-
-
-def _trimmed(batch: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a micro-batch without the columns that only other rows of its generation batch need.
-
-    Rows of a tree differ much in length, and TRL pads all of them to the longest.
-    """
-    drop = batch["prompt_mask"].size(1) - int(batch["prompt_mask"].sum(1).max())
-    width, begin = batch["completion_mask"].size(1), batch["prompt_mask"].size(1)
-    keep = int(batch["completion_mask"].sum(1).max())
-    found = {}
-    for name, value in batch.items():
-        if name in ("prompt_ids", "prompt_mask"):
-            value = value[:, drop:]
-        elif name == "token_type_ids":
-            value = (value[:, drop : begin + keep] - drop).clamp(min=0)
-        elif isinstance(value, torch.Tensor) and value.dim() == 2 and value.size(1) == width > 1:
-            value = value[:, :keep]
-        found[name] = value
-    return found
-
-
-def _known_or(x: torch.Tensor | None, default: torch.Tensor) -> torch.Tensor:
-    return default if x is None else torch.where(x.isnan(), default, x)
-
-
-def _replace_last(logged: Any, values: list) -> None:
-    """Replaces the last entries of one of TRL's logs, a deque that may hold fewer of them than there are."""
-    for _ in range(min(len(logged), len(values))):
-        logged.pop()
-    logged.extend(values)
-
-
-class CreditTrainer(GRPOTrainer):
+class CreditTrainer(RolloutEngine):
     """
     [`~trl.GRPOTrainer`] that decides which tokens get how much credit, by the knobs of [`CreditConfig`].
 
@@ -240,13 +152,12 @@ class CreditTrainer(GRPOTrainer):
                     )
         if kwargs.get("rollout_func") is not None:
             kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
-        self._planned: Any = None
         self._skip_update = False
         self._phases: dict[str, float] = {}
         super().__init__(model, guard_rewards(reward_funcs), args, *others, **kwargs)
         self.forest = Forest(self) if args.rollouts == "tree" else None
         if args.rollouts == "tree" and args.tree_rows == "packed":
-            check_tree_attention(self.model.config)
+            self._attention = check_tree_attention(self.model.config)
 
     # Loss
 
@@ -259,8 +170,8 @@ class CreditTrainer(GRPOTrainer):
         if self._skip_update and self.model.training:
             raise _NothingToLearn
         # a copy, because TRL uses this dict again in every one of num_iterations
-        inputs = _trimmed(inputs) if self.args.rollouts == "tree" and self.model.training else dict(inputs)
-        live = self._live = _LivePass(inputs, _loss_mask(inputs))
+        inputs = trimmed(inputs) if self.args.rollouts == "tree" and self.model.training else dict(inputs)
+        live = self._live = _LivePass(inputs, loss_mask(inputs))
         if self.args.token_mask == "probability" and self.args.mask_normalizer == "code":
             live.mask_t = live.inputs["tool_mask"] = probability_mask(
                 inputs["old_per_token_logps"], threshold=self.args.probability_threshold, mask_t=live.mask_t
@@ -283,7 +194,7 @@ class CreditTrainer(GRPOTrainer):
             if self.args.rollouts == "tree" and self.args.tree_rows == "packed" and self.model.training:
                 if self._planned is not None:  # TRL's own passes over the rows before they are in a batch
                     kwargs["token_type_ids"] = self._visibility(self._planned.rows, *args[:1], args[2])
-                stack.enter_context(tree_attention(model))
+                stack.enter_context(tree_attention(model, implementation=self._attention))
             output = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if self._live is not None:
             self._live.hook_calls += 1
@@ -303,7 +214,7 @@ class CreditTrainer(GRPOTrainer):
             credit = assign_policy_iteration(
                 self.args,
                 logp_t=logp_t,
-                old_logp_t=_known_or(inputs.get("sampling_per_token_logps"), old_logp_t),
+                old_logp_t=known_or(inputs.get("sampling_per_token_logps"), old_logp_t),
                 ref_logp_t=inputs["ref_per_token_logps"],
                 advantages=advantages,
                 segment_ids=inputs.get("segment_ids", torch.zeros_like(mask_t)),
@@ -342,18 +253,6 @@ class CreditTrainer(GRPOTrainer):
             )
         )
 
-    def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
-        """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes, by one collective call.
-
-        All processes must give the same names in the same order. Where a denominator is 0 nothing is logged.
-        """
-        device = self.accelerator.device
-        parts = [torch.as_tensor(part, device=device).detach().float() for pair in stats.values() for part in pair]
-        sums = self.accelerator.reduce(torch.stack(parts), reduction="sum").view(-1, 2)
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        for name, value in zip(stats, (sums[:, 0] / sums[:, 1]).tolist(), strict=True):
-            metrics[f"credit/{name}"].append(value)  # 0/0 is NaN: no such token, left out of the mean by TRL
-
     def _whitened(self, advantages: torch.Tensor, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
         kept = mask_t
         if self.args.token_mask == "probability":
@@ -389,16 +288,6 @@ class CreditTrainer(GRPOTrainer):
         self._gathered_rewards = rewards_per_func
         return rewards_per_func
 
-    def _check_finite(self, rewards_per_func: torch.Tensor) -> None:
-        if torch.isinf(rewards_per_func).any():
-            column = torch.isinf(rewards_per_func).any(0).nonzero()[0].item()
-            raise ValueError(f"reward {self.reward_func_names[column]!r} is infinite: rewards must be finite.")
-
-    def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
-        """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
-        weighted = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
-        return weighted.nansum(1).masked_fill(rewards_per_func.isnan().all(1), torch.nan)
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         rollouts = self.args.rollouts if self.model.training else "none"
         if rollouts == "none":
@@ -418,7 +307,7 @@ class CreditTrainer(GRPOTrainer):
             if needs_mask:
                 self._fill_old_logps(output)
             old_logp_t = output.get("old_per_token_logps")
-            output["advantages"] = self._whitened(output["advantages"], old_logp_t, _loss_mask(output))
+            output["advantages"] = self._whitened(output["advantages"], old_logp_t, loss_mask(output))
         self._recount_loss_tokens(output)
         return output
 
@@ -452,7 +341,7 @@ class CreditTrainer(GRPOTrainer):
 
     def _log_groups(self, output: dict[str, Any], rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
         # every process makes these two calls, whatever the knobs: equal shapes on all of them
-        lengths = self.accelerator.gather(_loss_mask(output).sum(-1))
+        lengths = self.accelerator.gather(loss_mask(output).sum(-1))
         hashes = self.accelerator.gather(
             response_hashes(output["completion_ids"], pad_token_id=self._tokenizer.pad_token_id)
         )
@@ -488,13 +377,13 @@ class CreditTrainer(GRPOTrainer):
         return advantages * phi
 
     def _replace_logged_advantages(self, advantages: torch.Tensor) -> None:
-        _replace_last(self._logs["advantages"], advantages.tolist())
+        replace_last(self._logs["advantages"], advantages.tolist())
 
     def _recount_loss_tokens(self, output: dict[str, Any]) -> None:
         """Makes `num_items_in_batch`, which DAPO divides by, the number of tokens (or segments) of the policy term."""
         if self.loss_type not in _COUNTING_LOSSES:
             return  # these normalise inside the micro-batch
-        mask_t = _loss_mask(output)
+        mask_t = loss_mask(output)
         if self.args.policy_loss == "policy_iteration":
             ids = output.get("segment_ids", torch.zeros_like(mask_t))
             kept = torch.stack([((ids == k) & mask_t.bool()).any(1).sum() for k in range(int(ids.max()) + 1)]).sum()
@@ -513,19 +402,6 @@ class CreditTrainer(GRPOTrainer):
         if output.get("old_per_token_logps") is None:
             output["old_per_token_logps"] = self._behavior_logps(output)
 
-    @torch.no_grad()
-    def _behavior_logps(self, output: dict[str, Any]) -> torch.Tensor:
-        training = self.model.training
-        batch_size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
-        return self._get_per_token_logps_and_entropies(
-            self.model,
-            torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
-            torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
-            output["completion_ids"].size(1),
-            batch_size=batch_size,
-            **{key: output[key] for key in _FORWARD_KEYS if key in output},
-        )[0]
-
     # Segments
 
     def _chain_batch(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -540,7 +416,7 @@ class CreditTrainer(GRPOTrainer):
         output["advantages"], output["segment_ids"] = advantages, credit.segment_ids
         if credit.unsplit.any():  # no steps, no credit, and no part in the normaliser
             has_steps = (~credit.unsplit).unsqueeze(1).to(output["completion_mask"].dtype)
-            output["tool_mask"] = _loss_mask(output) * has_steps
+            output["tool_mask"] = loss_mask(output) * has_steps
         self._replace_logged_advantages(self.accelerator.gather(credit.per_response))
         return output
 
@@ -579,7 +455,7 @@ class CreditTrainer(GRPOTrainer):
         """Puts whole responses, sampled from the trees, in the place of the segments that TRL logged."""
         count = len(plan.logged_texts)
         for name, values in (("completion", plan.logged_texts), ("advantages", plan.logged_advantages)):
-            _replace_last(self._logs[name], values)
+            replace_last(self._logs[name], values)
         lengths = torch.tensor(plan.logged_lengths, dtype=torch.float)
         ended = lengths[~torch.tensor(plan.logged_truncated)]
         ended = ended if len(ended) else torch.zeros(1)
@@ -601,235 +477,6 @@ class CreditTrainer(GRPOTrainer):
                 f"rollouts={self.args.rollouts!r} continues responses from token ids, without their images: use a data "
                 "set without image columns, or set rollouts='none'."
             )
-
-    # What rollouts ask of TRL's engines
-
-    def continue_prefixes(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
-    ) -> list[Continuation]:
-        """`n` continuations of every prefix of token ids, those of one prefix together, by the policy as it is.
-
-        One engine call, or as many as `rollout_batch_size` asks for. Every process must call it, with as many prefixes
-        as it has (none is allowed).
-
-        Args:
-            prefixes (`list[list[int]]`):
-                Token ids, as they are: nothing is tokenised again.
-            n (`int`):
-                Continuations per prefix.
-            budgets (`list[int]`):
-                Tokens that the continuations of each prefix may have, at least 1.
-
-        Returns:
-            `list` of [`Continuation`], `n · len(prefixes)` of them.
-        """
-        size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
-        chunks = range(0, self.largest(-(-len(prefixes) // size)) * size, size)
-        found: list[Continuation] = []
-        hidden = self.args.disable_tqdm or not self.accelerator.is_main_process
-        bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
-        for i in chunks:
-            part = slice(i, i + size)
-            found += self._continue_once(prefixes[part], n=n, budgets=budgets[part], bar=bar)
-        return found
-
-    def _continue_once(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], bar: functools.partial
-    ) -> list[Continuation]:
-        wanted = len(prefixes)
-        alone = self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
-        # a process without work takes part all the same, and a shared engine deals out equal shares
-        missing = max(1 - wanted, 0) if alone or not self.use_vllm else self.largest(wanted) - wanted
-        filler = prefixes[:1] or [[self._tokenizer.eos_token_id]]
-        prefixes = [*prefixes, *filler * missing]
-        budgets = [*budgets, *[1] * missing]
-        # TRL's call gives all prompts one limit: what a continuation has beyond its own budget is cut off
-        limit = self.largest(max(budgets))
-        with contextlib.ExitStack() as stack:
-            if alone:
-                # vLLM divides by the time of the bar, which a hidden one does not keep
-                show = False if bar.keywords["disable"] else bar
-                llm = _PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=show)
-                stack.enter_context(_temporarily(self.vllm_generation, llm=llm))
-                repeated = prefixes
-            else:
-                repeated = [prefix for prefix in prefixes for _ in range(n)]
-                stack.enter_context(_temporarily(self, num_generations=n))  # read there before TRL 1.15
-                if self.use_vllm:
-                    stack.enter_context(_temporarily(self.vllm_generation, max_completion_length=limit))
-                else:
-                    stack.enter_context(_temporarily(self.generation_config, max_new_tokens=limit))
-                    stack.enter_context(self._token_bar(bar, limit))
-            count = [n] if Version(trl.__version__) >= Version("1.15") else []
-            ids, logps = super()._generate_single_turn(repeated, None, {}, *count)
-        found = []
-        for i in range(wanted * n):
-            budget = budgets[i // n]
-            found.append(Continuation(list(ids[i][:budget]), None if logps is None else list(logps[i][:budget])))
-        return found
-
-    @contextlib.contextmanager
-    def _token_bar(self, bar: functools.partial, limit: int) -> Iterator[None]:
-        """A bar that advances with every token position: all that can be seen of one call of `generate`."""
-        with bar(total=limit, unit="token") as shown:
-            model = self.accelerator.unwrap_model(self.model)
-            handle = model.register_forward_pre_hook(lambda *_: shown.update())
-            try:
-                yield
-            finally:
-                handle.remove()
-
-    @contextlib.contextmanager
-    def _engine_awake(self) -> Iterator[None]:
-        """Keeps a colocated vLLM with sleep mode awake for all calls of one generation batch: one weight sync."""
-        engine = self.vllm_generation if self.use_vllm and self.vllm_mode == "colocate" else None
-        if engine is None or not engine.enable_sleep_mode:
-            yield
-            return
-        engine.sync_weights()  # wakes the weights first
-        self._last_loaded_step = self.state.global_step
-        engine.llm.wake_up(tags=["kv_cache"])
-        engine._llm_weights_sleeping = False
-        try:
-            with _temporarily(engine, enable_sleep_mode=False):
-                yield
-        finally:
-            engine.llm.sleep(level=2)
-            engine._llm_weights_sleeping = True
-
-    def _tokenize_prompts(self, prompts: list) -> Any:
-        if self._planned is not None:
-            return [list(row.prompt_ids) for row in self._planned.rows], None, {}
-        return super()._tokenize_prompts(prompts)
-
-    def tokenize(self, prompts: list) -> list[list[int]]:
-        """Token ids of prompts, with the chat template where they are conversations."""
-        return [list(ids) for ids in super()._tokenize_prompts(prompts)[0]]
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        if self._planned is not None:
-            rows = self._planned.rows
-            logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
-            return [list(row.completion_ids) for row in rows], logps
-        return super()._generate_single_turn(*args, **kwargs)
-
-    def score_responses(self, examples: list[dict[str, Any]], completion_ids: list[list[int]]) -> torch.Tensor:
-        """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set.
-
-        Left out of the metrics of rewards. Every process must call it; the processes with fewer responses score some
-        of them again, so that all gather equal shapes.
-
-        Args:
-            examples (`list[dict]`):
-                Rows of the data set, one per response and at least one.
-            completion_ids (`list[list[int]]`):
-                Whole responses. May be empty where another process has some.
-        """
-        own, count = len(completion_ids), self.largest(len(completion_ids))
-        if count == 0:
-            return torch.zeros(0, len(self.reward_funcs), device=self.accelerator.device)
-        ids = [*completion_ids, *(completion_ids[:1] or [[self._tokenizer.eos_token_id]]) * (count - own)]
-        examples = [*examples[:own], *examples[:1] * (count - own)]
-        prompts = [example["prompt"] for example in examples]
-        with self.timed("rewards"):
-            rewards = super()._calculate_rewards(examples, prompts, self.decode_responses(prompts, ids), ids)
-        self._check_finite(rewards)
-        self._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
-        self._pending_metrics.clear()
-        start = self.accelerator.process_index * count
-        return rewards[start : start + own]
-
-    def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
-        """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
-        if not prompts:
-            return []
-        if not is_conversational({"prompt": prompts[0]}):
-            return self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-        schemas = ("response_template", "response_schema")
-        if any(getattr(self._tokenizer, name, None) is not None for name in schemas):
-            prompt_ids = self.tokenize(prompts)
-            return [
-                [parse_response(self._tokenizer, ids, prefix=prefix)]
-                for ids, prefix in zip(completion_ids, prompt_ids, strict=True)
-            ]
-        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
-        return [[{"role": "assistant", "content": text}] for text in texts]
-
-    def decode(self, ids: list[int]) -> str:
-        """Text of token ids, without special tokens."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
-
-    def is_finished(self, ids: list[int], budget: int) -> bool:
-        """Whether a continuation ended by itself: at an end token, or (a stop string) before its budget did."""
-        return len(ids) < budget or ids[-1] in self._end_tokens
-
-    @functools.cached_property
-    def _end_tokens(self) -> frozenset[int]:
-        declared = self.accelerator.unwrap_model(self.model).generation_config.eos_token_id
-        declared = declared if isinstance(declared, list) else [declared]
-        return frozenset([*declared, self._tokenizer.eos_token_id])  # a sampled pad token ends nothing
-
-    def remaining_budget(self, prompt_length: int, written: int) -> int:
-        """Tokens that may be written after `written` of a response: `max_completion_length` and the context allow."""
-        left = self.max_completion_length - written
-        context = self.args.vllm_max_model_length if self.use_vllm else None
-        if context is None:
-            config = self.accelerator.unwrap_model(self.model).config.get_text_config()
-            context = getattr(config, "max_position_embeddings", None)
-        return left if context is None else min(left, context - prompt_length - written)
-
-    def row_logps(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the completions of rows under the policy as it is. Every process must call it."""
-        size = self.args.per_device_train_batch_size
-        found: list[tuple[float, ...]] = []
-        filler = Row("", (self._tokenizer.eos_token_id,), (self._tokenizer.eos_token_id,), (0.0,), (-1,))
-        for i in range(0, self.largest(len(rows)), size):
-            part = list(rows[i : i + size])
-            batch = self._padded(part or [filler])
-            if self.args.tree_rows == "packed":
-                input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-                visible = self._visibility(part or [filler], input_ids, batch["completion_ids"].size(1))
-                batch["token_type_ids"] = visible
-            logps = self._behavior_logps(batch).tolist()
-            found += [tuple(logp[: len(row.completion_ids)]) for row, logp in zip(part, logps)]  # noqa: B905
-        return found
-
-    def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        batch = {}
-        for name, side in (("prompt", "left"), ("completion", "right")):
-            ids = [torch.tensor(getattr(row, f"{name}_ids")) for row in rows]
-            for key, parts, value in (
-                ("ids", ids, self._tokenizer.pad_token_id),
-                ("mask", [torch.ones_like(x) for x in ids], 0),
-            ):
-                padded = pad(parts, padding_value=value, padding_side=side)
-                batch[f"{name}_{key}"] = padded.to(self.accelerator.device)
-        return batch
-
-    def _visibility(self, rows: Sequence[Row], input_ids: torch.Tensor, completion_width: int) -> torch.Tensor:
-        """`visible_until` of rows in the columns of a padded batch, shape (B, P + T): what TRL hands to the model as
-        `token_type_ids`, and [`tree_attention`] makes a mask of."""
-        visible = torch.zeros_like(input_ids)
-        begin = input_ids.size(1) - completion_width  # of the completions
-        for i, row in enumerate(rows):
-            left, width = begin - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
-            until = row.visible_until or [width] * width
-            visible[i, left : left + width] = left + torch.tensor(until, device=visible.device)
-        return visible
-
-    def largest(self, n: int) -> int:
-        """The largest `n` of all processes; a collective call."""
-        return int(self.accelerator.gather(torch.tensor([n], device=self.accelerator.device)).max())
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds inside to those of a phase, less those of phases inside it; logged where rollouts are on."""
-        start, before = time.perf_counter(), sum(self._phases.values())
-        try:
-            yield
-        finally:
-            inner = sum(self._phases.values()) - before
-            self._phases[phase] = self._phases.get(phase, 0.0) + time.perf_counter() - start - inner
 
     # Checkpoints
 

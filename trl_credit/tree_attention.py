@@ -21,10 +21,11 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
 
 
 @contextlib.contextmanager
-def tree_attention(model: nn.Module) -> Iterator[None]:
+def tree_attention(model: nn.Module, *, implementation: str) -> Iterator[None]:
     """Within it, `token_type_ids` of a forward pass are `visible_until`, and become attention mask and positions.
 
     A token's position is the number of tokens it sees before itself: that which it had in its own response.
+    `implementation` is the model's, "sdpa" or "eager"; `model` may be wrapped.
     """
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -32,7 +33,7 @@ def tree_attention(model: nn.Module) -> Iterator[None]:
         seen = visible_mask(visible_until, mask_t=kwargs["attention_mask"])
         kwargs["position_ids"] = seen.sum(-1) - 1
         kwargs["attention_mask"] = seen.unsqueeze(1)
-        if _implementation(module) == "eager":  # which adds its mask to the scores
+        if implementation == "eager":  # which adds its mask to the scores
             dtype = next(module.parameters()).dtype
             low = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
             kwargs["attention_mask"] = torch.where(seen.unsqueeze(1), torch.zeros_like(low), low)
@@ -45,8 +46,12 @@ def tree_attention(model: nn.Module) -> Iterator[None]:
         handle.remove()
 
 
-def check_tree_attention(config: Any) -> None:
-    """Raises a `ValueError` unless every layer of the model attends to all tokens, with a mask of any shape."""
+def check_tree_attention(config: Any) -> str:
+    """Returns the attention implementation of a model's configuration.
+
+    Raises:
+        ValueError: not every layer of the model attends to all tokens, or its implementation takes no such mask.
+    """
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
     if implementation not in ("sdpa", "eager"):
@@ -60,9 +65,4 @@ def check_tree_attention(config: Any) -> None:
             f"tree_rows='packed' needs full attention in every layer, and {text.model_type!r} has "
             f"{', '.join(sorted(kinds))}: set tree_rows='paths'."
         )
-
-
-def _implementation(module: nn.Module) -> str | None:
-    while not hasattr(module, "config"):  # DistributedDataParallel and its like
-        module = module.module
-    return getattr(module.config.get_text_config(), "_attn_implementation", None)
+    return implementation
