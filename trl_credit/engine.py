@@ -131,6 +131,11 @@ class RolloutEngine(GRPOTrainer):
                     stack.enter_context(self._token_bar(bar, limit))
             count = [n] if Version(trl.__version__) >= Version("1.15") else []
             ids, logps = super()._generate_single_turn(repeated, None, {}, *count)
+        if len(ids) != len(prefixes) * n:
+            raise RuntimeError(
+                f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}: see its messages "
+                "above, and lower rollout_batch_size if it ran out of memory."
+            )
         found = []
         for i in range(wanted * n):
             budget = budgets[i // n]
