@@ -16,11 +16,11 @@ from pathlib import Path
 
 import yaml
 from transformers import AutoTokenizer, PrinterCallback, ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from trl_credit import ALGORITHMS
+from trl_credit.checkpoints import is_complete, last_checkpoint
 from trl_credit.data import load_prompts
 from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path
 from trl_credit.report import ConsoleCallback, plot_rewards
@@ -76,8 +76,8 @@ def build(argv: list[str]):
 
     if resume := args.resume_from_checkpoint:
         if str(resume).lower() == "true":  # the last one
-            resume = (Path(args.output_dir).is_dir() and get_last_checkpoint(args.output_dir)) or args.output_dir
-        if not (Path(resume) / "trainer_state.json").is_file():
+            resume = last_checkpoint(args.output_dir) or args.output_dir
+        if not is_complete(resume):
             raise ValueError(f"there is no checkpoint in {resume!r}: check --resume_from_checkpoint")
         args.resume_from_checkpoint = resume
     model = model_args.model_name_or_path or demo_model_path()

@@ -162,7 +162,7 @@ def test_difficulty_survives_a_checkpoint(make_trainer, tmp_path):
     trainer.train()
     checkpoint = tmp_path / "run" / "checkpoint-2"
     saved = json.loads((checkpoint / "credit_state.json").read_text())
-    assert saved["difficulty"] == trainer.difficulty.state_dict()
+    assert saved["parts"]["difficulty"] == trainer.difficulty.state_dict()
     whole = make_trainer("ha_dw", max_steps=4, output_dir=str(tmp_path / "whole"), **settings)
     whole.train()
     resumed = make_trainer("ha_dw", max_steps=4, **settings)

@@ -12,7 +12,6 @@ loss types, metrics, entropy bonus and every correction are TRL's own.
 """
 
 import contextlib
-import json
 import math
 import time
 import warnings
@@ -28,6 +27,7 @@ from trl.trainer.utils import get_config_model_id
 
 from .assignment import assign_credit, assign_policy_iteration
 from .batches import known_or, loss_mask, replace_last, trimmed
+from .checkpoints import REPLAY_FILE, STATE_FILE, last_checkpoint, read_state, write_state
 from .config import CreditConfig
 from .credit import advantages as adv
 from .credit import difficulty as hardness
@@ -44,8 +44,6 @@ logger = get_logger(__name__)
 
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
-STATE_FILE = "credit_state.json"
-REPLAY_FILE = "replay.safetensors"
 # the losses that divide by `num_items_in_batch`
 _COUNTING_LOSSES = ("dapo", "cispo", "vespo")
 
@@ -480,32 +478,61 @@ class CreditTrainer(RolloutEngine):
 
     # Checkpoints
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in `Trainer`, but that `resume_from_checkpoint=True` is the last checkpoint that was written to its end.
+
+        Raises:
+            ValueError: there is no checkpoint to resume from, or its algorithm's state is not this run's.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"there is no complete checkpoint in {self.args.output_dir!r} to resume from.")
+        if resume_from_checkpoint:
+            resume_from_checkpoint = str(resume_from_checkpoint)
+            if Path(resume_from_checkpoint).is_dir():
+                read_state(resume_from_checkpoint, wanted=self._stateful_settings())  # before anything is loaded
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _stateful_settings(self) -> dict[str, str]:
+        wanted = {}
+        if self.difficulty is not None:
+            wanted["difficulty"] = f"difficulty={self.args.difficulty!r}"
+        if self.forest is not None:
+            wanted["replay"] = "rollouts='tree'"
+        return wanted
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         # with the optimizer rather than after the checkpoint: older checkpoints are deleted only once this is written
         super()._save_optimizer_and_scheduler(output_dir)
         if not self.args.should_save:
             return
+        parts: dict[str, dict[str, Any]] = {}
+        if self.difficulty is not None:
+            parts["difficulty"] = self.difficulty.state_dict()
         if self.forest is not None:
             self.forest.buffer.save(Path(output_dir) / REPLAY_FILE)
-        if self.difficulty is not None:
-            path = Path(output_dir) / STATE_FILE
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps({"difficulty": self.difficulty.state_dict()}))
-            partial.replace(path)
+            parts["replay"] = {"file": REPLAY_FILE, "rows": len(self.forest.buffer)}
+        write_state(output_dir, parts)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # what rank 0 writes next says that the checkpoint is complete
+        self.accelerator.wait_for_everyone()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        parts = read_state(checkpoint, wanted=self._stateful_settings())
         if self.forest is not None:
             self.forest.buffer.load(Path(checkpoint) / REPLAY_FILE)
         if self.difficulty is None:
             return
-        path = Path(checkpoint) / STATE_FILE
         try:
-            self.difficulty.load_state_dict(json.loads(path.read_text())["difficulty"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.difficulty.load_state_dict(parts["difficulty"])
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"cannot resume the difficulty belief from {path} ({error}): resume from a checkpoint that was written "
-                f"with difficulty={self.args.difficulty!r}, or set difficulty='none'."
+                f"cannot resume the difficulty belief from {Path(checkpoint) / STATE_FILE} ({error}): resume from a "
+                "checkpoint that was written with the same difficulty_* settings."
             ) from error

@@ -1,0 +1,75 @@
+"""Trains with a checkpoint at every step and is killed at random moments, again and again; see `test_checkpoints.py`.
+
+Each life is a fork of one prepared process, which leaves nothing to be started but the training itself.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from trl_credit import SPOTreeConfig, SPOTreeTrainer
+from trl_credit.checkpoints import is_complete, last_checkpoint
+from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.rollouts import ReplayBuffer
+
+
+def newest(folder: str) -> Path:
+    return max(Path(folder).glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def main(folder: str, kills: int) -> None:
+    torch.set_num_threads(1)  # threads do not live through a fork
+    settings = {**DEMO_SETTINGS, "max_steps": 1000, "per_device_train_batch_size": 8, "num_generations": 4}
+    args = SPOTreeConfig(
+        output_dir=folder,
+        report_to="none",
+        disable_tqdm=True,
+        save_strategy="steps",
+        save_steps=1,
+        save_total_limit=2,
+        difficulty="history",
+        **settings,
+    )
+    trainer = SPOTreeTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    rng, result = random.Random(0), {"steps": [], "half_written": 0}
+    while len(result["steps"]) < kills:
+        child = os.fork()
+        if child == 0:
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1)
+            trainer.train(resume_from_checkpoint=last_checkpoint(folder) is not None)
+            os._exit(0)
+        start = last_checkpoint(folder)
+        while last_checkpoint(folder) == start:  # it has to come as far as a save of its own
+            if os.waitpid(child, os.WNOHANG) != (0, 0):
+                raise SystemExit("a life ended by itself")
+            time.sleep(0.002)
+        if len(result["steps"]) % 2:  # at any moment, or soon after the next save has begun
+            time.sleep(rng.uniform(0.0, 0.5))
+        else:
+            before = newest(folder)
+            while newest(folder) == before and os.waitpid(child, os.WNOHANG) == (0, 0):
+                time.sleep(0.001)
+            time.sleep(rng.uniform(0.0, 0.03))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        result["half_written"] += not is_complete(newest(folder))
+        checkpoint = last_checkpoint(folder)
+        load_file(checkpoint / "model.safetensors")
+        torch.load(checkpoint / "optimizer.pt", weights_only=True)
+        ReplayBuffer(life=8, cap=32).load(checkpoint / "replay.safetensors")
+        state = json.loads((checkpoint / "credit_state.json").read_text())
+        assert state["parts"]["replay"]["file"] == "replay.safetensors" and state["parts"]["difficulty"]["beliefs"]
+        result["steps"].append(json.loads((checkpoint / "trainer_state.json").read_text())["global_step"])
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
