@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trl_credit.batches import segment_ratio
 from trl_credit.credit import advantages as adv
 from trl_credit.credit import segments as seg
 from trl_credit.credit.selection import probability_mask
@@ -46,6 +47,7 @@ def test_cutpoint_at_the_first_token_and_at_the_threshold():
     assert cut([0.9, 0.9, 0.5, 0.9], interval=1) == [2]  # 0.9 itself is no cutpoint
     assert cut([0.99] * 4, interval=1) == []
     assert cut([0.99] * 4, interval=1, include_first=True) == [0]
+    assert cut([0.5], interval=1) == [0]  # the only token of a response
 
 
 @given(st.integers(1, 40), st.integers(1, 12))
@@ -148,6 +150,9 @@ def test_best_of_value():
     assert (best[3] - best[2]).item() == pytest.approx(0.68359375)
     with pytest.raises(ValueError, match="reward_range"):
         seg.best_of_value(torch.tensor([-2.0]), best_of=4)
+    rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
+    assert seg.best_of_value(rounded, best_of=4) <= 1.0
+    assert seg.best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
 
 
 def test_policy_iteration_of_the_worked_example():
@@ -212,6 +217,22 @@ def test_leave_one_out_mean():
     assert found[3] == 0.5 and found[4].isnan() and found[5] == 0.5
 
 
+def test_engine_correction_by_segment():
+    old = torch.tensor([[-1.0, -2.0, -3.0, -4.0, -9.0]])
+    sampling = torch.tensor([[-1.5, -2.0, math.nan, -3.0, 0.0]])
+    ids = torch.tensor([[0, 0, 1, 1, -1]])
+
+    def ratio(mode, low=None, high=None):
+        given = {"segment_ids": ids, "mode": mode, "low": low, "high": high}
+        return segment_ratio(old, sampling, **given)[0].log().tolist()
+
+    assert ratio("token_truncate") == pytest.approx([0.5, 0.0, 0.0, -1.0, 0.0])
+    assert ratio("sequence_truncate") == pytest.approx([0.5, 0.5, -1.0, -1.0, 0.0])
+    assert ratio("sequence_truncate", 0.5, 1.2) == pytest.approx([math.log(1.2)] * 2 + [math.log(0.5)] * 2 + [0.0])
+    assert ratio("sequence_mask", 0.5, 2.0) == pytest.approx([0.5, 0.5, -math.inf, -math.inf, 0.0])
+    assert ratio("token_mask", None, 1.2) == pytest.approx([-math.inf, 0.0, 0.0, -1.0, 0.0])
+
+
 # steps
 
 
@@ -261,6 +282,9 @@ def test_steps_fall_on_the_tokens_in_which_they_begin():
     assert step_positions(list(range(6)), decode=decode, splitter=split_newlines) == [0, 1, 3]
     # a step that begins inside a token begins with the next one
     assert step_positions(list(range(6)), decode=decode, splitter=lambda text: [0, 1, 4, len(text)]) == [0, 1, 2]
+    assert step_positions([5], decode=decode, splitter=lambda text: [0, 0]) == [0]  # an end token alone
+    numbers = [torch.tensor(x).numpy()[()] for x in (0, 2, 6)]  # as a splitter that works with arrays returns them
+    assert step_positions(list(range(6)), decode=decode, splitter=lambda text: numbers) == [0, 1, 4]
     for bad in ([0, 99], [3, 1], [0, 0, 2], [0.5]):
-        with pytest.raises(ValueError, match="ascending"):
+        with pytest.raises(TypeError, match="ascending"):
             step_positions(list(range(6)), decode=decode, splitter=lambda text, bad=bad: bad)

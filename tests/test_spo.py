@@ -743,7 +743,8 @@ def test_a_batch_without_a_boundary_says_so(make_trainer, caplog):
 class RecordingEngine:
     """Stands where TRL has its vLLM, keeps every call, and answers with token ids that end at once."""
 
-    def __init__(self, mode="colocate", sleeping=False):
+    def __init__(self, mode="colocate", sleeping=False, answer=(3, 4, 1), unknown_at=None):
+        self.answer, self.unknown_at = list(answer), unknown_at
         self.mode, self.enable_sleep_mode, self._llm_weights_sleeping = mode, sleeping, sleeping
         self.max_completion_length, self.log, self.llm = 8, [], self
 
@@ -771,8 +772,9 @@ class RecordingEngine:
         if self.enable_sleep_mode:
             self.sleep(2)
             self._llm_weights_sleeping = True
-        ids = [[3, 4, 1][:limit] for _, n, limit in asked for _ in range(n)]
-        return prompts, ids, [[[-0.5] for _ in x] for x in ids], None
+        ids = [self.answer[:limit] for _, n, limit in asked for _ in range(n)]
+        logps = [[[None if i == self.unknown_at else -0.5] for i in range(len(x))] for x in ids]
+        return prompts, ids, logps, None
 
 
 class Sampling:
@@ -831,14 +833,94 @@ def test_a_server_gets_equal_blocks_of_repeated_prefixes(make_trainer):
     assert engine.max_completion_length == 8 and trainer.num_generations == 4  # as they were
 
 
-def test_engine_log_probabilities_travel_with_the_rows(make_trainer):
-    engine = RecordingEngine()
-    trainer = with_engine(
-        make_trainer(**{**TREE, "tree_branching": [2, 2], "tree_segment_length": 1}, replay_iterations=3), engine
-    )
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+@pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
+def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form, mode):
+    engine = RecordingEngine(unknown_at=1)
+    settings = {
+        **TREE,
+        "tree_branching": [2, 2, 2],
+        "tree_segment_length": 1,
+        "replay_iterations": 3,
+        "tree_rows": form,
+    }
+    trainer = with_engine(make_trainer(**settings, replay_cap=1), engine)
+    trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
     rng = iter(range(10**6))
     trainer.reward_funcs = [lambda completions, **kwargs: [next(rng) % 7 / 7 for _ in completions]]
+    plans = []
+    plan = trainer.forest.plan
+    trainer.forest.plan = lambda inputs: plans.append(plan(inputs)) or plans[-1]
     outputs = [generation_batch(trainer) for _ in range(2)]
-    for output in outputs:
-        mask = (output["completion_mask"] * output["tool_mask"]).bool()
-        assert mask.any() and (output["sampling_per_token_logps"][mask] == -0.5).all()
+    trainer.forest.buffer.save(tmp_path / "replay.safetensors")  # with what the engine did not know
+    assert plans[1].has_replayed
+    for output, planned in zip(outputs, plans, strict=True):
+        ids, sampling = output["segment_ids"], output["sampling_per_token_logps"]
+        old, ratio = output["old_per_token_logps"], output["importance_sampling_ratio"]
+        assert (ids >= 0).any() and set(sampling[ids >= 0].nan_to_num(7.0).tolist()) == {-0.5, 7.0}
+        assert (old[ids >= 0] < 0).all()  # no 0 in the place of what is not known
+        for row, made in enumerate(planned.rows):
+            for k in range(int(ids[row].max()) + 1):
+                inside = ids[row] == k
+                difference = (old[row] - sampling[row])[inside].nan_to_num()
+                if made.birth < planned.iteration:
+                    assert (ratio[row][inside] == 1).all()
+                    known = ~sampling[row][inside].isnan()
+                    assert (old[row][inside][known] == -0.5).all()
+                elif mode == "sequence_mask":
+                    torch.testing.assert_close(ratio[row][inside], difference.sum().exp().expand(inside.sum()))
+                else:
+                    torch.testing.assert_close(ratio[row][inside], difference.exp())
+
+
+def test_a_response_cut_by_the_context_did_not_end(make_trainer):
+    engine = RecordingEngine(answer=[3, 4, 5])
+    trainer = with_engine(
+        make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, truncated_value=-7.0), engine
+    )
+    trainer.args.vllm_max_model_length = 4 + 3  # a prompt has four tokens
+    output = generation_batch(trainer)
+    assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_rewards_of_any_size(make_trainer, settings):
+    def signs(completions, **kwargs):
+        return [3.0 if "a" in text else -1.0 for text in completions]
+
+    trainer = make_trainer(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
+    trainer.train()
+    assert any(row["grad_norm"] > 0 for row in steps_of(trainer))
+    with pytest.raises(ValueError, match="reward_range"):
+        make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0).train()
+
+
+def test_the_free_initial_value_counts_what_did_not_end_alike(make_trainer):
+    trainer = make_trainer(
+        **CHAIN, segmentation="fixed_count", num_segments=1, initial_value="group", truncated_value=-3.0
+    )
+    output = generation_batch(trainer)
+    ended = (output["completion_ids"] == 1).any(1)
+    assert ended.any() and not ended.all()
+    texts = [text for _, text in texts_of(trainer, output)]
+    own = torch.tensor([sum(c in "abc" for c in text[:4]) / 4 for text in texts]).where(ended, -3.0)
+    grouped = own.view(-1, 4)
+    others = ((grouped.sum(1, keepdim=True) - grouped) / 3).flatten()
+    torch.testing.assert_close(output["advantages"][:, 0], own - others)
+
+
+def test_policy_iteration_without_a_segment(make_trainer):
+    settings = {"policy_loss": "policy_iteration", "beta": 0.1, "mask_truncated_completions": True}
+    trainer = make_trainer(
+        **CHAIN, **settings, max_completion_length=2, generation_kwargs={"suppress_tokens": [0, 1]}, max_steps=1
+    )
+    trainer.train()
+    assert steps_of(trainer)[0]["loss"] == 0.0
+
+
+def test_a_splitter_that_returns_anything_else_stops_the_run(make_trainer, tmp_path):
+    (tmp_path / "bad.py").write_text("def split(text):\n    return [len(text), 0]\n")
+    trainer = make_trainer(**CHAIN, segmentation="steps", step_splitter=f"{tmp_path}/bad.py:split")
+    with pytest.raises(TypeError, match="ascending offsets"):
+        trainer.train()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
 from trl_credit.tree_attention import check_tree_attention, tree_attention, visible_mask
 
@@ -45,6 +45,10 @@ def test_models_that_cannot_are_refused():
     config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="sdpa.*tree_rows='paths'"):
         check_tree_attention(config)
+    mistral = MistralConfig(num_hidden_layers=2, sliding_window=64)
+    mistral._attn_implementation = "sdpa"
+    with pytest.raises(ValueError, match="sliding_attention.*tree_rows='paths'"):
+        check_tree_attention(mistral)
     config._attn_implementation = "sdpa"
     config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ValueError, match="sliding_attention.*tree_rows='paths'"):

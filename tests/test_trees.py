@@ -106,6 +106,21 @@ def test_unscored_children_are_left_out():
         sibling_advantage(children, kind="median")
 
 
+@pytest.mark.parametrize("kind", ["mean", "loo", "std"])
+def test_equal_siblings_have_no_advantage_at_all(kind):
+    for value, count in ((0.3, 6), (0.9, 6), (1.2, 6), (5 / 7, 7), (7 / 9, 9), (-0.3, 6)):
+        assert not sibling_advantage(torch.full((1, count), value), kind=kind).any(), (value, count)
+    # nor have values that differ by what a mean is rounded by
+    assert not sibling_advantage(torch.tensor([[0.3, 0.3 + 3e-8, 0.3]]), kind=kind).any()
+
+
+def test_process_reward_of_unscored_and_rounded_values():
+    root = credit([[1.1] * 10, [math.nan] * 2, math.nan, 0.1], process_weight=1.0, to_unit=lambda v: v / 1.1).root
+    assert all(math.isfinite(n.advantage) for n in root.walk())
+    root = credit([[5, math.nan], [1, 3]], process_weight=1.0, to_unit=lambda v: (v - 1) / 4).root
+    assert root.children[0].children[1].advantage == 0.0 and root.children[0].advantage > 0
+
+
 def test_process_reward():
     root = credit([[1, 0], [1, 1]], process_weight=5.0, process_best_of=4).root
     a, b = root.children

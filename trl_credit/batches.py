@@ -35,6 +35,50 @@ def known_or(x: torch.Tensor | None, default: torch.Tensor) -> torch.Tensor:
     return default if x is None else torch.where(x.isnan(), default, x)
 
 
+def segment_ratio(
+    old_logp_t: torch.Tensor,
+    sampling_logp_t: torch.Tensor,
+    *,
+    segment_ids: torch.Tensor,
+    mode: str,
+    low: float | None,
+    high: float | None,
+) -> torch.Tensor:
+    """π_old over the engine's probability, by token or as a product over each segment, truncated or masked to a range.
+
+    TRL's correction for the engine, with the segment in the place of the row: a row may hold several segments, and
+    tokens that none of its segments owns. NaN log-probabilities (unknown to the engine) count as no difference.
+
+    Args:
+        old_logp_t, sampling_logp_t (`torch.Tensor`):
+            Shape (B, T), nats.
+        segment_ids (`torch.Tensor`):
+            Shape (B, T), −1 where a token belongs to no segment.
+        mode (`str`):
+            "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask", as in TRL.
+        low, high (`float` or `None`):
+            The range; outside it a ratio is moved to the range (truncate) or made 0 (mask).
+
+    Returns:
+        `torch.Tensor`: shape (B, T), 1 where a token belongs to no segment.
+    """
+    inside = segment_ids >= 0
+    difference = torch.where(inside, old_logp_t - sampling_logp_t, 0.0).nan_to_num(nan=0.0)
+    if mode.startswith("sequence"):
+        index = torch.where(inside, segment_ids, segment_ids.max().clamp(min=0) + 1)
+        totals = difference.new_zeros(len(index), int(index.max()) + 1).scatter_add(1, index, difference)
+        difference = torch.where(inside, totals.gather(1, index), 0.0)
+    ratio = difference.exp()
+    if mode.endswith("truncate"):
+        return ratio if low is None and high is None else ratio.clamp(min=low, max=high)
+    outside = torch.zeros_like(inside)
+    if low is not None:
+        outside |= ratio < low
+    if high is not None:
+        outside |= ratio > high
+    return ratio.masked_fill(outside & inside, 0.0)
+
+
 def replace_last(logged: Any, values: list) -> None:
     """Replaces the last entries of one of TRL's logs, a deque that may hold fewer of them than there are."""
     for _ in range(min(len(logged), len(values))):

@@ -5,6 +5,7 @@ With `trainer.py` the only module that names anything private of TRL.
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -139,7 +140,8 @@ class RolloutEngine(GRPOTrainer):
         found = []
         for i in range(wanted * n):
             budget = budgets[i // n]
-            found.append(Continuation(list(ids[i][:budget]), None if logps is None else list(logps[i][:budget])))
+            known = None if logps is None else [math.nan if x is None else x for x in logps[i][:budget]]
+            found.append(Continuation(list(ids[i][:budget]), known))
         return found
 
     @contextlib.contextmanager

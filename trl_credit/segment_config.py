@@ -240,8 +240,10 @@ def _check_tree(config) -> None:
         if config.importance != "token" or config.loss_weight != "none":
             name = "importance" if config.importance != "token" else "loss_weight"
             _refuse(config, name, "it runs across the nodes that share a path: set tree_rows='nodes'")
-        if config.loss_type not in ("dapo", "bnpo", "cispo"):
+        if config.loss_type not in ("dapo", "cispo"):
             _refuse(config, "loss_type", "it is a mean over rows, which hold different nodes: set loss_type='dapo'")
+        if config.off_policy_mask_threshold is not None:
+            _refuse(config, "off_policy_mask_threshold", "it judges rows, which hold several nodes: set it to None")
     if config.replay_legacy and config.replay_cap is None:
         raise ValueError("replay_legacy=True needs replay_cap (32 in the released code).")
 

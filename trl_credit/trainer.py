@@ -26,7 +26,7 @@ from packaging.version import Version
 from trl.trainer.utils import get_config_model_id
 
 from .assignment import assign_credit, assign_policy_iteration
-from .batches import known_or, loss_mask, replace_last, trimmed
+from .batches import known_or, loss_mask, replace_last, segment_ratio, trimmed
 from .checkpoints import REPLAY_FILE, STATE_FILE, last_checkpoint, read_state, write_state
 from .config import CreditConfig
 from .credit import advantages as adv
@@ -384,7 +384,9 @@ class CreditTrainer(RolloutEngine):
         mask_t = loss_mask(output)
         if self.args.policy_loss == "policy_iteration":
             ids = output.get("segment_ids", torch.zeros_like(mask_t))
-            kept = torch.stack([((ids == k) & mask_t.bool()).any(1).sum() for k in range(int(ids.max()) + 1)]).sum()
+            counted = torch.where(mask_t.bool(), ids, -1) + 1  # 0 for what lies in no segment
+            present = torch.zeros(len(ids), int(ids.max().clamp(min=0)) + 2, device=ids.device)
+            kept = present.scatter(1, counted, 1.0)[:, 1:].sum().long()
         elif self.args.token_mask == "probability":
             kept = probability_mask(
                 output["old_per_token_logps"], threshold=self.args.probability_threshold, mask_t=mask_t
@@ -432,15 +434,22 @@ class CreditTrainer(RolloutEngine):
         if self.difficulty is not None:
             output["advantages"] = self._weight_by_difficulty(output["advantages"], output["p_hat"], plan.accuracy)
         del output["p_hat"]
-        replayed = output.pop("replayed")
+        replayed, known = output.pop("replayed").unsqueeze(1), output.pop("behavior_logps")
+        if "importance_sampling_ratio" in output:
+            ratio = segment_ratio(
+                output["old_per_token_logps"],
+                output["sampling_per_token_logps"],
+                segment_ids=output["segment_ids"],
+                mode=self.vllm_importance_sampling_mode,
+                low=self.vllm_importance_sampling_clip_min,
+                high=self.vllm_importance_sampling_clip_max,
+            )
+            # the π_old of replayed rows is already that of what sampled them
+            output["importance_sampling_ratio"] = ratio.masked_fill(replayed, 1.0)
         if plan.has_replayed:  # the same on all processes
             self._fill_old_logps(output)
-            known = output.pop("behavior_logps")
-            output["old_per_token_logps"] = torch.where(replayed.unsqueeze(1), known, output["old_per_token_logps"])
-            if "importance_sampling_ratio" in output:  # their π_old is already that of what sampled
-                ratio = output["importance_sampling_ratio"]
-                output["importance_sampling_ratio"] = torch.where(replayed.unsqueeze(1), 1.0, ratio)
-        output.pop("behavior_logps", None)
+            old_logp_t = output["old_per_token_logps"]
+            output["old_per_token_logps"] = torch.where(replayed & ~known.isnan(), known, old_logp_t)
         self._log_responses(plan)
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")

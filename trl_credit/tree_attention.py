@@ -59,7 +59,8 @@ def check_tree_attention(config: Any) -> str:
             f"tree_rows='packed' needs attention with a mask of any shape, and attn_implementation={implementation!r} "
             "has none: set model_init_kwargs={'attn_implementation': 'sdpa'}, or tree_rows='paths'."
         )
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
+    kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
     if kinds != {"full_attention"}:
         raise ValueError(
             f"tree_rows='packed' needs full attention in every layer, and {text.model_type!r} has "

@@ -33,7 +33,8 @@ def cutpoint_boundaries(
             Whether the first token always begins a segment, so that there is no lead.
         include_last (`bool`, *optional*, defaults to `False`):
             Whether the last token of a row may be a cutpoint (in the paper it may not; in the released code it may). It
-            is mostly the end-of-sequence token, before which the value is that of the finished response.
+            is mostly the end-of-sequence token, before which the value is that of the finished response. The only token
+            of a row always may.
         mask_t (`torch.Tensor`):
             Shape (B, T).
 
@@ -50,7 +51,7 @@ def cutpoint_boundaries(
     mask_t = mask_t.bool()
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
-        cut = cut & ~_last(mask_t)
+        cut = cut & (~_last(mask_t) | (mask_t.sum(-1, keepdim=True) == 1))
     rank = cut.cumsum(-1) - 1
     if interval is not None:
         chosen = rank % _positive("interval", interval) == 0
@@ -147,18 +148,19 @@ def tail_log_probability(old_logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> t
 
 
 def best_of_value(value: torch.Tensor, *, best_of: int) -> torch.Tensor:
-    """V^μ = 1 − (1 − V)^K: the chance that the best of K tries succeeds (SPO, App. C). Any shape, V in [0, 1].
+    """V^μ = 1 − (1 − V)^K: the chance that the best of K tries succeeds (SPO, App. C). Any shape, V in [0, 1] or NaN.
 
     Raises:
         ValueError: `best_of` is below 1, or a value lies outside [0, 1].
     """
     _positive("best_of", best_of)
-    if ((value < 0.0) | (value > 1.0)).any():
+    slack = 1e-5  # a mean of equal numbers may round to one above them
+    if ((value < -slack) | (value > 1.0 + slack)).any():
         raise ValueError(
             f"values must lie in [0, 1], got {value.min().item():.4g} to {value.max().item():.4g}: set reward_range to "
             "the smallest and largest total reward"
         )
-    return 1.0 - (1.0 - value) ** best_of
+    return 1.0 - (1.0 - value.clamp(0.0, 1.0)) ** best_of
 
 
 def policy_iteration_loss(

@@ -7,6 +7,7 @@ They only use patterns that take time linear in the text, or close to it: model 
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from numbers import Integral
 
 
 StepSplitter = Callable[[str], list[int]]
@@ -79,13 +80,16 @@ def step_positions(ids: list[int], *, decode: Callable[[list[int]], str], splitt
     that were generated: nothing is tokenised again. O(steps · log T) calls of `decode`.
 
     Raises:
-        ValueError: the splitter raised it, or returned offsets that are not ascending within the text.
+        ValueError: the splitter raised it.
+        TypeError: the splitter returned something else than ascending offsets within the text.
     """
     text = decode(ids)
+    if not text:
+        return [0]
     offsets = list(splitter(text))
-    inside = all(isinstance(o, int) and 0 <= o <= len(text) for o in offsets)
+    inside = all(isinstance(o, Integral) and 0 <= o <= len(text) for o in offsets)
     if not inside or sorted(set(offsets)) != offsets:
-        raise ValueError(f"a step splitter must return ascending offsets within the text, got {offsets[:20]}")
+        raise TypeError(f"a step splitter must return ascending offsets within the text, got {offsets[:20]}")
     positions = {0}
     for offset in offsets:
         if 0 < offset < len(text):

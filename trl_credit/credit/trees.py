@@ -32,7 +32,11 @@ def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Te
         raise ValueError(f"kind must be one of {', '.join(map(repr, SIBLING_ADVANTAGES))}, got {kind!r}")
     centred = children - backed_up_value(children).unsqueeze(1)
     scored = ~children.isnan()
-    centred = torch.where(scored, centred, 0.0)
+    # equal values have no advantage, though their mean may be off by a rounding, which a std would blow up
+    high = torch.where(scored, children, -torch.inf).amax(1, keepdim=True)
+    low = torch.where(scored, children, torch.inf).amin(1, keepdim=True)
+    differ = high - low > 1e-6 * torch.maximum(high.abs(), low.abs())
+    centred = torch.where(scored & differ, centred, 0.0)
     count = scored.sum(1, keepdim=True)
     if kind == "loo":
         return centred * count / (count - 1).clamp(min=1)

@@ -150,7 +150,8 @@ def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tenso
 
     final_value = rewards[own].float()
     if config.truncated_value is not None:
-        ended = [trainer.is_finished(ids, config.max_completion_length) for ids in completion_ids]
+        limits = [trainer.remaining_budget(len(ids), 0) for ids in prompt_ids]
+        ended = [trainer.is_finished(ids, limit) for ids, limit in zip(completion_ids, limits, strict=True)]
         ended = torch.tensor(ended, device=final_value.device)
         final_value = final_value.where(ended | final_value.isnan(), config.truncated_value)
     boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
@@ -166,7 +167,8 @@ def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tenso
     known = boundaries & (sure | beyond | full)
     value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), value_t)
     if config.initial_value == "group":
-        alone = leave_one_out_mean(rewards.float(), num_generations=trainer.num_generations)[own]
+        everyone = trainer.accelerator.gather(final_value)
+        alone = leave_one_out_mean(everyone, num_generations=trainer.num_generations)[own]
         from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
         value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
         known = known | from_group
@@ -244,7 +246,7 @@ def _advantages(
     low, high = config.reward_range
     best = [
         seg.best_of_value((value - low) / (high - low), best_of=config.process_reward_best_of)
-        for value in (value_t.where(boundaries, low), final_value)
+        for value in (value_t.where(boundaries, low), final_value.where(boundaries.any(-1), low))
     ]
     process = seg.segment_advantages(best[0], final_value=best[1], **given)
     if config.process_reward_form == "value":  # V at a segment's end

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
+from ..config import CreditConfig
 from ..credit import difficulty as hardness
 from .replay import ReplayBuffer, Row
 from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
@@ -112,7 +113,7 @@ class Forest:
             ]
         )
         rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
-        accuracies = gather_object([row_accuracy(tree, config.reward_range) for tree in trees])
+        accuracies = gather_object([row_accuracy(tree, config) for tree in trees])
         scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
         return Plan(
             rows=share + [_filler(drawn, inputs, trainer)] * (len(inputs) - len(share)),
@@ -141,7 +142,7 @@ class Forest:
             ids[i, :n] = torch.tensor(row.segments)
             logps = row.behavior_logps or row.sampling_logps
             if logps is not None:
-                known[i, :n] = torch.tensor([0.0 if x is None else x for x in logps])
+                known[i, :n] = torch.tensor(logps)
         replayed = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
         tensors = {
             "advantages": advantages,
@@ -170,7 +171,7 @@ class Forest:
         keep_zero = config.policy_loss == "policy_iteration" or config.process_reward_form == "value"
         rows = []
         for tree in trees:
-            given = {"accuracy": row_accuracy(tree, config.reward_range), "keep_zero": keep_zero}
+            given = {"accuracy": row_accuracy(tree, config), "keep_zero": keep_zero}
             if config.tree_rows == "packed":
                 rows += packed_rows(tree, max_rows=self.trainer.num_generations, **given)
             else:
@@ -220,10 +221,12 @@ class Forest:
         )
 
 
-def row_accuracy(tree: Tree, reward_range: tuple[float, float]) -> float:
-    """p̂ of a tree's prompt: V(root), mapped to [0, 1]."""
+def row_accuracy(tree: Tree, config: CreditConfig) -> float:
+    """p̂ of a tree's prompt: V(root), mapped to [0, 1]; NaN where no difficulty weight asks for it."""
+    if config.difficulty == "none":
+        return math.nan
     value = torch.tensor([tree.root.value])
-    return hardness.group_accuracy(value, num_generations=1, reward_range=reward_range).item()
+    return hardness.group_accuracy(value, num_generations=1, reward_range=config.reward_range).item()
 
 
 def _filler(drawn: list[Row], inputs: list[dict], trainer: Any) -> Row:

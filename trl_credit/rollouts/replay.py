@@ -177,9 +177,13 @@ class ReplayBuffer:
             self._random.setstate((version, tuple(internal), gauss))
             self.iteration, self.expired = int(state["iteration"]), int(state["expired"])
         except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"cannot restore the replay buffer from {path} ({error})") from error
+            raise ValueError(
+                f"cannot restore the replay buffer from {path} ({error}): resume from another checkpoint."
+            ) from error
         except Exception as error:  # safetensors' own error type derives from Exception alone
-            raise ValueError(f"{path} is not a replay buffer ({error})") from error
+            raise ValueError(
+                f"{path} is damaged or no replay buffer ({error}): resume from another checkpoint."
+            ) from error
         self._rows.clear()
         for row in rows:
             self._rows[row.question].append(row)

@@ -158,12 +158,10 @@ def assign_tree_credit(
         credit = sibling_advantage(children, kind=kind)
         if process_weight != 0.0:
             scored = ~children.isnan()
-            unit, unit_parent = to_unit(children.nan_to_num()), to_unit(values.nan_to_num()).unsqueeze(1)
-            difference = best_of_value(unit, best_of=process_best_of) - best_of_value(
-                unit_parent, best_of=process_best_of
-            )
+            best, best_parent = (best_of_value(to_unit(v), best_of=process_best_of) for v in (children, values))
+            difference = best - best_parent.unsqueeze(1)
             base = credit if process_form == "advantage" else children.nan_to_num()
-            credit = torch.where(scored, base + process_weight * difference, 0.0)
+            credit = torch.where(scored, base + process_weight * difference.nan_to_num(), 0.0)
         for node, value, row in zip(nodes, values.tolist(), credit.tolist(), strict=True):
             node.value = value
             for child, advantage in zip(node.children, row, strict=True):
@@ -265,7 +263,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
                 tokens.append(tokens[last])
                 advantages.append(0.0)
                 segments.append(-1)
-                logps.append(0.0)
+                logps.append(float("nan"))  # nobody sampled it
             tokens.extend(ids)
             is_mine = id(child) in mine
             advantages.extend([child.advantage if is_mine else 0.0] * len(ids))
