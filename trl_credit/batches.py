@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 
 def loss_mask(batch: dict[str, Any]) -> torch.Tensor:
@@ -29,6 +30,11 @@ def trimmed(batch: dict[str, Any]) -> dict[str, Any]:
             value = value[:, :keep]
         found[name] = value
     return found
+
+
+def local(x: torch.Tensor) -> torch.Tensor:
+    """The shard of a distributed tensor that is on this process; any other tensor itself."""
+    return x.to_local() if isinstance(x, DTensor) else x
 
 
 def known_or(x: torch.Tensor | None, default: torch.Tensor) -> torch.Tensor:

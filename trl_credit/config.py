@@ -18,6 +18,7 @@ CHOICES = {
     "token_mask": ("none", "probability"),
     "baseline": ("group", "optimal"),
     "difficulty": ("none", "history", "hard", "fixed"),
+    "behavior_logps": ("recomputed", "sampler"),
     **SEGMENT_CHOICES,
 }
 
@@ -74,6 +75,13 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Fixed belief in [0, 1] for `difficulty="fixed"`.
         reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
             Smallest and largest total reward, mapped to 0 and 1 for the difficulty of a prompt.
+        behavior_logps (`str`, *optional*, defaults to `"recomputed"`):
+            π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
+            or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
+        reward_timeout (`float`, *optional*):
+            Seconds that a reward function may take for a batch. `None`: any.
+        nonfinite_patience (`int`, *optional*, defaults to `3`):
+            Updates in a row that are skipped because loss or gradient is not finite, before the run stops.
 
     Raises:
         ValueError: a value out of range, or two knobs of which the combination is ill-defined; the message names the
@@ -115,6 +123,15 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     difficulty_rate: float = field(default=1.0, metadata={"help": "η of HA-DW, > 0."})
     difficulty_rate_min: float = field(default=0.01, metadata={"help": "Smallest step of the belief, in [0, 1]."})
     difficulty_threshold: float = field(default=0.5, metadata={"help": "Belief for `difficulty='fixed'`, in [0, 1]."})
+    behavior_logps: str = field(
+        default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}
+    )
+    reward_timeout: float | None = field(
+        default=None, metadata={"help": "Seconds that a reward function may take for a batch. `None`: any."}
+    )
+    nonfinite_patience: int = field(
+        default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
+    )
     reward_range: list[float] = field(  # a list, since a command line cannot carry a tuple
         default_factory=lambda: [0.0, 1.0], metadata={"help": "Smallest and largest total reward, for `difficulty`."}
     )
@@ -163,6 +180,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             raise ValueError(f"difficulty_rate must be positive and finite, got {self.difficulty_rate}.")
         if self.difficulty_window < 1:
             raise ValueError(f"difficulty_window must be at least 1 batch, got {self.difficulty_window}.")
+        if self.reward_timeout is not None and not self.reward_timeout > 0.0:
+            raise ValueError(f"reward_timeout must be a positive number of seconds or None, got {self.reward_timeout}.")
+        if self.nonfinite_patience < 0:
+            raise ValueError(f"nonfinite_patience must be at least 0 updates, got {self.nonfinite_patience}.")
         if self.advantage_floor is not None and not math.isfinite(self.advantage_floor):
             raise ValueError(f"advantage_floor must be finite or None, got {self.advantage_floor}.")
         if not 0.0 <= self.epsilon < 1.0:
@@ -187,6 +208,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
                         f"differs from token to token, would be averaged away: set importance='sequence_token', or "
                         f"{name}={off!r}."
                     )
+        if self.behavior_logps == "sampler" and not self.use_vllm:
+            raise ValueError(
+                "behavior_logps='sampler' takes log-probabilities from vLLM: set use_vllm=True, or 'recomputed'."
+            )
         if self.selector != "none" and self.importance != "eligible":
             raise ValueError(
                 f"selector={self.selector!r} selects the tokens that leave an eligible trace, and importance="

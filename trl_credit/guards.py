@@ -1,24 +1,28 @@
 """Checks on what users' functions return: rewards that are numbers, completions that have tokens."""
 
+import asyncio
 import functools
 import inspect
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 
-def guard_rewards(reward_funcs: Any) -> Any:
-    """Wraps each reward function so that NaN or ±inf raises a `ValueError` that names it and the response.
+def guard_rewards(reward_funcs: Any, *, timeout: float | None = None) -> Any:
+    """Wraps each reward function so that whatever it does wrong raises an error that names it and a prompt.
 
-    `None` stays what it is in TRL: this function has nothing to say on that response. Reward models (`nn.Module` or a
-    model id) are passed through; their outputs are checked after they are gathered. Takes and returns one function or
-    a list, as the trainer does.
+    `ValueError` for NaN, ±inf or a number of rewards other than that of responses, `RuntimeError` from what it raises,
+    `TimeoutError` if it takes longer than `timeout` seconds for a batch (then it runs in a thread of its own, which is
+    left behind). `None` stays what it is in TRL: this function has nothing to say on that response. Reward models
+    (`nn.Module` or a model id) are passed through; their outputs are checked after they are gathered. Takes and returns
+    one function or a list, as the trainer does.
     """
     if isinstance(reward_funcs, (list, tuple)):
-        return [_guard(func) for func in reward_funcs]
-    return _guard(reward_funcs)
+        return [_guard(func, timeout) for func in reward_funcs]
+    return _guard(reward_funcs, timeout)
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:
@@ -38,7 +42,7 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     return guarded
 
 
-def _guard(func: Any) -> Any:
+def _guard(func: Any, timeout: float | None) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
     name = func_name(func)
@@ -47,7 +51,9 @@ def _guard(func: Any) -> Any:
 
         async def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
             try:
-                rewards = await func(*args, **kwargs)
+                rewards = await asyncio.wait_for(func(*args, **kwargs), timeout)
+            except TimeoutError as error:
+                raise _late(name, timeout, kwargs) from error
             except Exception as error:
                 raise _named(error, name, kwargs) from error
             return _checked(rewards, name, kwargs)
@@ -55,7 +61,9 @@ def _guard(func: Any) -> Any:
 
         def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
             try:
-                rewards = func(*args, **kwargs)
+                rewards = func(*args, **kwargs) if timeout is None else _within(timeout, name, func, args, kwargs)
+            except _Late:
+                raise
             except Exception as error:
                 raise _named(error, name, kwargs) from error
             return _checked(rewards, name, kwargs)
@@ -73,12 +81,85 @@ def func_name(func: Callable) -> str:
 
 
 def _checked(rewards: Sequence[float | None], name: str, kwargs: dict[str, Any]) -> Sequence[float | None]:
+    rewards, n = list(rewards), len(kwargs.get("completions", rewards))
+    if len(rewards) != n:
+        raise ValueError(
+            f"reward function {name!r} returned {len(rewards)} rewards for {n} responses, the first to prompt "
+            f"{_shown(kwargs, 0)}: return one per response."
+        )
     for i, reward in enumerate(rewards):
         if reward is not None and not math.isfinite(reward):
             raise ValueError(
                 f"reward function {name!r} returned {reward} for response {i} of the batch, to prompt "
                 f"{_shown(kwargs, i)}: return a finite number, or None where the function does not apply."
             )
+    return rewards
+
+
+class NonFinite:
+    """Counts updates that were left out because loss or gradient was not finite, and stops after too many in a row.
+
+    Args:
+        patience (`int`):
+            Updates in a row that may be left out.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.in_a_row = 0
+        self._now = False
+
+    def found(self, what: str, *, at_once: bool = False) -> None:
+        """Notes one in the update that runs.
+
+        Raises:
+            FloatingPointError: it is one too many, or `at_once`.
+        """
+        self._now = True
+        if at_once or self.in_a_row >= self.patience:
+            raise FloatingPointError(
+                f"the {what} is not finite{'' if at_once else f', for the {self.in_a_row + 1}th update in a row'}. "
+                "Nothing of the last checkpoint is lost: resume from it with a lower learning_rate or max_grad_norm, "
+                "a larger beta, or bf16 in the place of fp16."
+            )
+
+    def close_update(self) -> bool:
+        """Ends an update; returns whether it was left out, or part of it."""
+        skipped, self._now = self._now, False
+        self.in_a_row = self.in_a_row + 1 if skipped else 0
+        return skipped
+
+
+class _Late(TimeoutError):
+    pass
+
+
+def _late(name: str, timeout: float | None, kwargs: dict[str, Any]) -> _Late:
+    return _Late(
+        f"reward function {name!r} took longer than reward_timeout={timeout} seconds for "
+        f"{len(kwargs.get('completions', ()))} responses, the first to prompt {_shown(kwargs, 0)}: it hangs, or the "
+        "limit is too low."
+    )
+
+
+def _within(timeout: float, name: str, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    outcome: list[Any] = []
+
+    def call() -> None:
+        try:
+            outcome.append((func(*args, **kwargs), None))
+        except Exception as error:
+            outcome.append((None, error))
+
+    # a daemon, so that a function that never returns does not keep the process alive
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if not outcome:
+        raise _late(name, timeout, kwargs)
+    rewards, error = outcome[0]
+    if error is not None:
+        raise error
     return rewards
 
 

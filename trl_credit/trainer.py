@@ -26,7 +26,7 @@ from packaging.version import Version
 from trl.trainer.utils import get_config_model_id
 
 from .assignment import assign_credit, assign_policy_iteration
-from .batches import known_or, loss_mask, replace_last, segment_ratio, trimmed
+from .batches import known_or, local, loss_mask, replace_last, segment_ratio, trimmed
 from .checkpoints import REPLAY_FILE, STATE_FILE, last_checkpoint, read_state, write_state
 from .config import CreditConfig
 from .credit import advantages as adv
@@ -34,7 +34,7 @@ from .credit import difficulty as hardness
 from .credit.selection import probability_mask
 from .diagnostics import extra_kl, group_statistics, loss_statistics, response_hashes
 from .engine import RolloutEngine
-from .guards import guard_rewards, guard_rollout
+from .guards import NonFinite, guard_rewards, guard_rollout
 from .rollouts.chain import chain_credit
 from .rollouts.forest import Forest
 from .tree_attention import check_tree_attention, tree_attention
@@ -151,9 +151,17 @@ class CreditTrainer(RolloutEngine):
         if kwargs.get("rollout_func") is not None:
             kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
         self._skip_update = False
+        self._nonfinite = NonFinite(args.nonfinite_patience)
         self._phases: dict[str, float] = {}
-        super().__init__(model, guard_rewards(reward_funcs), args, *others, **kwargs)
+        super().__init__(model, guard_rewards(reward_funcs, timeout=args.reward_timeout), args, *others, **kwargs)
         self.forest = Forest(self) if args.rollouts == "tree" else None
+        fsdp = getattr(self.accelerator.state, "fsdp_plugin", None)
+        if fsdp is not None and fsdp.cpu_ram_efficient_loading and getattr(self, "ref_model", None) is not None:
+            raise ValueError(
+                f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta}: TRL would leave the reference model "
+                "random on all processes but the first. Set it to false in the accelerate configuration (as "
+                "accelerate_configs/fsdp2.yaml has it), or beta=0."
+            )
         if args.rollouts == "tree" and args.tree_rows == "packed":
             self._attention = check_tree_attention(self.model.config)
 
@@ -185,6 +193,9 @@ class CreditTrainer(RolloutEngine):
             )
         if live.extra_loss is not None:
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
+        if self.model.training and self.largest(int(not torch.isfinite(loss))):
+            self._nonfinite.found("loss", at_once=self._accumulates_in_deepspeed())
+            raise _NothingToLearn  # on every process, before any gradient
         return loss
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -266,6 +277,9 @@ class CreditTrainer(RolloutEngine):
         except _NothingToLearn:
             self._step += 1
             loss = torch.zeros((), device=self.accelerator.device)
+        if self.accelerator.sync_gradients:
+            self._check_gradients()
+            self._metrics["train"]["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
         if self.args.rollouts != "none":
             spent = time.perf_counter() - start - (sum(self._phases.values()) - before)
             self._phases["train"] = self._phases.get("train", 0.0) + spent
@@ -274,6 +288,26 @@ class CreditTrainer(RolloutEngine):
                     self._metrics["train"][f"credit/seconds/{name}"].append(seconds)
                 self._phases = {}
         return loss
+
+    def _check_gradients(self) -> None:
+        """Leaves an update out, on every process, whose gradient is not finite."""
+        if self.accelerator.scaler is not None:
+            return  # which does that itself
+        if self.is_deepspeed_enabled:  # has updated already
+            norm = self.model_wrapped.get_global_grad_norm()
+            if norm is not None and self.largest(int(not math.isfinite(norm))):
+                self._nonfinite.found("gradient", at_once=True)
+            return
+        gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]
+        finite = math.isfinite(torch.nn.utils.get_total_norm(gradients)) if gradients else True
+        if self.largest(int(not finite)):
+            self._nonfinite.found("gradient")
+            for p in self.model.parameters():
+                p.grad = None  # which optimizers pass over, with momentum and weight decay
+
+    def _accumulates_in_deepspeed(self) -> bool:
+        # a micro-batch left out there would move the border between two updates
+        return self.is_deepspeed_enabled and self.args.gradient_accumulation_steps > 1
 
     # Advantages of a generation batch
 

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 
 from ..config import CreditConfig
 from ..credit import difficulty as hardness
-from .replay import ReplayBuffer, Row
+from .replay import ReplayBuffer, Row, question_key
 from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
 
 
@@ -100,9 +100,13 @@ class Forest:
         drawn = self.buffer.draw(len(inputs) * processes)
         share = drawn[rank::processes]
         self._record_draw(drawn, iteration, expired, len(inputs) * processes)
-        # sampled with its own generator, by prompt and batch, whatever process the tree is on
-        rng = random.Random(f"{config.seed} {iteration} {rank}")
-        leaves = [(tree, leaf) for tree in trees for leaf in sample_paths(tree, group, rng=rng)]
+        # by prompt and batch, so that it does not matter which process a tree is on
+        seeds = [f"{config.seed} {iteration} {question_key(tree.prompt_ids)}" for tree in trees]
+        leaves = [
+            (tree, leaf)
+            for tree, seed in zip(trees, seeds, strict=True)
+            for leaf in sample_paths(tree, group, rng=random.Random(seed))
+        ]
         texts = trainer.decode_responses(
             [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
         )

@@ -1,0 +1,174 @@
+"""What goes wrong while training: rewards, processes, disks and numbers. Nothing trains on, nothing is lost."""
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from trl_credit.checkpoints import last_checkpoint
+from trl_credit.guards import NonFinite, guard_rewards
+
+
+GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
+
+
+def test_a_reward_of_the_wrong_length_is_named():
+    guarded = guard_rewards(lambda completions, **kwargs: [1.0])
+    with pytest.raises(ValueError, match=r"1 rewards for 2 responses.*'1\+1='"):
+        guarded(**GIVEN)
+    assert guard_rewards(lambda completions, **kwargs: torch.ones(2))(**GIVEN) == [1.0, 1.0]
+
+
+def test_a_reward_that_hangs_is_stopped():
+    def hangs(completions, **kwargs):
+        time.sleep(60)
+
+    async def hangs_too(completions, **kwargs):
+        await asyncio.sleep(60)
+
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError, match=r"'hangs'.*reward_timeout=0.2.*'1\+1='"):
+        guard_rewards(hangs, timeout=0.2)(**GIVEN)
+    with pytest.raises(TimeoutError, match="'hangs_too'.*reward_timeout=0.2"):
+        asyncio.run(guard_rewards(hangs_too, timeout=0.2)(**GIVEN))
+    assert time.perf_counter() - start < 30
+    quick = guard_rewards(lambda completions, **kwargs: [0.5, None], timeout=30.0)
+    assert quick(**GIVEN) == [0.5, None]
+
+
+def test_what_a_reward_raises_is_kept(make_trainer):
+    def fails(completions, **kwargs):
+        raise KeyError("no such column")
+
+    for timeout in (None, 30.0):
+        trainer = make_trainer(reward_funcs=fails, reward_timeout=timeout)
+        with pytest.raises(RuntimeError, match="'fails' raised KeyError: 'no such column'") as caught:
+            trainer.train()
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def poison(trainer, *, steps, where):
+    """Makes the loss, or the gradient of a finite loss, NaN in the given optimizer steps."""
+    compute = trainer._compute_loss.__func__ if where == "loss" else None
+    inner = trainer._get_per_token_logps_and_entropies
+
+    def hook(model, *args, **kwargs):
+        output = inner(model, *args, **kwargs)
+        if trainer.state.global_step in steps and torch.is_grad_enabled():
+            logps = output[0]
+            if where == "loss":
+                logps.data.fill_(math.nan)
+            else:
+                logps.register_hook(lambda grad: torch.full_like(grad, math.inf))
+        return output
+
+    assert compute is None or where == "loss"
+    trainer._get_per_token_logps_and_entropies = hook
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_update_that_is_not_finite_is_left_out_and_counted(make_trainer, where, accumulation):
+    trainer = make_trainer(
+        max_steps=4, weight_decay=0.1, gradient_accumulation_steps=accumulation, lr_scheduler_type="constant"
+    )
+    poison(trainer, steps={1, 2}, where=where)
+    seen = []
+    trainer.add_callback(Snapshots(seen))
+    trainer.train()
+    assert len(seen) == 4
+    for name in seen[0]:
+        assert torch.equal(seen[0][name], seen[1][name]) and torch.equal(seen[1][name], seen[2][name])
+    assert any(not torch.equal(seen[2][name], seen[3][name]) for name in seen[0])
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    counted = [row["credit/skipped_updates"] for row in trainer.state.log_history if "reward" in row]
+    assert counted == [0.0, 1.0, 1.0, 0.0]
+
+
+def Snapshots(seen):
+    from transformers import TrainerCallback
+
+    class Keep(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
+
+    return Keep()
+
+
+def test_too_many_of_them_stop_the_run(make_trainer):
+    trainer = make_trainer(max_steps=9, nonfinite_patience=2)
+    poison(trainer, steps=set(range(1, 9)), where="loss")
+    with pytest.raises(FloatingPointError, match="3th update in a row.*resume"):
+        trainer.train()
+    assert trainer.state.global_step == 3 and all(p.isfinite().all() for p in trainer.model.parameters())
+    count = NonFinite(1)
+    count.found("loss")
+    assert count.close_update() is True and count.close_update() is False
+    count.found("loss")  # the row was broken
+    with pytest.raises(FloatingPointError):
+        count.found("gradient", at_once=True)
+
+
+def start(script: str, *arguments: str, ranks: int, port: int) -> list[subprocess.Popen]:
+    """Processes without a launcher that would end them."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return [
+        subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), *arguments],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
+def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault, unused_port):
+    # a process that hangs ends by its reward_timeout, and the others by its end
+    processes = start("run_faults.py", fault, str(tmp_path), ranks=2, port=unused_port)
+    try:
+        _, errors = processes[0].communicate(timeout=90)
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[0].returncode not in (0, None)
+    assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("run_faults.py")), "full", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode != 0 and any(w in done.stderr for w in ("File too large", "No space", "I/O error", "Error"))
+    checkpoint = last_checkpoint(tmp_path)
+    assert checkpoint == tmp_path / "checkpoint-1"
+    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 1

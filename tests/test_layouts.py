@@ -1,0 +1,111 @@
+"""One answer on every layout of processes: parameters and metrics after three steps, and the accelerate configurations.
+
+The reference is one process. DeepSpeed runs where it is installed; CI installs it.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from run_layouts import CASES
+from safetensors.torch import load_file
+
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "accelerate_configs"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+
+
+def on_cpus(name: str, folder: Path) -> Path:
+    """A configuration of `accelerate_configs/`, for two processes on CPUs in place of a node of GPUs."""
+    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
+    config |= {"use_cpu": True, "mixed_precision": "no", "num_machines": 1, "machine_rank": 0}
+    config["num_processes"] = min(config["num_processes"], 2)
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def run(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT, timeout=900)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stdout
+
+
+def launch(config: Path, *arguments: str) -> list[str]:
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    return [*launcher, *arguments]
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("layouts")
+    run([sys.executable, str(ROOT / "tests" / "run_layouts.py"), str(folder / "one"), "8", "1"], folder)
+    return folder / "one"
+
+
+LAYOUTS = {
+    "accumulation": (None, 1, 8),
+    "ddp": ("cpu_2proc", 4, 1),
+    "fsdp2": ("fsdp2", 4, 1),
+    "zero2": ("zero2", 4, 1),
+    "zero3": ("cpu_zero3", 4, 1),
+}
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(x, marks=needs_deepspeed if x.startswith("zero") else ()) for x in LAYOUTS]
+)
+def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layout):
+    name, per_device, accumulation = LAYOUTS[layout]
+    script = [str(ROOT / "tests" / "run_layouts.py"), str(tmp_path), str(per_device), str(accumulation)]
+    run([sys.executable, *script] if name is None else launch(on_cpus(name, tmp_path), *script), tmp_path)
+    for case in CASES:
+        reference, found = (load_file(p / case / "model.safetensors") for p in (one_process, tmp_path))
+        start = sum(p.double().abs().sum().item() for p in reference.values())
+        assert start > 0 and set(reference) <= set(found)  # DeepSpeed adds the tied head
+        for key, value in reference.items():
+            torch.testing.assert_close(found[key].float(), value.float(), rtol=0, atol=1e-6, msg=f"{case}: {key}")
+        logs = [json.loads((p / case / "rank0.json").read_text())["log"] for p in (one_process, tmp_path)]
+        for left, right in zip(*logs, strict=True):
+            for metric in ("reward", "reward_std", "completions/mean_length", "loss", "grad_norm"):
+                assert right[metric] == pytest.approx(left[metric], rel=1e-4, abs=2e-6), (case, metric)
+        if name is not None and case == "opo":  # one process had nothing to train on in some step, the other had
+            idle = [json.loads((tmp_path / case / f"rank{r}.json").read_text())["idle"] for r in range(2)]
+            assert any(a != b for a, b in zip(*idle, strict=True))
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_the_reference_moves(one_process, case):
+    from trl_credit.demo import demo_model_path
+
+    before, after = (
+        load_file(Path(demo_model_path()) / "model.safetensors"),
+        load_file(one_process / case / "model.safetensors"),
+    )
+    moved = max((before[name].float() - after[name].float()).abs().max().item() for name in after)
+    assert moved > 1e-3  # a thousand times what the layouts may differ by
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(p.stem, marks=needs_deepspeed if "zero" in p.stem else ()) for p in sorted(CONFIGS.glob("*.yaml"))],
+)
+def test_the_script_starts_with_every_configuration(tmp_path, name):
+    """As far as CPUs go: the same file with processes on CPUs, without mixed precision, on one machine."""
+    arguments = "--max_steps 1 --per_device_train_batch_size 8 --num_generations 4 --use_cpu True --bf16 False"
+    script = [str(ROOT / "examples" / "train.py"), *arguments.split(), "--output_dir", str(tmp_path / "run")]
+    out = run(launch(on_cpus(name, tmp_path), *script), tmp_path)
+    assert (tmp_path / "run" / "model.safetensors").exists() and "reward curve" in out
+
+
+def test_the_names_are_those_of_the_field():
+    names = {"single_gpu", "multi_gpu", "zero2", "zero3", "fsdp2", "multi_node_zero3", "cpu_2proc", "cpu_zero3"}
+    assert {p.stem for p in CONFIGS.glob("*.yaml")} == names
