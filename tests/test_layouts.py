@@ -16,6 +16,8 @@ import yaml
 from run_layouts import CASES
 from safetensors.torch import load_file
 
+from trl_credit.demo import demo_model_path
+
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "accelerate_configs"
@@ -84,12 +86,8 @@ def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layou
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_reference_moves(one_process, case):
-    from trl_credit.demo import demo_model_path
-
-    before, after = (
-        load_file(Path(demo_model_path()) / "model.safetensors"),
-        load_file(one_process / case / "model.safetensors"),
-    )
+    before = load_file(Path(demo_model_path()) / "model.safetensors")
+    after = load_file(one_process / case / "model.safetensors")
     moved = max((before[name].float() - after[name].float()).abs().max().item() for name in after)
     assert moved > 1e-3  # a thousand times what the layouts may differ by
 
