@@ -37,8 +37,11 @@ def local(x: torch.Tensor) -> torch.Tensor:
     return x.to_local() if isinstance(x, DTensor) else x
 
 
-def known_or(x: torch.Tensor | None, default: torch.Tensor) -> torch.Tensor:
-    return default if x is None else torch.where(x.isnan(), default, x)
+def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
+    """`x`, with `default` where it is NaN; either may be missing."""
+    if x is None or default is None:
+        return default if x is None else x
+    return torch.where(x.isnan(), default, x)
 
 
 def segment_ratio(

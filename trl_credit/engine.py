@@ -73,6 +73,7 @@ class RolloutEngine(GRPOTrainer):
 
     _planned: Any = None  # what a tree puts in the place of TRL's generation
     _phases: dict[str, float]
+    _engine_logps: list[list[float]] | None = None  # of the batch that TRL is making
 
     def continue_prefixes(
         self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
@@ -186,8 +187,15 @@ class RolloutEngine(GRPOTrainer):
         if self._planned is not None:
             rows = self._planned.rows
             logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
-            return [list(row.completion_ids) for row in rows], logps
-        return super()._generate_single_turn(*args, **kwargs)
+            ids = [list(row.completion_ids) for row in rows]
+        else:
+            ids, logps = super()._generate_single_turn(*args, **kwargs)
+        # TRL's next forward pass is that for π_old, but where it makes none
+        aligned = self.args.gradient_accumulation_steps % (self.args.steps_per_generation * self.num_iterations) == 0
+        makes_one = not aligned or self.vllm_importance_sampling_correction
+        if self.args.behavior_logps == "sampler" and makes_one:
+            self._engine_logps = logps
+        return ids, logps
 
     def score_responses(self, examples: list[dict[str, Any]], completion_ids: list[list[int]]) -> torch.Tensor:
         """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set.

@@ -199,6 +199,8 @@ class CreditTrainer(RolloutEngine):
         return loss
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if (known := self._take_engine_logps(args)) is not None:
+            return known, None, None
         with contextlib.ExitStack() as stack:
             if self.args.rollouts == "tree" and self.args.tree_rows == "packed" and self.model.training:
                 if self._planned is not None:  # TRL's own passes over the rows before they are in a batch
@@ -210,6 +212,21 @@ class CreditTrainer(RolloutEngine):
             if self._live.hook_calls == 1:
                 self._write_credit(self._live, logp_t=output[0], entropy_t=output[1])
         return output
+
+    def _take_engine_logps(self, args: tuple) -> torch.Tensor | None:
+        """The engine's log-probabilities in the place of TRL's pass for π_old, shape (B, T), if they are to be taken
+        and all of them are known on all processes."""
+        logps, self._engine_logps = self._engine_logps, None
+        if logps is None:
+            return None
+        width = args[2]
+        padded = torch.zeros(len(logps), width, device=self.accelerator.device)
+        for row, values in zip(padded, logps, strict=True):
+            row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
+        if self.largest(int(padded.isnan().any())):
+            logger.warning("the engine did not give all log-probabilities: π_old is computed for this batch")
+            return None
+        return padded
 
     def _write_credit(self, live: _LivePass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
         inputs, mask_t = live.inputs, live.mask_t
@@ -348,6 +365,13 @@ class CreditTrainer(RolloutEngine):
         self._gathered_rewards = None
         with self.timed("generate"):
             output = super()._generate_and_score_completions(inputs)
+        self._engine_logps = None
+        if self.args.behavior_logps == "sampler":
+            sampled = known_or(output.get("sampling_per_token_logps"), output.get("old_per_token_logps"))
+            if sampled is not None:
+                output["old_per_token_logps"] = sampled
+            if "importance_sampling_ratio" in output:  # π_old is what sampled: nothing to correct
+                output["importance_sampling_ratio"] = torch.ones_like(output["importance_sampling_ratio"])
         if self._gathered_rewards is None:
             raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
         rewards_per_func, self._gathered_rewards = self._gathered_rewards, None

@@ -1,0 +1,127 @@
+"""The rest of the stack: LoRA, gradient checkpointing, bfloat16, torch.compile and mixtures of experts."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+import trl_credit
+
+
+NAMES = sorted(trl_credit.ALGORITHMS)
+
+
+def history(trainer):
+    return [row for row in trainer.state.log_history if "reward" in row or "loss" in row]
+
+
+def finite(trainer):
+    return all(math.isfinite(v) for row in history(trainer) for v in row.values() if isinstance(v, float))
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_lora_trains_the_adapter_alone(make_trainer, algo):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    settings = {"beta": 0.1, "use_bias_correction_kl": False, "max_steps": 2}
+    trainer = make_trainer(algo, trainer_kwargs={"peft_config": lora}, temperature=1.3, **settings)
+    assert trainer.ref_model is None  # the reference is the model without its adapter
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
+    assert moved and all("lora" in name for name in moved)
+    assert finite(trainer)
+    if trainer.args.policy_loss == "clip":  # the adapter does not begin at 0, so it differs from the reference
+        assert any(row.get("kl", 0.0) > 0.0 for row in history(trainer))
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_gradient_checkpointing_changes_nothing(make_trainer, tmp_path, algo):
+    models = []
+    for on in (False, True):
+        trainer = make_trainer(
+            algo, gradient_checkpointing=on, max_steps=1, output_dir=str(tmp_path / str(on)), optim="sgd"
+        )
+        trainer.train()
+        models.append({name: p.detach() for name, p in trainer.model.named_parameters()})
+    for name, p in models[0].items():
+        torch.testing.assert_close(models[1][name], p, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_bfloat16_autocast(make_trainer, algo):
+    trainer = make_trainer(algo, bf16=True, max_steps=2, num_iterations=2)
+    trainer.train()
+    assert finite(trainer)
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
+def test_torch_compile(make_trainer, algo):
+    # the eager backend: everything of torch.compile but the code it would generate
+    trainer = make_trainer(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
+    trainer.train()
+    assert finite(trainer) and len([row for row in history(trainer) if "reward" in row]) == 2
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "gspo_token", "spo_chain", "spo_tree"])
+def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, algo):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    torch.manual_seed(0)
+    model = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            num_experts=4,
+            num_experts_per_tok=2,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            max_position_embeddings=128,
+            eos_token_id=1,
+            pad_token_id=0,
+            bos_token_id=None,
+            output_router_logits=True,
+            router_aux_loss_coef=0.5,
+        )
+    )
+    config_class, trainer_class = trl_credit.ALGORITHMS[algo]
+    args = config_class(
+        output_dir=str(tmp_path),
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        max_steps=1,
+        logging_steps=1,
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=8,
+        tree_branching=[2, 2],
+        tree_segment_length=2,
+        beta=0.0,
+    )
+
+    def constant(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    def distinct(completions, **kwargs):
+        return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
+
+    data = Dataset.from_dict({"prompt": [f"{i}+1=" for i in range(8)]})
+    reward = constant if algo == "s_trace" else distinct
+    trainer = trainer_class(model, reward, args, train_dataset=data, processing_class=tokenizer)
+    before = [layer.mlp.gate.weight.detach().clone() for layer in trainer.model.model.layers]
+    trainer.train()
+    row = next(row for row in history(trainer) if "reward" in row)
+    assert math.isfinite(row["aux_loss"]) and row["aux_loss"] > 0
+    moved = [
+        not torch.equal(a, layer.mlp.gate.weight) for a, layer in zip(before, trainer.model.model.layers, strict=True)
+    ]
+    assert all(moved)
+    if algo == "s_trace":  # no advantage anywhere: the loss is that of the router alone
+        assert row["loss"] == pytest.approx(0.5 * row["aux_loss"], rel=1e-4)
