@@ -86,7 +86,6 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, alg
             eos_token_id=1,
             pad_token_id=0,
             bos_token_id=None,
-            output_router_logits=True,
             router_aux_loss_coef=0.5,
         )
     )
