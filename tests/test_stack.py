@@ -2,13 +2,26 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from PIL import Image
+from transformers import (
+    AutoTokenizer,
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import trl_credit
+from trl_credit.demo.warm_start import make_tokenizer
 
 
 NAMES = sorted(trl_credit.ALGORITHMS)
@@ -124,3 +137,84 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, alg
     assert all(moved)
     if algo == "s_trace":  # no advantage anywhere: the loss is that of the router alone
         assert row["loss"] == pytest.approx(0.5 * row["aux_loss"], rel=1e-4)
+
+
+CHAT = (
+    "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}="
+)
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    """Folder of a random Llava of two layers each, and its processor."""
+    tokenizer = make_tokenizer("0123456789+-=;abcdef")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    size = {"height": 16, "width": 16}
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessor(size=size, crop_size=size),
+        tokenizer=tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        image_token="<image>",
+        num_additional_image_tokens=1,
+        chat_template=CHAT,
+    )
+    tiny = {"num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(
+            vision_config=CLIPVisionConfig(hidden_size=16, intermediate_size=32, image_size=16, patch_size=8, **tiny),
+            text_config=Qwen3Config(
+                vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_key_value_heads=1, head_dim=16,
+                max_position_embeddings=128, eos_token_id=1, pad_token_id=0, bos_token_id=None, **tiny,
+            ),
+            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        )
+    )  # fmt: skip
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
+    folder = str(tmp_path_factory.mktemp("vision"))
+    model.save_pretrained(folder)
+    return folder, processor
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"importance": "eligible", "selector": "entropy", "loss_type": "grpo"},
+        {"token_mask": "probability", "loss_type": "dapo", "difficulty": "history"},
+        {"importance": "sequence_token", "baseline": "optimal", "num_iterations": 2},
+    ],
+    ids=str,
+)
+def test_images_reach_the_model(vision, tmp_path, knobs):
+    folder, processor = vision
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    data = [{"prompt": [{"role": "user", "content": f"{i}+1"}], "image": Image.fromarray(pixels[i])} for i in range(8)]
+    args = trl_credit.CreditConfig(
+        output_dir=str(tmp_path),
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        max_steps=2,
+        logging_steps=1,
+        learning_rate=1e-2,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=6,
+        temperature=1.3,
+        **knobs,
+    )
+
+    def distinct(completions, **kwargs):
+        texts = [c[0]["content"] for c in completions]
+        return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in texts]
+
+    trainer = trl_credit.CreditTrainer(
+        folder, distinct, args, train_dataset=Dataset.from_list(data), processing_class=processor
+    )
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    assert finite(trainer)
+    moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
+    assert any("vision_tower" in name for name in moved) and any("language_model" in name for name in moved)

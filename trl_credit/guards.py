@@ -117,8 +117,9 @@ class NonFinite:
         """
         self._now = True
         if at_once or self.in_a_row >= self.patience:
+            before = "" if at_once else f", and {self.in_a_row} updates before this one were left out"
             raise FloatingPointError(
-                f"the {what} is not finite{'' if at_once else f', for the {self.in_a_row + 1}th update in a row'}. "
+                f"the {what} is not finite{before}. "
                 "Nothing of the last checkpoint is lost: resume from it with a lower learning_rate or max_grad_norm, "
                 "a larger beta, or bf16 in the place of fp16."
             )
