@@ -3,8 +3,12 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -104,3 +108,50 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
             if copies == 1 and prefix != "[]":
                 mean = sum(node["value"] for node in siblings) / len(siblings)
                 assert nodes[prefix]["value"] == pytest.approx(mean) or len(nodes) < len(tree["nodes"])
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Port of a real vLLM server with the embedded model."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    flags = f"--host 127.0.0.1 --port {port} --max-model-len 64 --logprobs-mode processed_logprobs --max-logprobs -1"
+    with open(tmp_path / "server.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", demo_model_path(), *flags.split()],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1"},
+        )
+        try:
+            for _ in range(300):
+                time.sleep(1)
+                assert process.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                    break
+                except (urllib.error.URLError, OSError):
+                    pass
+            yield port
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def test_a_real_server_gets_every_prefix_once(server, tmp_path):
+    script = Path(__file__).with_name("run_vllm_server.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), str(server)], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    line = next(line for line in done.stdout.splitlines() if "RESULT " in line)
+    result = json.loads(line.partition("RESULT ")[2])
+    chain, tree = result["spo_chain"], result["spo_tree"]
+    assert chain["syncs"] == tree["syncs"] == 2 and len(chain["calls"]) == 4 and len(tree["calls"]) == 6
+    for (prompts, n, limit), (prefixes, per_prefix, budget) in (chain["calls"][:2], chain["calls"][2:]):
+        assert (prompts, n, limit) == (2, 8, 28) and per_prefix == 9 and prefixes > 2 and budget <= 28
+    assert [call[1:] for call in tree["calls"][:3]] == [[3, 6], [2, 6], [2, 16]]
+    assert tree["calls"][0][0] == 2 and tree["calls"][1][0] <= 6 and tree["calls"][2][0] <= 12
+    for row in chain["log"] + tree["log"]:
+        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1

@@ -1,0 +1,53 @@
+"""Segment credit against a real vLLM server on this machine, whose weights stay as they are; see `test_vllm.py`.
+
+TRL sends weights to a server over NCCL, which wants GPUs, so that this part of its client is left out here.
+"""
+
+import json
+import sys
+
+from trl.generation.vllm_client import VLLMClient
+
+from trl_credit import ALGORITHMS
+from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+
+
+def main(folder: str, port: str) -> None:
+    sent, calls = [], []
+    generate = VLLMClient.generate
+    VLLMClient.init_communicator = lambda self, device=0: None
+    VLLMClient.close_communicator = lambda self: None
+    VLLMClient.update_named_params = lambda self, metadata, parameters: sent.append(len(list(parameters)))
+
+    def counted(self, prompts, *args, **kwargs):
+        calls.append([len(prompts), kwargs["n"], kwargs["max_tokens"]])
+        return generate(self, prompts, *args, **kwargs)
+
+    VLLMClient.generate = counted
+    result = {}
+    for algo in ("spo_chain", "spo_tree"):
+        sent.clear()
+        calls.clear()
+        config_class, trainer_class = ALGORITHMS[algo]
+        settings = {**DEMO_SETTINGS, "tree_branching": [3, 2, 2], "per_device_train_batch_size": 16, "max_steps": 2}
+        args = config_class(
+            output_dir=folder,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            num_iterations=1,
+            use_vllm=True,
+            vllm_mode="server",
+            vllm_server_base_url=f"http://127.0.0.1:{port}",
+            vllm_server_timeout=20.0,
+            **{**settings, "logging_steps": 1},
+        )
+        trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+        trainer.train()
+        log = [row for row in trainer.state.log_history if "reward" in row]
+        result[algo] = {"calls": list(calls), "syncs": len(sent), "log": log}
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
