@@ -35,8 +35,8 @@ _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textbf)\{[^{}]*\}")
 def accuracy_reward(completions: list, answer: list[str], **kwargs) -> list[float]:
     """1 where the response's last `\\boxed{…}` (or what follows its last `####`) equals `answer`, else 0.
 
-    Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, a list of guesses is
-    not its last one, and what is boxed inside `<think>` is no answer.
+    Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, a list of guesses
+    is not its last one, and what is boxed inside `<think>` is no answer.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
