@@ -12,6 +12,11 @@ def loss_mask(batch: dict[str, Any]) -> torch.Tensor:
     return mask_t * batch["tool_mask"] if batch.get("tool_mask") is not None else mask_t
 
 
+def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """The token ids of each row that `mask` keeps, both of shape (B, L)."""
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+
+
 def trimmed(batch: dict[str, Any]) -> dict[str, Any]:
     """A copy of a micro-batch without the columns that only other rows of its generation batch need.
 

@@ -26,7 +26,7 @@ from packaging.version import Version
 from trl.trainer.utils import get_config_model_id
 
 from .assignment import assign_credit, assign_policy_iteration
-from .batches import known_or, local, loss_mask, replace_last, segment_ratio, trimmed
+from .batches import known_or, local, loss_mask, replace_last, segment_ratio, trimmed, unpadded
 from .checkpoints import REPLAY_FILE, STATE_FILE, last_checkpoint, read_state, write_state
 from .config import CreditConfig
 from .credit import advantages as adv
@@ -466,7 +466,15 @@ class CreditTrainer(RolloutEngine):
         output, rewards = self._timed_generation(inputs)
         self._log_groups(output, rewards, self.num_generations)
         self._fill_old_logps(output)
-        credit = chain_credit(self, inputs, output, rewards)
+        credit = chain_credit(
+            self,
+            inputs,
+            prompt_ids=unpadded(output["prompt_ids"], output["prompt_mask"]),
+            completion_ids=unpadded(output["completion_ids"], output["completion_mask"]),
+            old_logp_t=output["old_per_token_logps"],
+            rewards=rewards,
+            mask_t=output["completion_mask"],
+        )
         advantages = credit.advantages
         if self.difficulty is not None:
             p_hat, accuracy = self._accuracies(rewards, self.num_generations)

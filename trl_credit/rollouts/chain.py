@@ -123,7 +123,16 @@ class ChainCredit(NamedTuple):
     unsplit: torch.Tensor
 
 
-def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tensor) -> ChainCredit:
+def chain_credit(
+    trainer,
+    inputs: list[dict],
+    *,
+    prompt_ids: list[list[int]],
+    completion_ids: list[list[int]],
+    old_logp_t: torch.Tensor,
+    rewards: torch.Tensor,
+    mask_t: torch.Tensor,
+) -> ChainCredit:
     """Values every boundary of a generation batch by one call of the engine, and turns values into advantages.
 
     Args:
@@ -131,17 +140,15 @@ def chain_credit(trainer, inputs: list[dict], output: dict, rewards: torch.Tenso
             Continues prefixes, scores responses, records metrics.
         inputs (`list[dict]`):
             Rows of the data set, B of them.
-        output (`dict`):
-            The batch, with `old_per_token_logps`.
+        prompt_ids, completion_ids (`list[list[int]]`):
+            Of these rows, without padding.
+        old_logp_t, mask_t (`torch.Tensor`):
+            Shape (B, T).
         rewards (`torch.Tensor`):
             Total rewards (N,) of all processes' rows.
     """
     config = trainer.args
-    mask_t = output["completion_mask"]
-    old_logp_t = output["old_per_token_logps"].float()
-    completion_ids = [ids[:n].tolist() for ids, n in zip(output["completion_ids"], mask_t.sum(-1), strict=True)]
-    prompts = zip(output["prompt_ids"], output["prompt_mask"], strict=True)
-    prompt_ids = [ids[mask.bool()].tolist() for ids, mask in prompts]
+    old_logp_t = old_logp_t.float()
     first_row = trainer.accelerator.process_index * len(inputs)
     own = slice(first_row, first_row + len(inputs))
     boundaries, unsplit = find_boundaries(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 
@@ -176,13 +176,9 @@ class ReplayBuffer:
             version, internal, gauss = state["random"]
             self._random.setstate((version, tuple(internal), gauss))
             self.iteration, self.expired = int(state["iteration"]), int(state["expired"])
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise ValueError(
                 f"cannot restore the replay buffer from {path} ({error}): resume from another checkpoint."
-            ) from error
-        except Exception as error:  # safetensors' own error type derives from Exception alone
-            raise ValueError(
-                f"{path} is damaged or no replay buffer ({error}): resume from another checkpoint."
             ) from error
         self._rows.clear()
         for row in rows:
