@@ -959,11 +959,12 @@ def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correcti
         assert (recomputed[0]["importance_sampling_ratio"] != 1).any()
 
 
-def test_what_the_engine_does_not_know_is_computed(make_trainer):
+@pytest.mark.parametrize("correction", [False, True])
+def test_what_the_engine_does_not_know_is_computed(make_trainer, correction):
     trainer = make_trainer("s_trace", beta=0.0)
     trainer.args.behavior_logps = "sampler"
     trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
-    trainer.vllm_importance_sampling_correction = True
+    trainer.vllm_importance_sampling_correction = correction
     calls = passes(trainer)
     output = generation_batch(trainer)
     assert len(calls) == 1

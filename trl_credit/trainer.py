@@ -367,9 +367,11 @@ class CreditTrainer(RolloutEngine):
             output = super()._generate_and_score_completions(inputs)
         self._engine_logps = None
         if self.args.behavior_logps == "sampler":
-            sampled = known_or(output.get("sampling_per_token_logps"), output.get("old_per_token_logps"))
+            sampled = output.get("sampling_per_token_logps")
             if sampled is not None:
-                output["old_per_token_logps"] = sampled
+                if self.largest(int(sampled.isnan().any())):
+                    self._fill_old_logps(output)  # for what the engine did not know
+                output["old_per_token_logps"] = known_or(sampled, output.get("old_per_token_logps"))
             if "importance_sampling_ratio" in output:  # π_old is what sampled: nothing to correct
                 output["importance_sampling_ratio"] = torch.ones_like(output["importance_sampling_ratio"])
         if self._gathered_rewards is None:
