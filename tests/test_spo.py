@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import trl_credit
+import trl_credit.engine
 from trl_credit.credit.selection import probability_mask
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.rollouts import forest
@@ -96,6 +97,20 @@ def test_rollout_batches_bound_a_call(make_trainer):
     trainer.train()
     assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
     assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_a_progress_bar_of_rollouts(make_trainer, monkeypatch, capsys, settings):
+    monkeypatch.setattr(trl_credit.engine, "PROGRESS_DELAY", 0.0)
+    trainer = make_trainer(**settings, disable_tqdm=False, max_steps=1)
+    trainer.train()
+    shown = capsys.readouterr().err
+    label = "rollouts" if settings is CHAIN else "tree level 2 of 2"
+    assert f"{label}:" in shown and "token/s" in shown
+    assert not trainer.model._forward_pre_hooks
+    trainer = make_trainer(**settings, disable_tqdm=True, max_steps=1)
+    trainer.train()
+    assert label not in capsys.readouterr().err
 
 
 def test_a_tree_takes_one_engine_call_per_level(make_trainer):

@@ -150,7 +150,11 @@ class RolloutEngine(GRPOTrainer):
         """A bar that advances with every token position: all that can be seen of one call of `generate`."""
         with bar(total=limit, unit="token") as shown:
             model = self.accelerator.unwrap_model(self.model)
-            handle = model.register_forward_pre_hook(lambda *_: shown.update())
+
+            def advance(*_: Any) -> None:  # whatever a hook returns would take the place of the model's arguments
+                shown.update()
+
+            handle = model.register_forward_pre_hook(advance)
             try:
                 yield
             finally:
