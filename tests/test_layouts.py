@@ -84,6 +84,16 @@ def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layou
             assert any(a != b for a, b in zip(*idle, strict=True))
 
 
+@pytest.mark.parametrize("name", ["cpu_2proc", "fsdp2", pytest.param("cpu_zero3", marks=needs_deepspeed)])
+def test_a_loss_that_is_not_finite_on_one_process_is_left_out_on_all(tmp_path, name):
+    run(launch(on_cpus(name, tmp_path), str(ROOT / "tests" / "run_nonfinite.py"), str(tmp_path)), tmp_path)
+    for rank in range(2):
+        log = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert [row["credit/skipped_updates"] for row in log] == [0.0, 1.0, 0.0, 0.0]
+        assert all(row["grad_norm"] > 0 for row in log[2:])  # and goes on
+    assert all(p.isfinite().all() for p in load_file(tmp_path / "model.safetensors").values())
+
+
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_reference_moves(one_process, case):
     before = load_file(Path(demo_model_path()) / "model.safetensors")
