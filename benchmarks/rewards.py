@@ -14,8 +14,8 @@ from pathlib import Path
 
 from trl.rewards import accuracy_reward as trl_reward
 
-from trl_credit.judging import JudgePool, default_pool
 from trl_credit.rewards import accuracy_reward
+from trl_credit.rewards.judging import JudgePool, default_pool
 
 
 ROWS = 1000

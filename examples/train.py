@@ -21,7 +21,6 @@ from transformers.utils import logging
 from trl import get_peft_config, get_quantization_config
 
 from trl_credit import ALGORITHMS, CreditTrainer
-from trl_credit.checkpoints import checkpoint_step, is_complete, last_checkpoint
 from trl_credit.cli import DEMO, parse_arguments
 from trl_credit.data import hub_source, load_from_arguments, warn_of_unknown_tokens
 from trl_credit.demo import demo_dataset, demo_model_path
@@ -29,6 +28,7 @@ from trl_credit.evaluation import EvaluationCallback, forget_after
 from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_card
 from trl_credit.report import ConsoleCallback, plot_rewards
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 
 
 class Run(NamedTuple):

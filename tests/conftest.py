@@ -22,6 +22,7 @@ from trl_credit.demo.warm_start import make_tokenizer
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +96,7 @@ def toy_loss(monkeypatch):
 
     def run(trainer, inputs, *, logps, entropies):
         monkeypatch.setattr(
-            trl_credit.engine.GRPOTrainer,
+            trl_credit.trainer.engine.GRPOTrainer,
             "_get_per_token_logps_and_entropies",
             lambda self, *args, **kwargs: (logps, entropies, None),
         )

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import WORKERS
 
-from trl_credit.checkpoints import STATE_VERSION, is_complete, last_checkpoint, read_state, write_state
+from trl_credit.trainer.checkpoints import STATE_VERSION, is_complete, last_checkpoint, read_state, write_state
 
 
 WANTED = {"difficulty": "difficulty='history'"}
@@ -76,7 +76,7 @@ def test_the_checkpoint_of_another_algorithm_is_refused(make_trainer, tmp_path):
 
 def test_twenty_kills_lose_no_checkpoint(tmp_path):
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_kills.py")), str(tmp_path / "run"), "20"],
+        [sys.executable, str(WORKERS / "run_kills.py"), str(tmp_path / "run"), "20"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -9,7 +9,7 @@ import trl
 from conftest import toy_inputs
 
 import trl_credit
-from trl_credit import trainer as seam
+from trl_credit.trainer import credit_trainer as seam
 
 
 def toy(seed=0, batch=4, length=7, dtype=torch.float64):

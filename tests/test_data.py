@@ -10,10 +10,10 @@ from conftest import SHARED
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer
 
-from trl_credit import data as data_module
-from trl_credit import data_sets, reasoning_gym_tasks
 from trl_credit.data import DataArguments, load_from_arguments, load_prompts, prompt_tokens
-from trl_credit.data_cleaning import (
+from trl_credit.data import loading as data_module
+from trl_credit.data import sets as data_sets
+from trl_credit.data.cleaning import (
     clean,
     find_overlap,
     is_damaged,
@@ -22,10 +22,11 @@ from trl_credit.data_cleaning import (
     strip_dapo_wrapper,
     without_spaces,
 )
-from trl_credit.data_sets import PROMPT_STYLES, SETS, PromptStyle, to_prompt
+from trl_credit.data.sets import PROMPT_STYLES, SETS, PromptStyle, to_prompt
 from trl_credit.demo import demo_model_path
-from trl_credit.reasoning_gym_tasks import reasoning_gym_reward
 from trl_credit.rewards import check_answers
+from trl_credit.rewards import reasoning_gym as reasoning_gym_tasks
+from trl_credit.rewards.reasoning_gym import reasoning_gym_reward
 
 
 DATA = SHARED / "data"

@@ -8,14 +8,15 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import WORKERS
 from transformers import TrainerCallback
 
-from trl_credit.checkpoints import last_checkpoint
-from trl_credit.guards import NonFinite, guard_rewards
+from trl_credit.rewards.guard import guard_rewards
+from trl_credit.trainer.checkpoints import last_checkpoint
+from trl_credit.trainer.nonfinite import NonFinite
 
 
 GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
@@ -128,7 +129,7 @@ def start(script: str, *arguments: str, ranks: int, port: int) -> list[subproces
     }
     return [
         subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), *arguments],
+            [sys.executable, str(WORKERS / script), *arguments],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -160,7 +161,7 @@ def unused_port() -> int:
 
 def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("run_faults.py")), "full", str(tmp_path)],
+        [sys.executable, str(WORKERS / "run_faults.py"), "full", str(tmp_path)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

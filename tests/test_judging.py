@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from trl_credit.judging import JudgePool, default_pool, extract_answer
-from trl_credit.judging.pool import Counts
 from trl_credit.rewards import accuracy_reward
+from trl_credit.rewards.judging import JudgePool, default_pool, extract_answer
+from trl_credit.rewards.judging.pool import Counts
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_forked_child_has_workers_of_its_own():
     default_pool().equal([("\\frac{6}{3}", "2")])
     code = (
         "import os\n"
-        "from trl_credit.judging import default_pool\n"
+        "from trl_credit.rewards.judging import default_pool\n"
         "assert default_pool().equal([('\\\\frac{6}{3}', '2')])[0] == [True]\n"
         "child = os.fork()\n"
         "verdict = default_pool().equal([('\\\\frac{9}{3}', '3')] if child else [('\\\\frac{9}{3}', '4')])[0]\n"
@@ -112,7 +112,7 @@ def test_a_forked_child_has_workers_of_its_own():
 def test_workers_end_with_their_parent_even_if_it_is_killed():
     code = (
         "import sys, time\n"
-        "from trl_credit.judging import JudgePool\n"
+        "from trl_credit.rewards.judging import JudgePool\n"
         "pool = JudgePool(1); pool.equal([('1+1', '2')])\n"
         "worker = pool._idle.get(); print(worker._process.pid, flush=True)\n"
         "pool._idle.put(worker); pool.equal([('9^{9^{9^{9}}}', '2')], timeout=2.0 if len(sys.argv) < 2 else 100.0)\n"

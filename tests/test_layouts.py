@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from conftest import WORKERS
 from run_layouts import CASES
 from safetensors.torch import load_file
 
@@ -50,7 +51,7 @@ def launch(config: Path, *arguments: str) -> list[str]:
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("layouts")
-    run([sys.executable, str(ROOT / "tests" / "run_layouts.py"), str(folder / "one"), "8", "1"], folder)
+    run([sys.executable, str(WORKERS / "run_layouts.py"), str(folder / "one"), "8", "1"], folder)
     return folder / "one"
 
 
@@ -68,7 +69,7 @@ LAYOUTS = {
 )
 def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layout):
     name, per_device, accumulation = LAYOUTS[layout]
-    script = [str(ROOT / "tests" / "run_layouts.py"), str(tmp_path), str(per_device), str(accumulation)]
+    script = [str(WORKERS / "run_layouts.py"), str(tmp_path), str(per_device), str(accumulation)]
     run([sys.executable, *script] if name is None else launch(on_cpus(name, tmp_path), *script), tmp_path)
     for case in CASES:
         reference, found = (load_file(p / case / "model.safetensors") for p in (one_process, tmp_path))
@@ -87,7 +88,7 @@ def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layou
 
 @pytest.mark.parametrize("name", ["cpu_2proc", "fsdp2", pytest.param("cpu_zero3", marks=needs_deepspeed)])
 def test_a_loss_that_is_not_finite_on_one_process_is_left_out_on_all(tmp_path, name):
-    run(launch(on_cpus(name, tmp_path), str(ROOT / "tests" / "run_nonfinite.py"), str(tmp_path)), tmp_path)
+    run(launch(on_cpus(name, tmp_path), str(WORKERS / "run_nonfinite.py"), str(tmp_path)), tmp_path)
     for rank in range(2):
         log = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert [row["credit/skipped_updates"] for row in log] == [0.0, 1.0, 0.0, 0.0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import WORKERS
 from safetensors.torch import load_file
 from test_layouts import ENVIRONMENT, launch, needs_deepspeed, on_cpus, run
 
@@ -37,7 +38,7 @@ def metrics_of(checkpoint: Path) -> list[dict]:
 
 @pytest.mark.parametrize("layout", ["one", "ddp", pytest.param("zero3", marks=needs_deepspeed)])
 def test_killed_and_resumed_is_uninterrupted(tmp_path, layout):
-    script = str(Path(__file__).with_name("run_resume.py"))
+    script = str(WORKERS / "run_resume.py")
     name = {"one": None, "ddp": "cpu_2proc", "zero3": "cpu_zero3"}[layout]
     command = [sys.executable] if name is None else launch(on_cpus(name, tmp_path))
     killed = subprocess.run(

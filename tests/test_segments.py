@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_credit.batches import segment_ratio
 from trl_credit.credit import advantages as adv
 from trl_credit.credit import segments as seg
 from trl_credit.credit.selection import probability_mask
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.rollouts.chain import leave_one_out_mean, plan_requests
+from trl_credit.trainer.batches import segment_ratio
 
 
 P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]

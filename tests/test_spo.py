@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 import trl_credit
-import trl_credit.engine
+import trl_credit.trainer.engine
 from trl_credit.credit.selection import probability_mask
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.rollouts import forest
@@ -101,7 +101,7 @@ def test_rollout_batches_bound_a_call(make_trainer):
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
 def test_a_progress_bar_of_rollouts(make_trainer, monkeypatch, capsys, settings):
-    monkeypatch.setattr(trl_credit.engine, "PROGRESS_DELAY", 0.0)
+    monkeypatch.setattr(trl_credit.trainer.engine, "PROGRESS_DELAY", 0.0)
     trainer = make_trainer(**settings, disable_tqdm=False, max_steps=1)
     trainer.train()
     shown = capsys.readouterr().err

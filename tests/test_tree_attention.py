@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
-from trl_credit.tree_attention import check_tree_attention, tree_attention, visible_mask
+from trl_credit.rollouts.attention import check_tree_attention, tree_attention, visible_mask
 
 
 def test_mask_of_a_small_tree():

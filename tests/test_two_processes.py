@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import WORKERS
 
 
 def launch(script: str, folder) -> list[str]:
@@ -17,7 +17,7 @@ def launch(script: str, folder) -> list[str]:
             "torch.distributed.run",
             "--standalone",
             "--nproc_per_node=2",
-            str(Path(__file__).with_name(script)),
+            str(WORKERS / script),
             str(folder),
         ],
         capture_output=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import WORKERS
 from safetensors.torch import load_file
 
 from trl_credit.demo import demo_model_path
@@ -25,7 +26,7 @@ SIZES = "--max_steps 3 --logging_steps 1 --per_device_train_batch_size 32 --beta
 
 def test_the_script_trains_with_a_colocated_engine(tmp_path):
     # a process of its own: the engine takes its settings from the environment and keeps threads and memory
-    script = Path(__file__).with_name("run_vllm.py")
+    script = WORKERS / "run_vllm.py"
     done = subprocess.run(
         [sys.executable, str(script), *FLAGS.split(), *SIZES.split(), "--output_dir", str(tmp_path)],
         capture_output=True,
@@ -48,7 +49,7 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
 
 
 def run_segments(algo: str, engine: str, folder) -> dict:
-    script = Path(__file__).with_name("run_vllm_segments.py")
+    script = WORKERS / "run_vllm_segments.py"
     done = subprocess.run(
         [sys.executable, str(script), algo, engine, str(folder)],
         capture_output=True,
@@ -140,7 +141,7 @@ def server(tmp_path):
 
 
 def test_a_real_server_gets_every_prefix_once(server, tmp_path):
-    script = Path(__file__).with_name("run_vllm_server.py")
+    script = WORKERS / "run_vllm_server.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path), str(server)], capture_output=True, text=True, timeout=600
     )

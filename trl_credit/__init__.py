@@ -1,5 +1,6 @@
 """Fine-grained credit assignment for TRL's GRPOTrainer."""
 
+from ._moved import find_moved_modules
 from .algorithms import (
     ALGORITHMS,
     DAPOConfig,
@@ -34,6 +35,7 @@ from .trainer import CreditTrainer
 
 
 __version__ = "0.1.0"
+find_moved_modules()
 
 __all__ = [
     "ALGORITHMS",

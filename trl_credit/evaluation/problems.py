@@ -12,7 +12,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..data import load_prompts
-from ..data_sets import SETS, resolve_style
+from ..data.sets import SETS, resolve_style
 from ..demo import demo_dataset, demo_reward
 from ..rewards import accuracy_reward, extract_answer, knights_and_knaves_reward
 from .scores import level_name

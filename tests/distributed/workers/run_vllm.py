@@ -17,6 +17,6 @@ def keep_weights(layer: torch.nn.Module, *args, **kwargs) -> None:
 if __name__ == "__main__":
     for module in (utils, linear):
         module.dispatch_cpu_unquantized_gemm = keep_weights
-    script = Path(__file__).resolve().parents[1] / "examples" / "train.py"
+    script = Path(__file__).resolve().parents[3] / "examples" / "train.py"
     sys.argv[0] = str(script)
     runpy.run_path(str(script), run_name="__main__")

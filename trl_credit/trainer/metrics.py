@@ -4,10 +4,10 @@ import hashlib
 
 import torch
 
-from .assignment import Credit
-from .config import CreditConfig
-from .credit.advantages import trace_statistics
-from .credit.weights import sequence_log_weight, traced_sum
+from ..assignment import Credit
+from ..config import CreditConfig
+from ..credit.advantages import trace_statistics
+from ..credit.weights import sequence_log_weight, traced_sum
 
 
 def loss_statistics(

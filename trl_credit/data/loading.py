@@ -11,9 +11,9 @@ import yaml
 from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetGenerationError
 
-from .data_cleaning import CleaningReport, clean, find_overlap
-from .data_sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style, to_prompt
-from .reasoning_gym_tasks import reasoning_gym_rows
+from ..rewards.reasoning_gym import reasoning_gym_rows
+from .cleaning import CleaningReport, clean, find_overlap
+from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style, to_prompt
 
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from tqdm import tqdm
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
-from trl_credit.checkpoints import is_complete, last_checkpoint
 from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.rollouts import ReplayBuffer
+from trl_credit.trainer.checkpoints import is_complete, last_checkpoint
 
 
 def newest(folder: str) -> Path:

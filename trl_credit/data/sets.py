@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .data_cleaning import DAPO_WRAPPER, strip_dapo_wrapper
-from .rewards import extract_answer
+from ..rewards import extract_answer
+from .cleaning import DAPO_WRAPPER, strip_dapo_wrapper
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .demo import demo_reward
+from ..demo import demo_reward
+from ..names import resolve_function
 from .judging import ANSWER_TIMEOUT, LONGEST_ANSWER, default_pool, extract_answer, read_gold
 from .judging.extract import after_thinking, answer_tag
-from .names import resolve_function
-from .reasoning_gym_tasks import reasoning_gym_reward
+from .reasoning_gym import reasoning_gym_reward
 
 
 __all__ = [

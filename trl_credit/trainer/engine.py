@@ -19,8 +19,8 @@ from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 from trl.trainer.utils import pad
 
-from .rollouts.replay import Row
-from .rollouts.tree import Continuation
+from ..rollouts.replay import Row
+from ..rollouts.tree import Continuation
 
 
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears

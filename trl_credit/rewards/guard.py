@@ -96,41 +96,6 @@ def _checked(rewards: Sequence[float | None], name: str, kwargs: dict[str, Any])
     return rewards
 
 
-class NonFinite:
-    """Counts updates that were left out because loss or gradient was not finite, and stops after too many in a row.
-
-    Args:
-        patience (`int`):
-            Updates in a row that may be left out.
-    """
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-        self.in_a_row = 0
-        self._now = False
-
-    def found(self, what: str, *, at_once: bool = False) -> None:
-        """Notes one in the update that runs.
-
-        Raises:
-            FloatingPointError: it is one too many, or `at_once`.
-        """
-        self._now = True
-        if at_once or self.in_a_row >= self.patience:
-            before = "" if at_once else f", and {self.in_a_row} updates before this one were left out"
-            raise FloatingPointError(
-                f"the {what} is not finite{before}. "
-                "Nothing of the last checkpoint is lost: resume from it with a lower learning_rate or max_grad_norm, "
-                "a larger beta, or bf16 in the place of fp16."
-            )
-
-    def close_update(self) -> bool:
-        """Ends an update; returns whether it was left out, or part of it."""
-        skipped, self._now = self._now, False
-        self.in_a_row = self.in_a_row + 1 if skipped else 0
-        return skipped
-
-
 class _Late(TimeoutError):
     pass
 

@@ -25,19 +25,20 @@ from accelerate.logging import get_logger
 from packaging.version import Version
 from trl.trainer.utils import get_config_model_id
 
-from .assignment import assign_credit, assign_policy_iteration
+from ..assignment import assign_credit, assign_policy_iteration
+from ..config import CreditConfig
+from ..credit import advantages as adv
+from ..credit import difficulty as hardness
+from ..credit.selection import probability_mask
+from ..rewards.guard import guard_rewards, guard_rollout
+from ..rollouts.attention import check_tree_attention, tree_attention
+from ..rollouts.chain import chain_credit
+from ..rollouts.forest import Forest
 from .batches import known_or, local, loss_mask, replace_last, segment_ratio, trimmed, unpadded
 from .checkpoints import REPLAY_FILE, STATE_FILE, last_checkpoint, read_state, write_state
-from .config import CreditConfig
-from .credit import advantages as adv
-from .credit import difficulty as hardness
-from .credit.selection import probability_mask
-from .diagnostics import extra_kl, group_statistics, loss_statistics, response_hashes
 from .engine import RolloutEngine
-from .guards import NonFinite, guard_rewards, guard_rollout
-from .rollouts.chain import chain_credit
-from .rollouts.forest import Forest
-from .tree_attention import check_tree_attention, tree_attention
+from .metrics import extra_kl, group_statistics, loss_statistics, response_hashes
+from .nonfinite import NonFinite
 
 
 logger = get_logger(__name__)

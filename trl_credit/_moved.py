@@ -1,0 +1,37 @@
+"""Old import paths: modules that have moved are found under their former names too."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+MOVED = {
+    "trl_credit.batches": "trl_credit.trainer.batches",
+    "trl_credit.checkpoints": "trl_credit.trainer.checkpoints",
+    "trl_credit.data_cleaning": "trl_credit.data.cleaning",
+    "trl_credit.data_sets": "trl_credit.data.sets",
+    "trl_credit.diagnostics": "trl_credit.trainer.metrics",
+    "trl_credit.engine": "trl_credit.trainer.engine",
+    "trl_credit.guards": "trl_credit.rewards.guard",
+    "trl_credit.judging": "trl_credit.rewards.judging",
+    "trl_credit.reasoning_gym_tasks": "trl_credit.rewards.reasoning_gym",
+    "trl_credit.tree_attention": "trl_credit.rollouts.attention",
+}
+
+
+class _MovedFinder(MetaPathFinder, Loader):
+    """Finds a module under its former name. The module itself is put in its place, so that there is only one of it."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
+
+
+def find_moved_modules() -> None:
+    """From now on. Called once, by the package."""
+    sys.meta_path.append(_MovedFinder())

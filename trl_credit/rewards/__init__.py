@@ -1,0 +1,28 @@
+"""Reward functions by name, the guard around them, and the judging of answers."""
+
+from .functions import (
+    REWARDS,
+    accuracy_reward,
+    check_answers,
+    default_reward,
+    format_reward,
+    knights_and_knaves_reward,
+    resolve_reward,
+    soft_overlong_punishment,
+)
+from .judging import extract_answer
+from .reasoning_gym import reasoning_gym_reward
+
+
+__all__ = [
+    "REWARDS",
+    "accuracy_reward",
+    "check_answers",
+    "default_reward",
+    "extract_answer",
+    "format_reward",
+    "knights_and_knaves_reward",
+    "reasoning_gym_reward",
+    "resolve_reward",
+    "soft_overlong_punishment",
+]
