@@ -1,11 +1,14 @@
 """The composable knobs of credit assignment, on top of TRL's `GRPOConfig`."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from trl import GRPOConfig
 
+from .credit.steps import STEP_SPLITTERS
+from .names import is_own_function, name_of, resolve_function
 from .segment_config import SEGMENT_CHOICES, SegmentKnobs, check_segment_knobs
 
 
@@ -21,6 +24,12 @@ CHOICES = {
     "behavior_logps": ("recomputed", "sampler"),
     **SEGMENT_CHOICES,
 }
+# the knobs that take a function of one's own, and the built-in ones that they choose among
+FUNCTION_KNOBS = {
+    "credit": (),
+    **{name: CHOICES[name] for name in ("selector", "token_mask", "baseline", "segmentation")},
+    "step_splitter": tuple(STEP_SPLITTERS),
+}
 
 
 @dataclass
@@ -30,18 +39,27 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     credit. With every knob at its default the trainer is TRL's own GRPO. The knobs of segments are documented in
     [`SegmentKnobs`].
 
+    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` take functions of one's own, as
+    `package.module.function` or `file.py:function`, and in Python as an object, which is kept for this process while
+    the field holds its name (see `docs/your_own_algorithm.md`).
+
     Parameters:
+        credit (`str` or `Callable`, *optional*):
+            A function `f(config, tokens) -> Credit` of one's own, in the place of
+            [`~trl_credit.assignment.assign_credit`], which it may call. The knobs of W and of the loss weight act
+            through that call alone.
         importance (`str`, *optional*, defaults to `"token"`):
             Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"eligible"`
             (P-trace; S-trace with a `selector`), `"lambda_trace"` (GRPO-λ ε-trace). Takes the place of
-            `importance_sampling_level`, which must keep its default.
+            TRL's `importance_sampling_level`; where that is `"sequence"` and this at its default, this is too.
         trace_lambda (`float`, *optional*, defaults to `0.9`):
             λ of the traces, in [0, 1]. A trace decays by `gamma * trace_lambda` per token.
         gamma (`float`, *optional*, defaults to `1.0`):
             Discount γ per token, in [0, 1].
         selector (`str`, *optional*, defaults to `"none"`):
             Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the `selective_rate` of highest entropy
-            in each response) or `"random"` (ablation).
+            in each response), `"random"` (ablation), or a function with the signature of
+            [`~trl_credit.credit.selection.select_high_entropy`].
         selective_rate (`float`, *optional*, defaults to `0.2`):
             ρ of the selector, in [0, 1].
         leave_own_out (`bool`, *optional*, defaults to `True`):
@@ -53,11 +71,13 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         token_mask (`str`, *optional*, defaults to `"none"`):
             `"probability"` (SPO) keeps, in the policy term and in its normaliser, the tokens whose probability under
             the sampling policy was below `probability_threshold`. What becomes of the KL term is `mask_normalizer`. The
-            80/20 entropy mask is TRL's own `top_entropy_quantile`.
+            80/20 entropy mask is TRL's own `top_entropy_quantile`. Or a function with the signature of
+            [`~trl_credit.credit.selection.probability_mask`], of what is known before the loss.
         probability_threshold (`float`, *optional*, defaults to `0.9`):
             ρ of the probability mask, > 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
-            `"group"` (TRL's advantage, with its `scale_rewards`) or `"optimal"` (OPO: length-weighted mean, no std).
+            `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: length-weighted mean, no std), or
+            a function with the signature of [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
             Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
         difficulty (`str`, *optional*, defaults to `"none"`):
@@ -88,6 +108,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             field and the fix.
     """
 
+    credit: str | None = field(
+        default=None,
+        metadata={"help": "Your own credit function: package.module.function or file.py:function. `None`: the knobs."},
+    )
     importance: str = field(
         default="token",
         metadata={"help": "Log importance weight: 'token', 'sequence', 'sequence_token', 'eligible', 'lambda_trace'."},
@@ -137,14 +161,21 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        for name in FUNCTION_KNOBS:
+            # an object in a field would end torch.save(args) and to_json_string at the first checkpoint
+            if callable(value := getattr(self, name)):
+                setattr(self, name, name_of(value))
         if not torch.accelerator.is_available():
             # what is left is the CPU, which transformers wants to be told, and on which bfloat16 autocast only costs
             self.use_cpu = True
             self.bf16 = False if self.bf16 is None else self.bf16
+        # TRL's own field, as TRL means it
+        asked_of_trl = self.importance_sampling_level == "sequence" and self.importance in ("token", "sequence")
+        self.importance = "sequence" if asked_of_trl else self.importance
         super().__post_init__()
         self.reward_range = tuple(self.reward_range)
         self._check_ranges()
-        self._check_combinations()
+        self._check_combinations(sequence_of_trl=asked_of_trl)
         check_segment_knobs(self)
         if self.importance == "sequence":
             self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
@@ -159,11 +190,32 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         """Whether the gradient of a token reaches earlier tokens through the importance weight."""
         return self.importance in TRACES
 
+    def own_functions(self) -> dict[str, str]:
+        """Functions from outside of the package that this run uses: knob → name."""
+        return {name: getattr(self, name) for name in FUNCTION_KNOBS if is_own_function(getattr(self, name))}
+
+    def own_function(self, knob: str) -> Callable | None:
+        """The function that one of the `FUNCTION_KNOBS` names, or `None` where it is a built-in choice.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        name = getattr(self, knob)
+        return resolve_function(name, what=knob, known=FUNCTION_KNOBS[knob]) if is_own_function(name) else None
+
     def _check_ranges(self) -> None:
+        for name in self.own_functions():
+            self.own_function(name)
+        if self.credit is not None and not is_own_function(self.credit):
+            raise ValueError(
+                f"credit={self.credit!r} must be package.module.function, file.py:function, or None: built-in "
+                "algorithms are chosen by their own configuration classes."
+            )
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+            if value not in allowed and not (name in FUNCTION_KNOBS and is_own_function(value)):
+                own = ", package.module.function or file.py:function" * (name in FUNCTION_KNOBS)
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}{own}, got {value!r}.")
         for name in (
             "trace_lambda",
             "gamma",
@@ -194,14 +246,26 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         if len(low_high) != 2 or not all(map(math.isfinite, low_high)) or not low_high[0] < low_high[1]:
             raise ValueError(f"reward_range must be two finite numbers, the smaller first, got {low_high}.")
 
-    def _check_combinations(self) -> None:
+    def _check_combinations(self, *, sequence_of_trl: bool) -> None:
         if self.importance_sampling_level != "token" and self.importance != "sequence":
             raise ValueError(
                 f"importance_sampling_level={self.importance_sampling_level!r} with importance={self.importance!r}: "
                 "leave importance_sampling_level alone and choose importance='sequence' (GSPO) or 'sequence_token'."
             )
+        if self.credit is not None and self.policy_loss != "clip":
+            raise ValueError(
+                f"credit={self.credit!r} with policy_loss={self.policy_loss!r}: each of them is the whole credit "
+                "function. Leave one out; a function may call trl_credit.assignment.policy_iteration itself."
+            )
+        if is_own_function(self.segmentation) and self.rollouts != "chain":
+            raise ValueError(
+                f"segmentation={self.segmentation!r} cuts the responses of a chain, and rollouts={self.rollouts!r} has "
+                "none: set rollouts='chain', or leave segmentation out."
+            )
         if self.importance == "sequence":
             for name, off in (("token_mask", "none"), ("loss_weight", "none"), ("top_entropy_quantile", 1.0)):
+                if name == "top_entropy_quantile" and sequence_of_trl:
+                    continue  # TRL's two fields mean together what they mean in TRL
                 if getattr(self, name) != off:
                     raise ValueError(
                         f"importance='sequence' averages over the response, so {name}={getattr(self, name)!r}, which "
@@ -227,8 +291,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             raise ValueError(
                 "loss_type='vespo' builds its own sequence weight from the per-token ratios: set importance='token'."
             )
-        if self.loss_type == "luspo" and self.importance != "sequence":
-            raise ValueError("loss_type='luspo' is defined for importance='sequence' alone: set that, or loss_type.")
+        if self.loss_type == "luspo" and self.importance not in ("token", "sequence"):
+            raise ValueError(
+                f"loss_type='luspo' with importance={self.importance!r}: it is defined for importance='sequence' (and "
+                "does with 'token' what TRL does): set one of them, or loss_type."
+            )
         if self.has_trace and self.beta != 0.0 and self.use_bias_correction_kl:
             raise ValueError(
                 f"use_bias_correction_kl=True multiplies the KL term by the importance weight, and with importance="

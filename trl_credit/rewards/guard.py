@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import nn
 
+from ..names import function_label
+
 
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None) -> Any:
     """Wraps each reward function so that whatever it does wrong raises an error that names it and a prompt.
@@ -45,7 +47,7 @@ def guard_rollout(rollout_func: Callable) -> Callable:
 def _guard(func: Any, timeout: float | None) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
-    name = func_name(func)
+    name = function_label(func)
     is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
     if is_async:
 
@@ -71,13 +73,6 @@ def _guard(func: Any, timeout: float | None) -> Any:
     guarded = functools.update_wrapper(guarded, func)
     guarded.__name__ = name  # a partial or a callable object has none, and TRL logs by it
     return guarded
-
-
-def func_name(func: Callable) -> str:
-    """`__name__` of a function, of what a partial wraps, or of the class of a callable object."""
-    if isinstance(func, functools.partial):
-        return func_name(func.func)
-    return func.__name__ if inspect.isroutine(func) or inspect.isclass(func) else type(func).__name__
 
 
 def _checked(rewards: Sequence[float | None], name: str, kwargs: dict[str, Any]) -> Sequence[float | None]:
