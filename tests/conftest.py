@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import trl
 from datasets import Dataset
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -96,7 +97,7 @@ def toy_loss(monkeypatch):
 
     def run(trainer, inputs, *, logps, entropies):
         monkeypatch.setattr(
-            trl_credit.trainer.engine.GRPOTrainer,
+            trl.GRPOTrainer,
             "_get_per_token_logps_and_entropies",
             lambda self, *args, **kwargs: (logps, entropies, None),
         )

@@ -9,7 +9,7 @@ import trl
 from conftest import toy_inputs
 
 import trl_credit
-from trl_credit.trainer import credit_trainer as seam
+from trl_credit.trainer import refusals
 
 
 def toy(seed=0, batch=4, length=7, dtype=torch.float64):
@@ -323,14 +323,14 @@ def test_more_outputs_of_the_forward_pass_go_through(make_trainer, monkeypatch):
 
 
 def test_a_newer_trl_warns(recwarn):
-    seam._check_trl_version(trl.__version__)
+    refusals.check_trl_version(trl.__version__)
     assert not [w for w in recwarn if "trl_credit" in str(w.message)]
     with pytest.warns(UserWarning, match="newer than"):
-        seam._check_trl_version("1.99.0")
+        refusals.check_trl_version("1.99.0")
 
 
 def test_liger_before_1_14_is_refused(make_trainer, monkeypatch):
-    monkeypatch.setattr(seam.trl, "__version__", "1.13.0")
+    monkeypatch.setattr(trl, "__version__", "1.13.0")
 
     with pytest.raises(ValueError, match="use_liger_kernel=False"):
         make_trainer("base", use_liger_kernel=True)

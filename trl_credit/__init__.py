@@ -30,7 +30,9 @@ from .algorithms import (
     VinePPOConfig,
     VinePPOTrainer,
 )
+from .assignment import assign_credit
 from .config import CreditConfig
+from .credit.tokens import Credit, Tokens
 from .trainer import CreditTrainer
 
 
@@ -39,6 +41,9 @@ find_moved_modules()
 
 __all__ = [
     "ALGORITHMS",
+    "Credit",
+    "Tokens",
+    "assign_credit",
     "CreditConfig",
     "CreditTrainer",
     "DAPOConfig",

@@ -1,149 +1,170 @@
-"""From knobs and log-probabilities to the three tensors of credit: (W, A, M)."""
+"""From knobs and log-probabilities to the three tensors of credit, (W, A, M): the built-in credit functions."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from .config import CreditConfig
-from .credit import advantages as adv
-from .credit import segments, selection, weights
+from .credit import selection, weights
+from .credit.advantages import optimal_advantage, trace_loss_weight
+from .credit.segments import policy_iteration_loss, segment_ends
+from .credit.tokens import Credit, Tokens
 
 
-class Credit(NamedTuple):
-    """What a GRPO loss needs to know about each token. All of shape (B, T), except `log_weight` where it is `None`.
+if TYPE_CHECKING:  # so that assigning credit needs torch alone
+    from .config import CreditConfig
 
-    Attributes:
-        log_weight: W, carries the gradient. `None` where TRL's own importance weight is the wanted one.
-        advantage: A, with the factor of the loss weight on it and 0 where `mask` is 0.
-        mask: M, 1 for the tokens of the policy term.
-        selected: z, 1 for the tokens that leave a trace, or `None` without traces.
+
+class CreditFunction(Protocol):
+    """An algorithm: `f(config, tokens) -> Credit`. What it declares, by attributes of the function, each optional:
+
+    * `carries_loss = True`: A may have a graph, since it is (minus) a loss of its own; W is then `None` or 0.
+    * `replaces_kl = True`: β is in that loss, and TRL's KL term is left out.
+    * `replaces_correction = True`: it weighs by `sampling_logp_t` itself, and TRL's correction for the engine that
+      sampled is left out.
     """
 
-    log_weight: torch.Tensor | None
-    advantage: torch.Tensor
-    mask: torch.Tensor
-    selected: torch.Tensor | None
+    def __call__(self, config: "CreditConfig", tokens: Tokens) -> Credit: ...
 
 
-def assign_credit(
-    config: CreditConfig,
-    *,
-    logp_t: torch.Tensor,
-    old_logp_t: torch.Tensor,
-    entropy_t: torch.Tensor,
-    advantages: torch.Tensor,
-    mask_t: torch.Tensor,
-) -> Credit:
-    """Applies the per-token knobs of `config` to one micro-batch.
+def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
+    """Credit by the knobs of `config`: importance, trace, selector and loss weight.
 
     Args:
         config ([`CreditConfig`]):
-            Its importance, trace, loss-weight, floor and mask knobs are read.
-        logp_t, old_logp_t, entropy_t (`torch.Tensor`):
-            Shape (B, T), nats.
-        advantages (`torch.Tensor`):
-            Shape (B,) or (B, T).
-        mask_t (`torch.Tensor`):
-            Shape (B, T), 1 for the tokens the loss sees.
+            Read only.
+        tokens ([`Tokens`]):
+            One micro-batch.
 
     Returns:
-        [`Credit`].
+        [`Credit`]: M is that of the knobs, `tokens.policy_mask_t`.
 
     Raises:
-        ValueError: advantages that differ inside a row under `importance="sequence"`.
+        ValueError: a selector of one's own returned something else than a mask of shape (B, T).
     """
-    if config.importance == "sequence" and advantages.dim() == 2 and _differs_inside_a_row(advantages, mask_t):
-        raise ValueError(
-            "importance='sequence' averages over the response, so advantages that differ from token to token would be "
-            "averaged away: set importance='sequence_token'."
-        )
-    advantage = advantages if advantages.dim() == 2 else advantages.unsqueeze(1)
-    if config.advantage_floor is not None:
-        advantage = advantage.clamp(min=config.advantage_floor)
+    advantage = tokens.advantages if tokens.advantages.dim() == 2 else tokens.advantages.unsqueeze(1)
     if config.loss_weight != "none":
-        direction = config.loss_weight.removeprefix("trace_")
-        advantage = advantage * adv.trace_loss_weight(
-            direction, decay=config.trace_decay, style=config.trace_style, mask_t=mask_t.to(advantage.dtype)
+        advantage = advantage * trace_loss_weight(
+            config.loss_weight.removeprefix("trace_"),
+            decay=config.trace_decay,
+            style=config.trace_style,
+            mask_t=tokens.mask_t.to(advantage.dtype),
         )
-    policy_mask = mask_t
-    if config.token_mask == "probability":
-        policy_mask = selection.probability_mask(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
-        # masked out of the policy term, while the KL term keeps every token
-        advantage = advantage * policy_mask * _normalizer_ratio(config.loss_type, mask_t.to(logp_t.dtype), policy_mask)
-
-    selected = _selected(config, entropy_t, mask_t)
-    return Credit(_log_weight(config, logp_t, old_logp_t, selected, mask_t), advantage, policy_mask, selected)
+    selected = _selected(config, tokens)
+    log_weight = _log_weight(config, tokens, selected)
+    return Credit(log_weight, advantage, selected=selected, traced=log_weight)
 
 
-def assign_policy_iteration(
-    config: CreditConfig,
-    *,
-    logp_t: torch.Tensor,
-    old_logp_t: torch.Tensor,
-    ref_logp_t: torch.Tensor,
-    advantages: torch.Tensor,
-    segment_ids: torch.Tensor,
-    mask_t: torch.Tensor,
-) -> Credit:
+def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     """The loss of policy iteration as credit: W = 0, so that exp(W)·A = A, and A = −loss, which carries the gradient.
 
-    The loss of a segment stands at its last token, and the mean runs over segments. Shapes as in [`assign_credit`].
+    The loss of a segment stands at its last token, and the mean runs over segments. Its weight is π over what sampled:
+    the engine where its log-probabilities are known, else π_old (SPO, arXiv 2505.23564, App. B).
     """
-    loss_t, ends = segments.policy_iteration_loss(
-        logp_t,
-        old_logp_t=old_logp_t,
-        ref_logp_t=ref_logp_t,
-        advantage_t=advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand_as(logp_t),
-        segment_ids=segment_ids,
+    behavior_logp_t = tokens.old_logp_t
+    if tokens.sampling_logp_t is not None:
+        behavior_logp_t = torch.where(tokens.sampling_logp_t.isnan(), behavior_logp_t, tokens.sampling_logp_t)
+    advantages = tokens.advantages if tokens.advantages.dim() == 2 else tokens.advantages.unsqueeze(1)
+    loss_t = policy_iteration_loss(
+        tokens.logp_t,
+        old_logp_t=behavior_logp_t,
+        ref_logp_t=tokens.ref_logp_t,
+        advantage_t=advantages.expand_as(tokens.logp_t),
+        segment_ids=tokens.segment_ids,
         beta=config.beta,
-        mask_t=mask_t,
-    )
-    advantage = -loss_t * _normalizer_ratio(config.loss_type, mask_t.to(logp_t.dtype), ends)
-    return Credit(torch.zeros_like(logp_t), advantage, ends, None)
+        mask_t=tokens.mask_t,
+    )[0]
+    return Credit(torch.zeros_like(tokens.logp_t), -loss_t)
 
 
-def _log_weight(
-    config: CreditConfig,
-    logp_t: torch.Tensor,
-    old_logp_t: torch.Tensor,
-    selected: torch.Tensor | None,
-    mask_t: torch.Tensor,
-) -> torch.Tensor | None:
-    given = {"old_logp_t": old_logp_t, "mask_t": mask_t}
+policy_iteration.carries_loss = True
+policy_iteration.replaces_kl = True
+policy_iteration.replaces_correction = True
+
+_CREDIT = {"clip": assign_credit, "policy_iteration": policy_iteration}
+
+
+def credit_function(config: "CreditConfig") -> CreditFunction:
+    """The credit function of a run: one's own, or the built-in one that the knobs ask for."""
+    return config.own_function("credit") or _CREDIT[config.policy_loss]
+
+
+def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | None:
+    """`f(rewards, *, lengths, num_generations)`, shapes (N,), (N,) → (N,); `None` where TRL's advantages are wanted."""
+    return config.own_function("baseline") or {"group": None, "optimal": optimal_advantage}[config.baseline]
+
+
+def mask_reads_logps(config: "CreditConfig") -> bool:
+    """Whether M depends on log-probabilities, which must then be known before it."""
+    return config.token_mask != "none"
+
+
+def policy_mask(
+    config: "CreditConfig", *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
+) -> torch.Tensor:
+    """M as far as it is known before the loss: the tokens (or segments, at their last tokens) of the policy term.
+
+    Args:
+        config ([`CreditConfig`]):
+            Its token mask and policy loss are read.
+        old_logp_t (`torch.Tensor` or `None`):
+            Shape (B, T), nats; may be missing where [`mask_reads_logps`] is false.
+        segment_ids, mask_t (`torch.Tensor`):
+            Shape (B, T).
+
+    Returns:
+        `torch.Tensor`: shape (B, T), zeros and ones of the type of `mask_t`; `mask_t` itself where M leaves nothing
+        out.
+
+    Raises:
+        ValueError: a mask of one's own has the wrong shape, or other values than 0 and 1.
+    """
+    if config.policy_loss == "policy_iteration":
+        return segment_ends(segment_ids, mask_t=mask_t)
+    if config.token_mask == "none":
+        return mask_t
+    own = config.own_function("token_mask")
+    keep = own or selection.probability_mask
+    kept_t = keep(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
+    return kept_t if own is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
+
+
+def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:
+    logp_t, given = tokens.logp_t, {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
     if config.importance == "sequence_token":
         return weights.sequence_token_log_weight(logp_t, **given)
     if config.importance == "lambda_trace":
         return weights.lambda_trace_log_weight(logp_t, decay=config.trace_decay, style=config.trace_style, **given)
     if config.importance == "eligible":
-        selected_t = None if config.selector == "none" else selected
+        every = config.selector == "none"
         return weights.eligible_log_weight(
-            logp_t, decay=config.trace_decay, selected_t=selected_t, leave_own_out=config.leave_own_out, **given
+            logp_t,
+            decay=config.trace_decay,
+            selected_t=None if every else selected_t,
+            leave_own_out=config.leave_own_out,
+            **given,
         )
-    return None
+    return None  # "token" and "sequence" are TRL's own
 
 
-def _selected(config: CreditConfig, entropy_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor | None:
+def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
+    if (own := config.own_function("selector")) is not None:
+        chosen = own(tokens.entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t)
+        return _checked_mask(chosen, tokens.mask_t, "selector", config.selector)
     if config.selector == "entropy":
-        return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=mask_t)
+        return selection.select_high_entropy(tokens.entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t)
     if config.selector == "random":
-        return selection.select_random(config.selective_rate, mask_t=mask_t)
-    return mask_t if config.has_trace else None
+        return selection.select_random(config.selective_rate, mask_t=tokens.mask_t)
+    return tokens.mask_t if config.has_trace else None
 
 
-def _differs_inside_a_row(x_t: torch.Tensor, mask_t: torch.Tensor) -> bool:
-    low = torch.where(mask_t.bool(), x_t, torch.inf).amin(-1)
-    high = torch.where(mask_t.bool(), x_t, -torch.inf).amax(-1)
-    return bool((high > low).any())
-
-
-def _normalizer_ratio(loss_type: str, mask_t: torch.Tensor, policy_mask: torch.Tensor) -> torch.Tensor | float:
-    """Turns a mean over all loss tokens into one over the kept ones, where TRL divides by the row or the batch.
-
-    min(ρA, clip(ρ)A) scales with A by any factor ≥ 0, so the factor may sit on the advantage. The losses that divide
-    by `num_items_in_batch` have that number recounted instead, and Dr.GRPO's normaliser counts no tokens at all.
-    """
-    if loss_type in ("grpo", "sapo", "luspo"):
-        return mask_t.sum(-1, keepdim=True) / policy_mask.sum(-1, keepdim=True).clamp(min=1)
-    if loss_type == "bnpo":
-        return mask_t.sum() / policy_mask.sum().clamp(min=1)
-    return 1.0
+def _checked_mask(found: torch.Tensor, mask_t: torch.Tensor, knob: str, name: str) -> torch.Tensor:
+    """What a function of one's own returned as a mask, of the type of `mask_t` and 0 outside of it."""
+    wanted = f"{knob} {name!r} must return a tensor of zeros and ones of the shape of mask_t, {tuple(mask_t.shape)}"
+    if not isinstance(found, torch.Tensor) or found.shape != mask_t.shape:
+        got = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ValueError(f"{wanted}; it returned {got}.")
+    found = torch.where(mask_t.bool(), found.detach().to(mask_t.dtype), torch.zeros_like(mask_t))
+    if not ((found == 0) | (found == 1)).all():
+        raise ValueError(f"{wanted}; it returned other values.")
+    return found

@@ -2,9 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .credit.steps import STEP_SPLITTERS
 from .credit.trees import SIBLING_ADVANTAGES
+from .names import is_own_function
+
+
+if TYPE_CHECKING:
+    from .config import CreditConfig
 
 
 SEGMENT_CHOICES = {
@@ -32,7 +38,8 @@ class SegmentKnobs:
         segmentation (`str`, *optional*, defaults to `"cutpoints"`):
             Of the chain. `"cutpoints"`: at tokens less probable than `probability_threshold`, every
             `cutpoint_interval`-th of them; `"fixed_length"` (`segment_length` tokens), `"fixed_count"`
-            (`num_segments`), `"steps"` (`step_splitter`).
+            (`num_segments`), `"steps"` (`step_splitter`); or a function of one's own,
+            `f(old_logp_t, *, completion_ids, decode, mask_t)`, that returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
             n ≥ 1, cutpoints per segment.
         num_segments (`int`, *optional*):
@@ -136,7 +143,7 @@ class SegmentKnobs:
     )
 
 
-def check_segment_knobs(config) -> None:
+def check_segment_knobs(config: "CreditConfig") -> None:
     """Ranges and combinations of [`SegmentKnobs`], on the whole configuration.
 
     Raises:
@@ -159,7 +166,7 @@ def check_segment_knobs(config) -> None:
         _check_policy_iteration(config)
 
 
-def _check_ranges(config) -> None:
+def _check_ranges(config: "CreditConfig") -> None:
     for name in (
         "cutpoint_interval",
         "num_segments",
@@ -188,7 +195,7 @@ def _check_ranges(config) -> None:
             raise ValueError(f"{name} must be finite, got {value}.")
 
 
-def _check_rollouts(config) -> None:
+def _check_rollouts(config: "CreditConfig") -> None:
     if config.importance == "sequence":
         _refuse(
             config,
@@ -207,7 +214,7 @@ def _check_rollouts(config) -> None:
         _refuse(config, "loss_type", "it weighs whole responses by the sign of one advantage: set loss_type='dapo'")
 
 
-def _check_chain(config) -> None:
+def _check_chain(config: "CreditConfig") -> None:
     if config.segmentation == "fixed_count" and config.num_segments is None:
         raise ValueError("segmentation='fixed_count' needs num_segments: set it to the segments per response.")
     if config.segmentation == "fixed_length" and config.segment_length >= config.max_completion_length:
@@ -216,14 +223,14 @@ def _check_chain(config) -> None:
             f"{config.max_completion_length} tokens: set it lower."
         )
     if config.segmentation == "steps" and config.step_splitter not in STEP_SPLITTERS:
-        if not any(c in config.step_splitter for c in ".:"):
+        if not is_own_function(config.step_splitter):
             raise ValueError(
                 f"unknown step_splitter {config.step_splitter!r}: choose one of {', '.join(STEP_SPLITTERS)}, or give "
                 "package.module.function or file.py:function."
             )
 
 
-def _check_tree(config) -> None:
+def _check_tree(config: "CreditConfig") -> None:
     if config.mask_truncated_completions:
         raise ValueError(
             "mask_truncated_completions=True would leave every segment of a tree out that does not end the response: "
@@ -248,7 +255,7 @@ def _check_tree(config) -> None:
         raise ValueError("replay_legacy=True needs replay_cap (32 in the released code).")
 
 
-def _check_policy_iteration(config) -> None:
+def _check_policy_iteration(config: "CreditConfig") -> None:
     if not config.beta > 0.0:
         raise ValueError(
             "policy_loss='policy_iteration' regresses beta · log π/π_ref on the advantage: set beta=0.1 (published)."
@@ -267,7 +274,7 @@ def _check_policy_iteration(config) -> None:
             _refuse(config, name, f"policy_loss='policy_iteration' has its own weight per segment: set {name}={off!r}")
 
 
-def _refuse(config, name: str, reason: str) -> None:
+def _refuse(config: "CreditConfig", name: str, reason: str) -> None:
     raise ValueError(f"{name}={getattr(config, name)!r} with rollouts={config.rollouts!r}: {reason}.")
 
 

@@ -194,19 +194,29 @@ def policy_iteration_loss(
         (B, T).
     """
     inside = mask_t.bool() & (segment_ids >= 0)
+    ends = segment_ends(segment_ids, mask_t=mask_t).bool()
     n_segments = int(segment_ids.max().clamp(min=0)) + 1
     index = torch.where(inside, segment_ids, n_segments)
 
     def total(x_t: torch.Tensor) -> torch.Tensor:
-        return x_t.new_zeros(x_t.size(0), n_segments + 1).scatter_add(-1, index, x_t * inside)
+        kept = torch.where(inside, x_t, 0.0)
+        return x_t.new_zeros(x_t.size(0), n_segments + 1).scatter_add(-1, index, kept)
 
     weight = total((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
-    position = torch.arange(logp_t.size(1), device=logp_t.device).expand_as(index)
-    last = torch.full_like(weight, -1, dtype=torch.long).scatter_reduce(-1, index, position, "amax")
-    ends = inside & (position == last.gather(-1, index))
     advantage = total(advantage_t * ends)
     loss = 0.5 * weight * (beta * total(logp_t - ref_logp_t) - advantage).square()
     return torch.where(ends, loss.gather(-1, index), 0.0), ends.to(mask_t.dtype)
+
+
+def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+    """1 at the last loss token of every segment. Shapes (B, T), the type of `mask_t`; −1 is no segment."""
+    inside = mask_t.bool() & (segment_ids >= 0)
+    n_segments = int(segment_ids.max().clamp(min=0)) + 1
+    index = torch.where(inside, segment_ids, n_segments)
+    position = torch.arange(mask_t.size(1), device=mask_t.device).expand_as(index)
+    last = torch.full((mask_t.size(0), n_segments + 1), -1, dtype=torch.long, device=mask_t.device)
+    last = last.scatter_reduce(-1, index, position, "amax")
+    return (inside & (position == last.gather(-1, index))).to(mask_t.dtype)
 
 
 def _begins_part(rank: torch.Tensor, count: torch.Tensor, parts: int) -> torch.Tensor:

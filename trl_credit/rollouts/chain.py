@@ -7,9 +7,9 @@ import torch
 from accelerate.logging import get_logger
 
 from ..config import CreditConfig
-from ..credit import segments as seg
-from ..credit.steps import STEP_SPLITTERS, StepSplitter, step_positions
-from ..names import resolve_function
+from ..credit import segments
+from ..credit.steps import STEP_SPLITTERS, step_positions
+from .policy import Policy
 
 
 logger = get_logger(__name__)
@@ -41,10 +41,16 @@ def find_boundaries(
 
     Returns:
         `tuple`: bool tensors of shapes (B, T) and (B,).
+
+    Raises:
+        ValueError: a segmentation of one's own returned something else than boundaries.
     """
     unsplit = torch.zeros(mask_t.size(0), dtype=torch.bool, device=mask_t.device)
-    if config.segmentation == "cutpoints":
-        boundaries = seg.cutpoint_boundaries(
+    if (own := config.own_function("segmentation")) is not None:
+        found = own(old_logp_t, completion_ids=completion_ids, decode=decode, mask_t=mask_t)
+        boundaries = _checked_boundaries(found, mask_t, config.segmentation)
+    elif config.segmentation == "cutpoints":
+        boundaries = segments.cutpoint_boundaries(
             old_logp_t,
             threshold=config.probability_threshold,
             interval=None if config.num_segments is not None else config.cutpoint_interval,
@@ -55,11 +61,11 @@ def find_boundaries(
             mask_t=mask_t,
         )
     elif config.segmentation == "fixed_length":
-        boundaries = seg.fixed_length_boundaries(config.segment_length, mask_t=mask_t)
+        boundaries = segments.fixed_length_boundaries(config.segment_length, mask_t=mask_t)
     elif config.segmentation == "fixed_count":
-        boundaries = seg.fixed_count_boundaries(config.num_segments, mask_t=mask_t)
+        boundaries = segments.fixed_count_boundaries(config.num_segments, mask_t=mask_t)
     else:
-        splitter = resolve_splitter(config.step_splitter)
+        splitter = config.own_function("step_splitter") or STEP_SPLITTERS[config.step_splitter]
         positions = []
         for row, ids in enumerate(completion_ids):
             try:
@@ -67,7 +73,7 @@ def find_boundaries(
             except ValueError:  # such as two answer markers: the response has no steps to speak of
                 positions.append([])
                 unsplit[row] = True
-        boundaries = seg.position_boundaries(positions, mask_t=mask_t)
+        boundaries = segments.position_boundaries(positions, mask_t=mask_t)
     if not config.include_last:
         one_token = mask_t.sum(-1, keepdim=True) == 1
         last = mask_t.bool() & (mask_t.cumsum(-1) == mask_t.sum(-1, keepdim=True))
@@ -75,11 +81,16 @@ def find_boundaries(
     return boundaries, unsplit
 
 
-def resolve_splitter(name: str) -> StepSplitter:
-    """One of `STEP_SPLITTERS`, or what `package.module.function` or `file.py:function` names."""
-    if name in STEP_SPLITTERS:
-        return STEP_SPLITTERS[name]
-    return resolve_function(name, what="step_splitter", known=STEP_SPLITTERS)
+def _checked_boundaries(found: object, mask_t: torch.Tensor, name: str) -> torch.Tensor:
+    if not isinstance(found, torch.Tensor) or found.dtype != torch.bool or found.shape != mask_t.shape:
+        got = (
+            f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        )
+        raise ValueError(
+            f"segmentation {name!r} must return a bool tensor of the shape of mask_t, {tuple(mask_t.shape)}, true "
+            f"where a segment begins; it returned {got}."
+        )
+    return found & mask_t.bool()
 
 
 def plan_requests(
@@ -124,7 +135,7 @@ class ChainCredit(NamedTuple):
 
 
 def chain_credit(
-    trainer,
+    policy: Policy,
     inputs: list[dict],
     *,
     prompt_ids: list[list[int]],
@@ -136,7 +147,7 @@ def chain_credit(
     """Values every boundary of a generation batch by one call of the engine, and turns values into advantages.
 
     Args:
-        trainer ([`CreditTrainer`]):
+        policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
         inputs (`list[dict]`):
             Rows of the data set, B of them.
@@ -147,18 +158,18 @@ def chain_credit(
         rewards (`torch.Tensor`):
             Total rewards (N,) of all processes' rows.
     """
-    config = trainer.args
+    config = policy.args
     old_logp_t = old_logp_t.float()
-    first_row = trainer.accelerator.process_index * len(inputs)
+    first_row = policy.rank * len(inputs)
     own = slice(first_row, first_row + len(inputs))
     boundaries, unsplit = find_boundaries(
-        config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=trainer.decode, mask_t=mask_t
+        config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=policy.decode, mask_t=mask_t
     )
 
     final_value = rewards[own].float()
     if config.truncated_value is not None:
-        limits = [trainer.remaining_budget(len(ids), 0) for ids in prompt_ids]
-        ended = [trainer.is_finished(ids, limit) for ids, limit in zip(completion_ids, limits, strict=True)]
+        limits = [policy.remaining_budget(len(ids), 0) for ids in prompt_ids]
+        ended = [policy.is_finished(ids, limit) for ids, limit in zip(completion_ids, limits, strict=True)]
         ended = torch.tensor(ended, device=final_value.device)
         final_value = final_value.where(ended | final_value.isnan(), config.truncated_value)
     boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
@@ -166,28 +177,28 @@ def chain_credit(
     # what needs no rollouts
     value_t = torch.zeros_like(old_logp_t)
     at_start = boundaries & (mask_t.cumsum(-1) == 1)
-    sure = seg.tail_log_probability(old_logp_t, mask_t=mask_t).exp() >= 1.0 - config.certain_tolerance
+    sure = segments.tail_log_probability(old_logp_t, mask_t=mask_t).exp() >= 1.0 - config.certain_tolerance
     beyond = boundaries & (boundaries.cumsum(-1) - at_start.any(-1, keepdim=True).long() > _limit(config))
-    left = [trainer.remaining_budget(len(p), 0) for p in prompt_ids]
+    left = [policy.remaining_budget(len(p), 0) for p in prompt_ids]
     position = torch.arange(mask_t.size(1), device=mask_t.device)
     full = position >= torch.tensor(left, device=mask_t.device).unsqueeze(1)
     known = boundaries & (sure | beyond | full)
     value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), value_t)
     if config.initial_value == "group":
-        everyone = trainer.accelerator.gather(final_value)
-        alone = leave_one_out_mean(everyone, num_generations=trainer.num_generations)[own]
+        everyone = policy.gather(final_value)
+        alone = leave_one_out_mean(everyone, num_generations=policy.group_size)[own]
         from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
         value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
         known = known | from_group
 
-    if trainer.largest(int(boundaries.any())) == 0:
+    if policy.largest(int(boundaries.any())) == 0:
         logger.warning(
             f"segmentation={config.segmentation!r} found no boundary in this generation batch, so nothing gets credit"
             f"{_why_none(config)}."
         )
-    groups = [(first_row + row) // trainer.num_generations for row in range(len(inputs))]
+    groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
     requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
-    values, tokens = _rollout_values(trainer, inputs, requests.states, prompt_ids, completion_ids)
+    values, tokens = _rollout_values(policy, inputs, requests.states, prompt_ids, completion_ids)
     asked = requests.index_t >= 0
     if asked.any():
         value_t = torch.where(asked, values[requests.index_t.clamp(min=0)], value_t)
@@ -195,8 +206,8 @@ def chain_credit(
         value_t = value_t.nan_to_num()
 
     advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
-    ids = seg.segment_ids(boundaries)
-    _record(trainer, requests, tokens, boundaries, value_t, advantages, known, unsplit, mask_t)
+    ids = segments.segment_ids(boundaries)
+    _record(policy, requests, tokens, boundaries, value_t, advantages, known, unsplit, mask_t)
     per_response = (advantages * boundaries).sum(-1)
     return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit)
 
@@ -212,27 +223,27 @@ def _limit(config: CreditConfig) -> float:
 
 
 def _rollout_values(
-    trainer,
+    policy: Policy,
     inputs: list[dict],
     states: list[tuple[int, int]],
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> tuple[torch.Tensor, int]:
     """V of every state (float, shape (states,)), and the number of tokens that were generated for it."""
-    config = trainer.args
+    config = policy.args
     n = config.rollouts_per_state
-    if trainer.largest(len(states)) == 0:
-        return torch.zeros(0, device=trainer.accelerator.device), 0
+    if policy.largest(len(states)) == 0:
+        return torch.zeros(0, device=policy.device), 0
     written = [completion_ids[row][:b] for row, b in states]
-    budgets = [trainer.remaining_budget(len(prompt_ids[row]), b) for row, b in states]
-    with trainer.timed("rollouts"):
+    budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in states]
+    with policy.timed("rollouts"):
         prefixes = [prompt_ids[row] + ids for (row, _), ids in zip(states, written, strict=True)]
-        found = trainer.continue_prefixes(prefixes, n=n, budgets=budgets)
+        found = policy.continue_prefixes(prefixes, n=n, budgets=budgets)
     responses = [written[i // n] + continuation.ids for i, continuation in enumerate(found)]
     examples = [inputs[row] for row, _ in states for _ in range(n)] or inputs[:1]
-    rewards = trainer.total_reward(trainer.score_responses(examples, responses)).float()
+    rewards = policy.total_reward(policy.score_responses(examples, responses)).float()
     if config.truncated_value is not None:
-        ended = [trainer.is_finished(c.ids, budgets[i // n]) for i, c in enumerate(found)]
+        ended = [policy.is_finished(c.ids, budgets[i // n]) for i, c in enumerate(found)]
         rewards = rewards.where(
             torch.tensor(ended, dtype=torch.bool, device=rewards.device) | rewards.isnan(), config.truncated_value
         )
@@ -247,22 +258,22 @@ def _advantages(
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
     given = {"boundaries": boundaries, "mask_t": mask_t}
-    advantages = seg.segment_advantages(value_t, final_value=final_value, **given)
+    advantages = segments.segment_advantages(value_t, final_value=final_value, **given)
     if config.process_reward_weight == 0.0:
         return advantages
     low, high = config.reward_range
     best = [
-        seg.best_of_value((value - low) / (high - low), best_of=config.process_reward_best_of)
+        segments.best_of_value((value - low) / (high - low), best_of=config.process_reward_best_of)
         for value in (value_t.where(boundaries, low), final_value.where(boundaries.any(-1), low))
     ]
-    process = seg.segment_advantages(best[0], final_value=best[1], **given)
+    process = segments.segment_advantages(best[0], final_value=best[1], **given)
     if config.process_reward_form == "value":  # V at a segment's end
-        advantages = advantages + seg.value_at_segment_start(value_t, boundaries=boundaries) * mask_t
+        advantages = advantages + segments.value_at_segment_start(value_t, boundaries=boundaries) * mask_t
     return advantages + config.process_reward_weight * process
 
 
 def _record(
-    trainer,
+    policy: Policy,
     requests: Requests,
     tokens: int,
     boundaries: torch.Tensor,
@@ -272,8 +283,8 @@ def _record(
     unsplit: torch.Tensor,
     mask_t: torch.Tensor,
 ) -> None:
-    n, rows = trainer.args.rollouts_per_state, boundaries.size(0)
-    one = 1 / trainer.accelerator.num_processes  # so that sums over processes are totals
+    n, rows = policy.args.rollouts_per_state, boundaries.size(0)
+    one = 1 / policy.num_processes  # so that sums over processes are totals
     own_tokens = int(mask_t.sum())
     stats = {
         "segments_per_response": (boundaries.sum(), rows),
@@ -284,9 +295,9 @@ def _record(
         "rollout_tokens": (tokens, one),
         "rollout_token_share": (tokens, tokens + own_tokens),
     }
-    quarter = 4 * seg.segment_ids(boundaries) // boundaries.sum(-1, keepdim=True).clamp(min=1)
+    quarter = 4 * segments.segment_ids(boundaries) // boundaries.sum(-1, keepdim=True).clamp(min=1)
     for q in range(4):
         inside = boundaries & (quarter == q)
         stats[f"segment_value/quarter_{q + 1}"] = ((value_t * inside).sum(), inside.sum())
         stats[f"segment_advantage/quarter_{q + 1}"] = ((advantages * inside).sum(), inside.sum())
-    trainer.record(stats)
+    policy.record(stats)

@@ -4,13 +4,14 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.utils import gather_object
 
 from ..config import CreditConfig
-from ..credit import difficulty as hardness
+from ..credit.difficulty import group_accuracy
+from .policy import Policy
 from .replay import ReplayBuffer, Row, question_key
 from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
 
@@ -43,44 +44,55 @@ class Plan:
     logged_truncated: list[bool]
 
 
+class TreeCredit(NamedTuple):
+    """Credit of planned rows: advantages, segment numbers (−1: no loss) and the log-probabilities they were sampled
+    with, all of shape (B, T), and whether they are replayed and p̂, shape (B,)."""
+
+    advantages: torch.Tensor
+    segment_ids: torch.Tensor
+    behavior_logp_t: torch.Tensor
+    replayed: torch.Tensor
+    p_hat: torch.Tensor
+
+
 class Forest:
-    """Plans generation batches of trees for a trainer.
+    """Plans generation batches of trees for a policy.
 
     Each process grows the trees of the prompts that begin on it; the rows of all trees then meet in one buffer, the
     same on every process, from which all draw the same rows and take equal shares. So trees may differ in size from
     process to process, and a checkpoint needs one buffer, whatever the number of processes.
 
     Args:
-        trainer ([`CreditTrainer`]):
+        policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
     """
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-        config = trainer.args
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        config = policy.args
         self.buffer = ReplayBuffer(
             life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=config.replay_legacy
         )
 
     def plan(self, inputs: list[dict[str, Any]]) -> Plan:
         """Grows and scores trees for the prompts of `inputs` (B rows, each prompt repeated `num_generations` times)."""
-        trainer, config = self.trainer, self.trainer.args
-        processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        group = trainer.num_generations
+        policy, config = self.policy, self.policy.args
+        processes, rank = policy.num_processes, policy.rank
+        group = policy.group_size
         own = [i for i in range(len(inputs)) if (rank * len(inputs) + i) % group == 0]
         examples = [inputs[i] for i in own]
-        prompt_ids = trainer.tokenize([example["prompt"] for example in examples]) if examples else []
+        prompt_ids = policy.tokenize([example["prompt"] for example in examples]) if examples else []
         trees = [Tree(example, ids) for example, ids in zip(examples, prompt_ids, strict=True)]
 
-        with trainer.timed("rollouts"):
+        with policy.timed("rollouts"):
             grow_trees(
                 trees,
                 branching=config.tree_branching,
                 segment_length=config.tree_segment_length,
-                budget=trainer.remaining_budget,
-                continue_prefixes=_with_label(trainer.continue_prefixes, len(config.tree_branching)),
-                is_finished=trainer.is_finished,
-                any_process_has=lambda n: trainer.largest(n) > 0,
+                budget=policy.remaining_budget,
+                continue_prefixes=_with_label(policy.continue_prefixes, len(config.tree_branching)),
+                is_finished=policy.is_finished,
+                any_process_has=lambda n: policy.largest(n) > 0,
             )
         self._score(trees, inputs[:1])
         low, high = config.reward_range
@@ -107,7 +119,7 @@ class Forest:
             for tree, seed in zip(trees, seeds, strict=True)
             for leaf in sample_paths(tree, group, rng=random.Random(seed))
         ]
-        texts = trainer.decode_responses(
+        texts = policy.decode_responses(
             [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
         )
         logged = gather_object(
@@ -120,7 +132,7 @@ class Forest:
         accuracies = gather_object([row_accuracy(tree, config) for tree in trees])
         scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
         return Plan(
-            rows=share + [_filler(drawn, inputs, trainer)] * (len(inputs) - len(share)),
+            rows=share + [_filler(drawn, inputs, policy)] * (len(inputs) - len(share)),
             n_real=len(share),
             rewards=torch.tensor(rewards),
             accuracy=sum(scored) / len(scored) if scored else math.nan,
@@ -133,10 +145,9 @@ class Forest:
             logged_truncated=truncated,
         )
 
-    def credit_tensors(self, plan: Plan, *, width: int) -> dict[str, torch.Tensor]:
-        """Advantages, segment numbers and loss mask (B, width) of the planned rows, what they were sampled with, and
-        p̂ and whether they are replayed (B,)."""
-        rows, device = plan.rows, self.trainer.accelerator.device
+    def credit_tensors(self, plan: Plan, *, width: int) -> TreeCredit:
+        """Credit of the planned rows, padded to `width` tokens."""
+        rows, device = plan.rows, self.policy.device
         advantages = torch.zeros(len(rows), width)
         ids = torch.full((len(rows), width), -1)
         known = torch.zeros(len(rows), width)
@@ -147,48 +158,41 @@ class Forest:
             logps = row.behavior_logps or row.sampling_logps
             if logps is not None:
                 known[i, :n] = torch.tensor(logps)
-        replayed = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
-        tensors = {
-            "advantages": advantages,
-            "segment_ids": ids,
-            "tool_mask": (ids >= 0).long(),
-            "behavior_logps": known,
-            "replayed": torch.tensor(replayed),
-            "p_hat": torch.tensor([row.accuracy for row in rows]),
-        }
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
+        replayed = torch.tensor([i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)])
+        p_hat = torch.tensor([row.accuracy for row in rows])
+        return TreeCredit(*(x.to(device) for x in (advantages, ids, known, replayed, p_hat)))
 
     def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
-        trainer, config = self.trainer, self.trainer.args
+        policy, config = self.policy, self.policy.args
         leaves = [(tree, leaf) for tree in trees for leaf in tree.root.leaves()]
         examples = [tree.example for tree, _ in leaves] or filler
-        rewards = trainer.score_responses(examples, [leaf.written() for _, leaf in leaves])
+        rewards = policy.score_responses(examples, [leaf.written() for _, leaf in leaves])
         for (_, leaf), by_function, total in zip(
-            leaves, rewards.tolist(), trainer.total_reward(rewards).tolist(), strict=True
+            leaves, rewards.tolist(), policy.total_reward(rewards).tolist(), strict=True
         ):
             leaf.rewards, leaf.value = by_function, total
             if leaf.truncated and config.truncated_value is not None and not math.isnan(total):
                 leaf.value = config.truncated_value
 
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
-        config = self.trainer.args
+        config = self.policy.args
         keep_zero = config.policy_loss == "policy_iteration" or config.process_reward_form == "value"
         rows = []
         for tree in trees:
             given = {"accuracy": row_accuracy(tree, config), "keep_zero": keep_zero}
             if config.tree_rows == "packed":
-                rows += packed_rows(tree, max_rows=self.trainer.num_generations, **given)
+                rows += packed_rows(tree, max_rows=self.policy.group_size, **given)
             else:
                 rows += training_rows(tree, form=config.tree_rows, **given)
-        if config.replay_iterations > 1 and not self.trainer.use_vllm:
+        if config.replay_iterations > 1 and not self.policy.use_vllm:
             # replayed rows need π_old of the policy that made them, which is the one at hand now
-            logps = self.trainer.row_logps(rows)
+            logps = self.policy.row_logps(rows)
             rows = [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
         return rows
 
     def _record(self, trees: list[Tree]) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]
-        one = 1 / self.trainer.accelerator.num_processes
+        one = 1 / self.policy.num_processes
         tokens = sum(len(node.segment.ids) for node in nodes)
         zero = sum(node.advantage == 0.0 for node in nodes)
         stats: dict[str, tuple[float, float]] = {
@@ -205,16 +209,16 @@ class Forest:
             "tree_value": _sums([tree.root.value for tree in trees]),
             "segments_per_response": _sums([leaf.depth for tree in trees for leaf in tree.root.leaves()]),
         }
-        for depth in range(1, len(self.trainer.args.tree_branching) + 1):
+        for depth in range(1, len(self.policy.args.tree_branching) + 1):
             level = [node for node in nodes if node.depth == depth]
             stats[f"segment_value/level_{depth}"] = _sums([node.value for node in level])
             stats[f"segment_abs_advantage/level_{depth}"] = _sums([abs(node.advantage) for node in level])
-        self.trainer.record(stats)
+        self.policy.record(stats)
 
     def _record_draw(self, drawn: list[Row], iteration: int, expired: int, wanted: int) -> None:
-        one = 1 / self.trainer.accelerator.num_processes  # the same on every process
+        one = 1 / self.policy.num_processes  # the same on every process
         ages = [iteration - row.birth for row in drawn]
-        self.trainer.record(
+        self.policy.record(
             {
                 "rows": (len(drawn) * one, one),
                 "rows_missing": ((wanted - len(drawn)) / wanted, 1),
@@ -230,13 +234,13 @@ def row_accuracy(tree: Tree, config: CreditConfig) -> float:
     if config.difficulty == "none":
         return math.nan
     value = torch.tensor([tree.root.value])
-    return hardness.group_accuracy(value, num_generations=1, reward_range=config.reward_range).item()
+    return group_accuracy(value, num_generations=1, reward_range=config.reward_range).item()
 
 
-def _filler(drawn: list[Row], inputs: list[dict], trainer: Any) -> Row:
+def _filler(drawn: list[Row], inputs: list[dict], policy: Policy) -> Row:
     """A row without credit, as short as can be, that keeps shapes and collective calls equal."""
     tokens = (drawn[0].prompt_ids[0], drawn[0].completion_ids[0]) if drawn else (0, 0)
-    logps = (0.0,) if trainer.use_vllm else None
+    logps = (0.0,) if policy.use_vllm else None
     return Row("", tokens[:1], tokens[1:], (0.0,), (-1,), sampling_logps=logps)
 
 

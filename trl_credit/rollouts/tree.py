@@ -3,20 +3,13 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
+from .policy import Continuation
 from .replay import Row, question_key
-
-
-class Continuation(NamedTuple):
-    """What an engine wrote after a prefix: token ids, their log-probabilities (nats) if it gives any."""
-
-    ids: list[int]
-    logps: list[float] | None
 
 
 @dataclass(eq=False)

@@ -8,7 +8,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 
 STATE_FILE = "credit_state.json"
-REPLAY_FILE = "replay.safetensors"
 STATE_VERSION = 1
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 

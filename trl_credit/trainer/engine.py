@@ -1,79 +1,118 @@
-"""What rollouts ask of TRL: to continue prefixes with whatever engine it generates with, and to score responses.
+"""What the sources of a batch ask of TRL: to sample a batch, to continue prefixes, to score responses.
 
-With `trainer.py` the only module that names anything private of TRL.
+With `credit_trainer.py` the only module that names anything private of TRL.
 """
 
 import contextlib
 import functools
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import trl
+from accelerate.logging import get_logger
 from packaging.version import Version
 from tqdm.auto import tqdm
-from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
-from trl.trainer.utils import pad
 
+from ..config import CreditConfig
+from ..rollouts.policy import Continuation, Planned
 from ..rollouts.replay import Row
-from ..rollouts.tree import Continuation
+from ..rollouts.rows import padded_columns, visible_columns
+from .batches import FORWARD_KEYS, Batch, known_or, segment_ratio
+from .engine_calls import PerPrompt, temporarily, token_bar
+from .measured import MeasuredTrainer
 
+
+logger = get_logger(__name__)
 
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
-# what TRL's forward pass takes besides tokens, for models with images
-_FORWARD_KEYS = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
-)
 
 
-class _PerPrompt:
-    """Stands in for TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
+class RolloutEngine(MeasuredTrainer):
+    """[`~trl.GRPOTrainer`] that is a [`~trl_credit.rollouts.policy.Policy`] as well. Trains as TRL does.
 
-    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int], show: Any) -> None:
-        self._llm, self._n, self._budgets, self._show = llm, n, budgets, show
+    Args:
+        args ([`CreditConfig`]):
+            Its knobs of rollouts are read, and `behavior_logps`.
+        *others, **kwargs:
+            Passed to `GRPOTrainer` unchanged.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
+    def __init__(self, model: Any, reward_funcs: Any, args: CreditConfig, *others: Any, **kwargs: Any) -> None:
+        self._planned: Planned | None = None  # what takes the place of TRL's generation
+        self._engine_logps: list[list[float | None]] | None = None  # of the batch that TRL is making
+        self._gathered_rewards: torch.Tensor | None = None
+        super().__init__(model, reward_funcs, args, *others, **kwargs)
 
-    def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        own = []
-        for budget in self._budgets:
-            own.append(sampling_params.clone())
-            own[-1].n, own[-1].max_tokens = self._n, budget
-        return self._llm.generate(prompts, sampling_params=own, **{**kwargs, "use_tqdm": self._show})
+    # Batches
 
+    def sample(self, inputs: list[dict[str, Any]], *, planned: Planned | None = None) -> Batch:
+        """TRL's batch of rows of the data set, or of `planned` rows in the place of what it would generate.
 
-@contextlib.contextmanager
-def _temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
-    before = {name: getattr(owner, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
+        With `behavior_logps="sampler"` π_old is the engine's own.
+        """
+        self._gathered_rewards, self._planned = None, planned
+        try:
+            with self.timed("generate"):
+                output = super()._generate_and_score_completions(inputs)
+        finally:
+            self._engine_logps = self._planned = None
+        if self._gathered_rewards is None:
+            raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
+        batch = Batch(output, self.total_reward(self._gathered_rewards), self.rank)
+        if self.args.behavior_logps == "sampler":
+            if batch.sampling_logp_t is not None:
+                if self.largest(int(batch.sampling_logp_t.isnan().any())):
+                    self.fill_old_logps(batch)  # for what the engine did not know
+                batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
+            if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
+                batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
+        return batch
 
+    def fill_old_logps(self, batch: Batch) -> None:
+        """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
+        if batch.old_logp_t is None:
+            batch.old_logp_t = self._behavior_logps(batch.data)
 
-class RolloutEngine(GRPOTrainer):
-    """[`~trl.GRPOTrainer`] with the calls that [`chain_credit`] and [`Forest`] make of it. Trains as TRL does."""
+    def correct_by_segment(self, batch: Batch) -> None:
+        """TRL's correction for the engine, over each segment in the place of each row."""
+        batch.engine_ratio_t = segment_ratio(
+            batch.old_logp_t,
+            batch.sampling_logp_t,
+            segment_ids=batch.segment_ids,
+            mode=self.vllm_importance_sampling_mode,
+            low=self.vllm_importance_sampling_clip_min,
+            high=self.vllm_importance_sampling_clip_max,
+        )
 
-    _planned: Any = None  # what a tree puts in the place of TRL's generation
-    _phases: dict[str, float]
-    _engine_logps: list[list[float]] | None = None  # of the batch that TRL is making
+    def _take_engine_logps(self, args: tuple) -> torch.Tensor | None:
+        """The engine's log-probabilities in the place of TRL's pass for π_old, shape (B, T), if they are to be taken
+        and all of them are known on all processes. `args` are those of that pass."""
+        logps, self._engine_logps = self._engine_logps, None
+        if logps is None:
+            return None
+        width = args[2]
+        padded = torch.zeros(len(logps), width, device=self.device)
+        for row, values in zip(padded, logps, strict=True):
+            row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
+        if self.largest(int(padded.isnan().any())):
+            logger.warning("the engine did not give all log-probabilities: π_old is computed for this batch")
+            return None
+        return padded
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self._planned is not None:  # the rows are segments; what is logged are the responses they come from
+            rewards_per_func = self._planned.rewards.to(self.device)
+        else:
+            rewards_per_func = super()._calculate_rewards(*args, **kwargs)
+        self._check_finite(rewards_per_func)
+        self._gathered_rewards = rewards_per_func
+        return rewards_per_func
+
+    # Continuations
 
     def continue_prefixes(
         self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
@@ -120,17 +159,18 @@ class RolloutEngine(GRPOTrainer):
             if alone:
                 # vLLM divides by the time of the bar, which a hidden one does not keep
                 show = False if bar.keywords["disable"] else bar
-                llm = _PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=show)
-                stack.enter_context(_temporarily(self.vllm_generation, llm=llm))
+                llm = PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=show)
+                stack.enter_context(temporarily(self.vllm_generation, llm=llm))
                 repeated = prefixes
             else:
                 repeated = [prefix for prefix in prefixes for _ in range(n)]
-                stack.enter_context(_temporarily(self, num_generations=n))  # read there before TRL 1.15
+                stack.enter_context(temporarily(self, num_generations=n))  # read there before TRL 1.15
                 if self.use_vllm:
-                    stack.enter_context(_temporarily(self.vllm_generation, max_completion_length=limit))
+                    stack.enter_context(temporarily(self.vllm_generation, max_completion_length=limit))
                 else:
-                    stack.enter_context(_temporarily(self.generation_config, max_new_tokens=limit))
-                    stack.enter_context(self._token_bar(bar, limit))
+                    stack.enter_context(temporarily(self.generation_config, max_new_tokens=limit))
+                    model = self.accelerator.unwrap_model(self.model)
+                    stack.enter_context(token_bar(model, bar, limit))
             count = [n] if Version(trl.__version__) >= Version("1.15") else []
             ids, logps = super()._generate_single_turn(repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
@@ -144,39 +184,6 @@ class RolloutEngine(GRPOTrainer):
             known = None if logps is None else [math.nan if x is None else x for x in logps[i][:budget]]
             found.append(Continuation(list(ids[i][:budget]), known))
         return found
-
-    @contextlib.contextmanager
-    def _token_bar(self, bar: functools.partial, limit: int) -> Iterator[None]:
-        """A bar that advances with every token position: all that can be seen of one call of `generate`."""
-        with bar(total=limit, unit="token") as shown:
-            model = self.accelerator.unwrap_model(self.model)
-
-            def advance(*_: Any) -> None:  # whatever a hook returns would take the place of the model's arguments
-                shown.update()
-
-            handle = model.register_forward_pre_hook(advance)
-            try:
-                yield
-            finally:
-                handle.remove()
-
-    @contextlib.contextmanager
-    def _engine_awake(self) -> Iterator[None]:
-        """Keeps a colocated vLLM with sleep mode awake for all calls of one generation batch: one weight sync."""
-        engine = self.vllm_generation if self.use_vllm and self.vllm_mode == "colocate" else None
-        if engine is None or not engine.enable_sleep_mode:
-            yield
-            return
-        engine.sync_weights()  # wakes the weights first
-        self._last_loaded_step = self.state.global_step
-        engine.llm.wake_up(tags=["kv_cache"])
-        engine._llm_weights_sleeping = False
-        try:
-            with _temporarily(engine, enable_sleep_mode=False):
-                yield
-        finally:
-            engine.llm.sleep(level=2)
-            engine._llm_weights_sleeping = True
 
     def _tokenize_prompts(self, prompts: list) -> Any:
         if self._planned is not None:
@@ -267,57 +274,26 @@ class RolloutEngine(GRPOTrainer):
         return left if context is None else min(left, context - prompt_length - written)
 
     def row_logps(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the completions of rows under the policy as it is. Every process must call it."""
         size = self.args.per_device_train_batch_size
         found: list[tuple[float, ...]] = []
         filler = Row("", (self._tokenizer.eos_token_id,), (self._tokenizer.eos_token_id,), (0.0,), (-1,))
         for i in range(0, self.largest(len(rows)), size):
             part = list(rows[i : i + size])
-            batch = self._padded(part or [filler])
-            if self.args.tree_rows == "packed":
-                input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-                visible = self._visibility(part or [filler], input_ids, batch["completion_ids"].size(1))
-                batch["token_type_ids"] = visible
-            logps = self._behavior_logps(batch).tolist()
+            logps = self._behavior_logps(self._padded(part or [filler])).tolist()
             found += [tuple(logp[: len(row.completion_ids)]) for row, logp in zip(part, logps)]  # noqa: B905
         return found
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+        """Rows as TRL pads them, with what their branches see where they have any."""
         batch = {}
         for name, side in (("prompt", "left"), ("completion", "right")):
-            ids = [torch.tensor(getattr(row, f"{name}_ids")) for row in rows]
-            for key, parts, value in (
-                ("ids", ids, self._tokenizer.pad_token_id),
-                ("mask", [torch.ones_like(x) for x in ids], 0),
-            ):
-                padded = pad(parts, padding_value=value, padding_side=side)
-                batch[f"{name}_{key}"] = padded.to(self.accelerator.device)
-        return batch
-
-    def _visibility(self, rows: Sequence[Row], input_ids: torch.Tensor, completion_width: int) -> torch.Tensor:
-        """`visible_until` of rows in the columns of a padded batch, shape (B, P + T): what TRL hands to the model as
-        `token_type_ids`, and [`tree_attention`] makes a mask of."""
-        visible = torch.zeros_like(input_ids)
-        begin = input_ids.size(1) - completion_width  # of the completions
-        for i, row in enumerate(rows):
-            left, width = begin - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
-            until = row.visible_until or [width] * width
-            visible[i, left : left + width] = left + torch.tensor(until, device=visible.device)
-        return visible
-
-    def largest(self, n: int) -> int:
-        """The largest `n` of all processes; a collective call."""
-        return int(self.accelerator.gather(torch.tensor([n], device=self.accelerator.device)).max())
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds inside to those of a phase, less those of phases inside it; logged where rollouts are on."""
-        start, before = time.perf_counter(), sum(self._phases.values())
-        try:
-            yield
-        finally:
-            inner = sum(self._phases.values()) - before
-            self._phases[phase] = self._phases.get(phase, 0.0) + time.perf_counter() - start - inner
+            columns = [getattr(row, f"{name}_ids") for row in rows]
+            ids, mask = padded_columns(columns, value=self._tokenizer.pad_token_id, side=side)
+            batch[f"{name}_ids"], batch[f"{name}_mask"] = ids, mask
+        if any(row.visible_until is not None for row in rows):
+            widths = batch["prompt_ids"].size(1), batch["completion_ids"].size(1)
+            batch["token_type_ids"] = visible_columns(rows, prompt_width=widths[0], width=widths[1])
+        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
 
     @torch.no_grad()
     def _behavior_logps(self, output: dict[str, Any]) -> torch.Tensor:
@@ -329,27 +305,5 @@ class RolloutEngine(GRPOTrainer):
             torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
             output["completion_ids"].size(1),
             batch_size=batch_size,
-            **{key: output[key] for key in _FORWARD_KEYS if key in output},
+            **{key: output[key] for key in FORWARD_KEYS if key in output},
         )[0]
-
-    def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
-        """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
-        weighted = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
-        return weighted.nansum(1).masked_fill(rewards_per_func.isnan().all(1), torch.nan)
-
-    def _check_finite(self, rewards_per_func: torch.Tensor) -> None:
-        if torch.isinf(rewards_per_func).any():
-            column = torch.isinf(rewards_per_func).any(0).nonzero()[0].item()
-            raise ValueError(f"reward {self.reward_func_names[column]!r} is infinite: rewards must be finite.")
-
-    def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
-        """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes, by one collective call.
-
-        All processes must give the same names in the same order. Where a denominator is 0 nothing is logged.
-        """
-        device = self.accelerator.device
-        parts = [torch.as_tensor(part, device=device).detach().float() for pair in stats.values() for part in pair]
-        sums = self.accelerator.reduce(torch.stack(parts), reduction="sum").view(-1, 2)
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        for name, value in zip(stats, (sums[:, 0] / sums[:, 1]).tolist(), strict=True):
-            metrics[f"credit/{name}"].append(value)  # 0/0 is NaN: no such token, left out of the mean by TRL

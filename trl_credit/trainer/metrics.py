@@ -4,84 +4,83 @@ import hashlib
 
 import torch
 
-from ..assignment import Credit
 from ..config import CreditConfig
 from ..credit.advantages import trace_statistics
+from ..credit.tokens import Credit, Tokens
 from ..credit.weights import sequence_log_weight, traced_sum
 
 
 def loss_statistics(
     config: CreditConfig,
     credit: Credit,
+    tokens: Tokens,
     *,
-    logp_t: torch.Tensor,
-    old_logp_t: torch.Tensor,
-    mask_t: torch.Tensor,
+    carries_loss: bool = False,
     clip_range: tuple[float, float],
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
     Returned as sums, so that processes with different numbers of tokens add them before dividing. The names depend on
-    the configuration alone: every process makes the same ones.
+    the configuration and the credit function alone: every process makes the same ones. They describe the W that is
+    used: there is no clip fraction where the function has a loss of its own, and no trace where its W is none.
     """
-    logp_t, mask_t = logp_t.detach(), mask_t.float()
+    mask_t = tokens.mask_t.float()
     n_tokens = mask_t.sum()
-    if credit.log_weight is not None:
-        log_weight = credit.log_weight.detach()
-    elif config.importance == "sequence":
-        log_weight = sequence_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)
-    else:
-        log_weight = logp_t - old_logp_t
-    kept = credit.mask.float()
-    ratio, advantage = log_weight.exp(), credit.advantage
-    clipped = ((ratio < clip_range[0]) & (advantage < 0)) | ((ratio > clip_range[1]) & (advantage > 0))
-    stats = {"clip_fraction": ((clipped * kept).sum(), kept.sum())}
-    if config.token_mask != "none":
+    kept = tokens.policy_mask_t.float()
+    if credit.mask is not None:
+        kept = kept * credit.mask.float()
+    advantage = credit.advantage.detach()
+    advantage = advantage.unsqueeze(1) if advantage.dim() == 1 else advantage
+    stats = {}
+    if not carries_loss:
+        ratio = _used_log_weight(config, credit, tokens).exp()
+        clipped = ((ratio < clip_range[0]) & (advantage < 0)) | ((ratio > clip_range[1]) & (advantage > 0))
+        stats["clip_fraction"] = ((clipped * kept).sum(), kept.sum())
+    if config.token_mask != "none" or credit.mask is not None:
         stats["kept_fraction"] = (kept.sum(), n_tokens)
     if credit.selected is not None:
-        stats["selected_fraction"] = ((credit.selected * mask_t).sum(), n_tokens)
-        if config.importance == "lambda_trace" and config.trace_style == "both":
-            mass = (traced_sum(mask_t, decay=config.trace_decay, style="both") - mask_t) * mask_t
-            stats["trace_mass"] = (mass.sum(), n_tokens)
-        else:
-            mass, moment = trace_statistics(credit.selected, decay=config.trace_decay, mask_t=mask_t)
-            stats["trace_mass"] = (mass.sum(), n_tokens)
-            stats["effective_horizon"] = (moment.sum(), mass.sum())
+        selected = credit.selected.float()
+        stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
+        if credit.log_weight is credit.traced is not None:
+            stats |= _trace_statistics(config, selected, mask_t)
     # token i of a response's n loss tokens lies in quarter ⌊4i/n⌋
     rank = mask_t.cumsum(-1) - 1
     quarter = (4 * rank / mask_t.sum(-1, keepdim=True).clamp(min=1)).floor()
-    magnitude = advantage.abs().expand_as(mask_t)
+    magnitude = torch.where(mask_t.bool(), advantage.abs(), 0.0)
     for q in range(4):
-        inside = mask_t * (quarter == q)
+        inside = kept * (quarter == q)
         stats[f"abs_advantage/quarter_{q + 1}"] = ((magnitude * inside).sum(), inside.sum())
     return stats
 
 
-def extra_kl(
-    config: CreditConfig,
-    credit: Credit,
-    *,
-    logp_t: torch.Tensor,
-    old_logp_t: torch.Tensor,
-    inputs: dict[str, torch.Tensor],
-    mask_t: torch.Tensor,
-) -> torch.Tensor | None:
-    """What TRL's KL term lacks to be β Σ_t k3_t / Σ_t M_t over all loss tokens (SPO, Eq. 3): a scalar, or `None`.
+def _used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    if credit.log_weight is not None:
+        return credit.log_weight.detach()
+    if config.importance == "sequence":
+        given = {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
+        return sequence_log_weight(tokens.logp_t.detach(), **given)
+    return tokens.logp_t.detach() - tokens.old_logp_t
 
-    TRL divides it by the number of all loss tokens where it normalises inside the micro-batch, by row or as a whole;
-    the losses that divide by `num_items_in_batch` have that number recounted and lack nothing.
-    """
-    if config.mask_normalizer != "paper" or config.loss_type not in ("grpo", "sapo", "bnpo"):
-        return None
-    difference = inputs["ref_per_token_logps"] - logp_t
-    kl_t = (difference.exp() - difference - 1) * mask_t
-    if config.use_bias_correction_kl:
-        kl_t = kl_t * (logp_t - old_logp_t if credit.log_weight is None else credit.log_weight).exp()
-    if config.loss_type == "bnpo":
-        kl, n_all, n_kept = kl_t.sum(), mask_t.sum(), credit.mask.sum()
-    else:
-        kl, n_all, n_kept = kl_t.sum(-1), mask_t.sum(-1), credit.mask.sum(-1)
-    return config.beta * (kl / n_kept.clamp(min=1) - kl / n_all.clamp(min=1)).mean()
+
+def _trace_statistics(
+    config: CreditConfig, selected: torch.Tensor, mask_t: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    if config.importance == "lambda_trace" and config.trace_style == "both":
+        mass = (traced_sum(mask_t, decay=config.trace_decay, style="both") - mask_t) * mask_t
+        return {"trace_mass": (mass.sum(), mask_t.sum())}
+    mass, moment = trace_statistics(selected, decay=config.trace_decay, mask_t=mask_t)
+    return {"trace_mass": (mass.sum(), mask_t.sum()), "effective_horizon": (moment.sum(), mass.sum())}
+
+
+def difficulty_statistics(
+    phi: torch.Tensor, advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Mean weight of the prompts that are harder and easier than the belief, as sums and counts; all of one shape."""
+    credited = advantages != 0 if advantages.dim() == 2 else torch.ones_like(advantages, dtype=torch.bool)
+    return {
+        f"difficulty_weight/{name}": ((phi * (rows & credited)).sum(), (rows & credited).sum())
+        for name, rows in (("harder", p_hat < prior), ("easier", p_hat > prior))
+    }
 
 
 def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
@@ -109,3 +108,19 @@ def group_statistics(rewards: torch.Tensor, hashes: torch.Tensor, *, num_generat
         "groups_without_signal": (high <= low).float().mean().item(),
         "unique_responses": unique.float().mean().item(),
     }
+
+
+def length_statistics(lengths: list[int], truncated: list[bool]) -> dict[str, float]:
+    """What TRL logs under `completions/` of responses of these lengths (tokens), `truncated` where they did not end."""
+    length, ended = torch.tensor(lengths, dtype=torch.float), ~torch.tensor(truncated)
+    terminated = length[ended] if ended.any() else torch.zeros(1)
+    values = {
+        "mean_length": length.mean(),
+        "min_length": length.min(),
+        "max_length": length.max(),
+        "clipped_ratio": 1 - ended.float().sum() / len(lengths),
+        "mean_terminated_length": terminated.mean(),
+        "min_terminated_length": terminated.min(),
+        "max_terminated_length": terminated.max(),
+    }
+    return {name: value.item() for name, value in values.items()}

@@ -1,5 +1,12 @@
 """Updates that are left out because a loss or a gradient is not finite."""
 
+import math
+from typing import Any
+
+import torch
+
+from .batches import local
+
 
 class NonFinite:
     """Counts updates that were left out because loss or gradient was not finite, and stops after too many in a row.
@@ -34,3 +41,20 @@ class NonFinite:
         skipped, self._now = self._now, False
         self.in_a_row = self.in_a_row + 1 if skipped else 0
         return skipped
+
+
+def leave_out_nonfinite(trainer: Any, count: NonFinite) -> None:
+    """Leaves an update out, on every process, whose gradient is not finite. Collective."""
+    if trainer.accelerator.scaler is not None:
+        return  # which does that itself
+    if trainer.is_deepspeed_enabled:  # has updated already
+        norm = trainer.model_wrapped.get_global_grad_norm()
+        if norm is not None and trainer.largest(int(not math.isfinite(norm))):
+            count.found("gradient", at_once=True)
+        return
+    gradients = [local(p.grad) for p in trainer.model.parameters() if p.grad is not None]
+    finite = math.isfinite(torch.nn.utils.get_total_norm(gradients)) if gradients else True
+    if trainer.largest(int(not finite)):
+        count.found("gradient")
+        for p in trainer.model.parameters():
+            p.grad = None  # which optimizers pass over, with momentum and weight decay

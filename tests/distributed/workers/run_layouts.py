@@ -17,6 +17,7 @@ from trl_credit.demo import demo_dataset, demo_model_path
 from trl_credit.rollouts.tree import Continuation
 
 
+OWN = Path(__file__).resolve().parents[2] / "data" / "own_functions.py"
 MASK = {"token_mask": "probability", "probability_threshold": 0.9, "loss_type": "dapo"}
 CASES = {
     "grpo": {"loss_type": "grpo", "beta": 0.05},
@@ -30,6 +31,15 @@ CASES = {
         "tree_segment_length": 3,
         "replay_iterations": 2,
         "difficulty": "history",
+        "loss_type": "dapo",
+    },
+    "own": {
+        "credit": f"{OWN}:later_is_less",
+        "token_mask": f"{OWN}:same_mask",
+        "segmentation": f"{OWN}:every_third",
+        "importance": "eligible",
+        "rollouts": "chain",
+        "rollouts_per_state": 2,
         "loss_type": "dapo",
     },
 }

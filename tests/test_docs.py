@@ -1,0 +1,76 @@
+"""The examples of `docs/your_own_algorithm.md`: short, right by the contract, and trained with."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from trl_credit import CreditConfig
+from trl_credit.testing import check_credit
+
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "docs" / "your_own_algorithm.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+FUNCTIONS = [block for block in BLOCKS if "\ndef " in block]
+
+spec = importlib.util.spec_from_file_location("train_script", ROOT / "examples" / "train.py")
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """All examples in a file `mine.py` of the current folder, as the page says it."""
+    (tmp_path / "mine.py").write_text("\n\n".join(FUNCTIONS), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return "mine.py"
+
+
+def test_there_are_three_complete_examples_of_at_most_twenty_lines():
+    names = [re.search(r"^def (\w+)", block, re.MULTILINE)[1] for block in FUNCTIONS]
+    assert names == ["turn_trace", "unsure_more", "sentences"]
+    assert all(
+        len(block.split("\n\n\n")[-1].splitlines()) <= 20 and len(block.splitlines()) <= 20 for block in FUNCTIONS
+    )
+
+
+def test_they_keep_the_contract(mine, tmp_path):
+    scope: dict = {}
+    for block in FUNCTIONS:
+        exec(block, scope)
+    (check,) = [block for block in BLOCKS if "check_credit(" in block]
+    exec(check, scope)
+    config = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="eligible", selector="entropy")
+    check_credit(scope["unsure_more"], config=config)
+
+
+def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_trainer, tmp_path):
+    weights = []
+    for folder, knobs in (("p", {"importance": "eligible"}), ("turns", {"credit": f"{mine}:turn_trace"})):
+        trainer = make_trainer(output_dir=str(tmp_path / folder), loss_type="grpo", **knobs)
+        trainer.train()
+        weights.append(dict(trainer.model.named_parameters()))
+    for name, p in weights[0].items():
+        torch.testing.assert_close(p, weights[1][name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--algo", "grpo", "--credit", "mine.py:turn_trace", "--trace_lambda", "0.95"],
+        ["--algo", "s_trace", "--credit", "mine.py:unsure_more"],
+        ["--algo", "spo_chain", "--segmentation", "mine.py:sentences", "--rollouts_per_state", "2"],
+    ],
+    ids=lambda flags: flags[3],
+)
+def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, flags, capsys):
+    small = ["--per_device_train_batch_size", "16", "--max_steps", "2", "--logging_steps", "1"]
+    script.main([*flags, *small, "--output_dir", str(tmp_path / "run")])
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    name = flags[3].partition(":")[2]
+    assert name in card.replace("\\_", "_") and "mine.py" in card
+    assert f"{flags[2][2:]}: {flags[3]}" in (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
+    assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)

@@ -1,0 +1,41 @@
+"""The belief of the difficulty weights, from a configuration and in checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+from ..config import CreditConfig
+from ..credit.difficulty import DifficultyBelief
+from .checkpoints import STATE_FILE
+
+
+def make_belief(config: CreditConfig) -> DifficultyBelief | None:
+    """That of a new run; `None` without difficulty weights."""
+    if config.difficulty == "none":
+        return None
+    return DifficultyBelief(
+        mode=config.difficulty,
+        window=config.difficulty_window,
+        rate=config.difficulty_rate,
+        rate_min=config.difficulty_rate_min,
+        threshold=config.difficulty_threshold,
+    )
+
+
+def belief_state(belief: DifficultyBelief | None) -> dict[str, dict[str, Any]]:
+    """What is kept of a difficulty belief, by part; nothing where there is none."""
+    return {} if belief is None else {"difficulty": belief.state_dict()}
+
+
+def load_belief(belief: DifficultyBelief, parts: dict[str, dict[str, Any]], folder: str | Path) -> None:
+    """Restores a difficulty belief from the parts of a state.
+
+    Raises:
+        ValueError: they are of another belief.
+    """
+    try:
+        belief.load_state_dict(parts["difficulty"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"cannot resume the difficulty belief from {Path(folder) / STATE_FILE} ({error}): resume from a "
+            "checkpoint that was written with the same difficulty_* settings."
+        ) from error

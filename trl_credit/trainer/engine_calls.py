@@ -1,0 +1,98 @@
+"""Around single calls of the engine that TRL generates with."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+
+class PerPrompt:
+    """Stands in for TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
+
+    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int], show: Any) -> None:
+        self._llm, self._n, self._budgets, self._show = llm, n, budgets, show
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
+        own = []
+        for budget in self._budgets:
+            own.append(sampling_params.clone())
+            own[-1].n, own[-1].max_tokens = self._n, budget
+        return self._llm.generate(prompts, sampling_params=own, **{**kwargs, "use_tqdm": self._show})
+
+
+@contextlib.contextmanager
+def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in attributes}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[None]:
+    """A bar that advances with every token position: all that can be seen of one call of `generate`."""
+    with bar(total=limit, unit="token") as shown:
+
+        def advance(*_: Any) -> None:  # whatever a hook returns would take the place of the model's arguments
+            shown.update()
+
+        handle = model.register_forward_pre_hook(advance)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def engine_awake(trainer: Any) -> Iterator[None]:
+    """Keeps a colocated vLLM with sleep mode awake for all calls of one generation batch: one weight sync."""
+    engine = trainer.vllm_generation if trainer.use_vllm and trainer.vllm_mode == "colocate" else None
+    if engine is None or not engine.enable_sleep_mode:
+        yield
+        return
+    engine.sync_weights()  # wakes the weights first
+    trainer._last_loaded_step = trainer.state.global_step
+    engine.llm.wake_up(tags=["kv_cache"])
+    engine._llm_weights_sleeping = False
+    try:
+        with temporarily(engine, enable_sleep_mode=False):
+            yield
+    finally:
+        engine.llm.sleep(level=2)
+        engine._llm_weights_sleeping = True
+
+
+class Phases:
+    """Seconds by phase, each without those of the phases inside it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Adds the seconds inside to those of a phase."""
+        start, before = time.perf_counter(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            self.add(phase, time.perf_counter() - start, since=before)
+
+    def add(self, phase: str, seconds: float, *, since: float) -> None:
+        """Adds `seconds` to a phase, less what other phases have got since their sum was `since`."""
+        inner = sum(self.seconds.values()) - since
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds - inner
+
+    def take(self) -> dict[str, float]:
+        """All since the last call."""
+        taken, self.seconds = self.seconds, {}
+        return taken

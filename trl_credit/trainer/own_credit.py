@@ -1,0 +1,140 @@
+"""Holds a credit function of one's own to its contract, in words that end in the fix."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.tokens import Credit, Tokens
+
+
+_GUIDE = "see docs/your_own_algorithm.md"
+
+
+def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False, values: bool = True) -> str | None:
+    """What is wrong with what a credit function returned for `tokens`, or `None`.
+
+    Types, shapes and graphs always; with `values`, which costs a synchronisation with the device, also that W and A
+    are finite at all loss tokens.
+    """
+    if not isinstance(credit, Credit):
+        return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
+    shape, rows = tokens.logp_t.shape, tokens.logp_t.size(0)
+    a_shapes = {tuple(shape), (rows, 1), (rows,)}
+    for name, shapes, optional in (
+        ("log_weight", {tuple(shape)}, True),
+        ("advantage", a_shapes, False),
+        ("mask", {tuple(shape)}, True),
+        ("selected", {tuple(shape)}, True),
+    ):
+        x = getattr(credit, name)
+        if x is None and optional:
+            continue
+        if not isinstance(x, torch.Tensor):
+            return f"returned {name} as a {type(x).__name__}: return a tensor{' or None' * optional}"
+        if tuple(x.shape) not in shapes:
+            wanted = " or ".join(map(str, sorted(shapes, key=len)))
+            return f"returned {name} of shape {tuple(x.shape)}: return one of shape {wanted}"
+        if name in ("log_weight", "advantage") and not x.is_floating_point():
+            return f"returned {name} of type {x.dtype}: return a floating tensor, such as x.to(tokens.logp_t.dtype)"
+        if x.device != tokens.logp_t.device:
+            return f"returned {name} on {x.device}: make it on tokens.logp_t.device"
+        if x.requires_grad and name != "log_weight" and not (name == "advantage" and carries_loss):
+            hint = ", or declare f.carries_loss = True if it is (minus) a loss" * (name == "advantage")
+            return f"returned {name} with a graph, whose gradient nobody asked for: detach it{hint}"
+    weight = credit.log_weight
+    if weight is not None and not carries_loss and tokens.logp_t.requires_grad and not weight.requires_grad:
+        return (
+            "returned log_weight without a graph, so that nothing would be learned: let the gradient of tokens.logp_t "
+            "flow through it, or return None for TRL's own importance weight"
+        )
+    return _value_problem(credit, tokens, carries_loss) if values else None
+
+
+def _value_problem(credit: Credit, tokens: Tokens, carries_loss: bool) -> str | None:
+    inside = tokens.mask_t.bool()
+    advantage = credit.advantage if credit.advantage.dim() == 2 else credit.advantage.unsqueeze(1)
+    for name, x in (("log_weight", credit.log_weight), ("advantage", advantage)):
+        if x is not None and not torch.isfinite(x.detach().expand_as(inside)[inside]).all():
+            return f"returned {name} with NaN or infinity at loss tokens (mask_t = 1): make it finite there"
+    if carries_loss and credit.log_weight is not None and credit.log_weight.detach()[inside].any():
+        return "declares carries_loss and returned a log_weight other than 0: return None or zeros"
+    return None
+
+
+class OwnCredit:
+    """The credit function of a run: what it declares, and, where it is not built in, whether it keeps its contract.
+
+    Args:
+        function (`Callable`):
+            A [`~trl_credit.assignment.CreditFunction`], or the method that takes its place.
+        name (`str` or `None`):
+            For the messages; `None` for a built-in function, which is not checked.
+        any_process (`Callable`):
+            A collective call: whether a flag is set on any process.
+    """
+
+    def __init__(self, function: Callable, *, name: str | None, any_process: Callable[[bool], bool]) -> None:
+        self.name, self._any_process = name, any_process
+        self.carries_loss = bool(getattr(function, "carries_loss", False))
+        self.replaces_kl = bool(getattr(function, "replaces_kl", False))
+        self.replaces_correction = bool(getattr(function, "replaces_correction", False))
+        self._parts: tuple[bool, ...] | None = None
+
+    def check(self, credit: object, tokens: Tokens, config: CreditConfig) -> None:
+        """Raises a `ValueError` that names the function and the fix. Collective in the first call, where values are
+        looked at too."""
+        if self.name is None:
+            return
+        first = self._parts is None
+        problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
+        if problem is None:
+            parts = tuple(getattr(credit, name) is not None for name in ("log_weight", "mask", "selected", "traced"))
+            problem = self._refused_weight(config) if credit.log_weight is not None and not self.carries_loss else None
+            if not first and parts != self._parts:
+                problem = (
+                    "returned other parts of a Credit than in its first call: return the same of log_weight, mask and "
+                    "selected every time, since all processes log the same metrics"
+                )
+            self._parts = parts
+        if first and self._any_process(problem is not None) and problem is None:
+            problem = "failed on another process: see its message"
+        if problem is not None:
+            raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
+
+    def _refused_weight(self, config: CreditConfig) -> str | None:
+        """Where a W is refused: as a trace is."""
+        if config.loss_type in ("cispo", "vespo", "sapo"):
+            return (
+                f"returned a log_weight with loss_type={config.loss_type!r}, which does not take its gradient through "
+                "the clipped importance weight: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'"
+            )
+        if config.importance == "sequence":
+            return (
+                "returned a log_weight with importance='sequence', which would average it over the response: set "
+                "importance='token'"
+            )
+        if config.beta != 0.0 and config.use_bias_correction_kl:
+            return (
+                "returned a log_weight with use_bias_correction_kl=True, through which it would flow into the KL term: "
+                "set use_bias_correction_kl=False"
+            )
+        return None
+
+
+def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
+    """Refuses advantages that TRL's weight per sequence (`level`) would average away.
+
+    Raises:
+        ValueError: they differ from token to token.
+    """
+    a_t, inside = credit.advantage, tokens.mask_t.bool()
+    if level != "sequence" or a_t.dim() < 2 or a_t.size(1) == 1:
+        return
+    low = torch.where(inside, a_t, torch.inf).amin(-1)
+    high = torch.where(inside, a_t, -torch.inf).amax(-1)
+    if (high > low).any():
+        raise ValueError(
+            "importance='sequence' averages over the response, so advantages that differ from token to token would be "
+            "averaged away: set importance='sequence_token'."
+        )

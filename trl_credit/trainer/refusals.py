@@ -1,0 +1,67 @@
+"""What a trainer is given and cannot do, refused before a model is loaded where that is possible."""
+
+import warnings
+from typing import Any
+
+import trl
+from packaging.version import Version
+
+from ..config import CreditConfig
+
+
+TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
+
+
+def check_trl_version(version: str) -> None:
+    """Warns above the newest TRL whose `_compute_loss` the contract test has seen."""
+    release = Version(version)
+    newest = max(map(Version, TESTED_TRL_MINORS))
+    if (release.major, release.minor) > (newest.major, newest.minor):
+        warnings.warn(
+            f"trl {version} is newer than {newest}, the newest that trl_credit was tested with. Run "
+            "`pytest tests/test_contract.py` before a long run, or install an older trl.",
+            stacklevel=3,
+        )
+
+
+def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditConfig]) -> None:
+    """Checks the arguments of a trainer whose configuration should be a `wanted`.
+
+    Raises:
+        TypeError: `args` is a plain `GRPOConfig`.
+        ValueError: liger bypasses the loss, rollouts cannot continue such responses, or a function that the
+            configuration names is not to be found here.
+    """
+    if not isinstance(args, CreditConfig):
+        raise TypeError(
+            f"args is a {type(args).__name__}, which has no credit knobs: build a {wanted.__name__} "
+            "from trl_credit with the same fields."
+        )
+    if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
+        raise ValueError(
+            f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it: set "
+            "use_liger_kernel=False, or install trl>=1.14."
+        )
+    for name in args.own_functions():  # a configuration that was saved may name what is not here
+        args.own_function(name)
+    for name in ("rollout_func", "tools", "environment_factory"):
+        if args.rollouts != "none" and kwargs.get(name) is not None:
+            raise ValueError(
+                f"{name} with rollouts={args.rollouts!r}: a response cannot be continued from its middle "
+                f"there. Leave {name} out, or set rollouts='none'."
+            )
+
+
+def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
+    """Checks the accelerator's state.
+
+    Raises:
+        ValueError: the reference model would be random on all processes but the first.
+    """
+    fsdp = getattr(state, "fsdp_plugin", None)
+    if fsdp is not None and fsdp.cpu_ram_efficient_loading and has_reference:
+        raise ValueError(
+            f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta}: TRL would leave the reference model "
+            "random on all processes but the first. Set it to false in the accelerate configuration (as "
+            "accelerate_configs/fsdp2.yaml has it), or beta=0."
+        )
