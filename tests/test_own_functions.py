@@ -49,7 +49,7 @@ def test_a_new_weight_in_closed_form(make_trainer, toy_loss):
 
 def test_a_new_advantage_on_the_weight_of_the_knobs(make_trainer, toy_loss):
     t = toy()
-    share = (t["mask"].cumsum(-1) - 1) / t["mask"].sum(-1, keepdim=True)
+    share = (t["mask"].cumsum(-1) - 1).double() / t["mask"].sum(-1, keepdim=True)
     by_name = run(make_trainer("s_trace", beta=0.0, credit=own("later_is_less")), toy_loss, t)
     t["advantages"] = t["advantages"].unsqueeze(1) * (1 - 0.5 * share)
     by_hand = run(make_trainer("s_trace", beta=0.0), toy_loss, t)
@@ -68,7 +68,7 @@ def test_a_loss_of_its_own(make_trainer, toy_loss, loss_type):
     expected = -(rows if loss_type == "grpo" else gain.sum() / t["mask"].sum())
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(grad, torch.autograd.grad(expected, t["logps"])[0], rtol=1e-10, atol=1e-13)
-    names = trainer._metrics["train"]
+    names = trainer._metrics["eval"]
     assert "credit/clip_fraction" not in names and "credit/abs_advantage/quarter_1" in names
 
 
@@ -101,12 +101,15 @@ def test_its_own_mask_zeroes_terms_and_moves_no_normaliser(make_trainer, toy_los
     assert torch.equal(grad, torch.where(kept, plain, 0.0))
 
 
-def test_a_token_mask_moves_the_normaliser(make_trainer, toy_loss, tmp_path):
+def test_a_token_mask_moves_the_normaliser(make_trainer, toy_loss):
     for loss_type in ("grpo", "bnpo", "dapo", "dr_grpo"):
         knobs = {"loss_type": loss_type, "probability_threshold": 0.4, "beta": 0.1, "use_bias_correction_kl": False}
         built_in = run(make_trainer("base", token_mask="probability", **knobs), toy_loss, toy())
         by_name = run(make_trainer("base", token_mask=own("same_mask"), **knobs), toy_loss, toy())
         assert all(torch.equal(left, right) for left, right in zip(built_in, by_name, strict=True))
+
+
+def test_a_token_mask_is_counted_over_the_batch(make_trainer, tmp_path):
     knobs = {"loss_type": "dapo", "probability_threshold": 0.3, "max_steps": 2}
     runs = [
         trained(make_trainer, tmp_path, str(i), token_mask=mask, **knobs)
@@ -162,11 +165,11 @@ def test_metrics_describe_the_weight_that_was_used(make_trainer, toy_loss):
 
     replaced, kept = (make_trainer("s_trace", beta=0.0, credit=f) for f in (other_weight, only_advantage))
     run(replaced, toy_loss, toy()), run(kept, toy_loss, toy())
-    names = replaced._metrics["train"]
+    names = replaced._metrics["eval"]
     assert "credit/trace_mass" not in names and "credit/selected_fraction" in names
     positive = (toy()["advantages"] > 0).unsqueeze(1) & toy()["mask"].bool()
     assert names["credit/clip_fraction"] == pytest.approx([(positive.sum() / toy()["mask"].sum()).item()])
-    assert kept._metrics["train"]["credit/trace_mass"][0] > 0
+    assert kept._metrics["eval"]["credit/trace_mass"][0] > 0
 
 
 # Objects
@@ -186,7 +189,6 @@ def test_objects_have_names(tmp_path):
     assert names[0].startswith("credit@") and names[1] == f"{names[0]}-2" and name_of(functions[0]) == names[0]
     a, b = (CreditConfig(output_dir=str(tmp_path), report_to="none", credit=f) for f in functions)
     assert a.own_function("credit") is functions[0] and b.own_function("credit") is functions[1]
-    assert replace(b).own_function("credit") is functions[1]
     assert len(source_of(a.credit, what="credit").digest) == 64
     by_file = source_of(own("half_decay"), what="credit")
     assert by_file.file == FILE and by_file.digest != source_of(a.credit, what="credit").digest
@@ -488,7 +490,7 @@ def test_the_floor_acts_once_and_last(make_trainer, toy_loss, whiten):
     seen = []
     trainer = make_trainer(
         credit=lambda config, tokens: seen.append(tokens.advantages) or assign_credit(config, tokens),
-        advantage_floor=-0.5,
+        advantage_floor=-0.2,
         whiten_advantages=whiten,
         max_steps=1,
         temperature=1.3,
@@ -499,12 +501,12 @@ def test_the_floor_acts_once_and_last(make_trainer, toy_loss, whiten):
     trainer._generate_and_score_completions = lambda inputs: made.append(make(inputs)) or made[-1]
     trainer.train()
     before = made[0]["advantages"]
-    assert before.min() < -0.5  # not raised before it is whitened
+    assert before.min() < -0.2  # not raised before it is whitened
     if whiten != "none":
         values = seen[0][made[0]["completion_mask"].bool()] if seen[0].dim() == 2 else seen[0]
-        assert values.min() == -0.5 and values.max() > 0.5
-    assert seen[0].min() == -0.5
-    assert min(trainer._logs["advantages"]) == pytest.approx(-0.5)
+        assert values.min() == pytest.approx(-0.2) and values.max() > 0.5
+    assert seen[0].min() == pytest.approx(-0.2)
+    assert min(trainer._logs["advantages"]) == pytest.approx(-0.2)
 
 
 # TRL's own fields
@@ -514,7 +516,7 @@ def test_trls_sequence_level_means_what_it_means_in_trl(make_trainer, toy_loss, 
     settings = {"loss_type": "grpo", "importance_sampling_level": "sequence", "top_entropy_quantile": 0.5}
     theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), **settings)
     ours = make_trainer("base", **settings)
-    assert ours.args.importance == "sequence" and replace(ours.args).importance == "sequence"
+    assert ours.args.importance == "sequence"
     for left, right in zip(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()), strict=True):
         assert torch.equal(left, right)
 

@@ -1,6 +1,7 @@
 """`check_credit`: a credit function of one's own through the contract that the trainer relies on."""
 
 from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -62,7 +63,7 @@ def check_credit(
 
     Raises:
         AssertionError: the first property that fails, and how.
-        ValueError: `skip` names no property.
+        ValueError: `skip` names no property, or `is_grpo_when` no knob.
     """
     if unknown := set(skip) - set(PROPERTIES):
         raise ValueError(f"skip: no property {sorted(unknown)[0]!r}, choose among {', '.join(PROPERTIES)}")
@@ -198,7 +199,12 @@ class _Case:
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
         plain = self.gradient(self.tokens, function=lambda config, tokens: Credit(None, tokens.advantages))
-        return self.differs(self.gradient(self.tokens, config=replace(self.config, **knobs)), plain)
+        config = copy(self.config)
+        for name, value in knobs.items():
+            if name not in {f.name for f in fields(config)}:
+                raise ValueError(f"is_grpo_when: there is no knob {name!r}")
+            setattr(config, name, value)
+        return self.differs(self.gradient(self.tokens, config=config), plain)
 
     def call(
         self, tokens: Tokens, *, function: CreditFunction | None = None, config: CreditConfig | None = None
