@@ -94,7 +94,7 @@ def build(argv: list[str]) -> Run:
     write_card = partial(
         write_model_card,
         trainer,
-        name=trainer._name,
+        name=trainer.algorithm_name,
         data=TrainingData(dataset, len(data), hub_id=repo, revision=revision, cleaning=data.info.description or None),
         choices=(script, data_args, model_args),
         recipe={"algo": script.algo},
@@ -116,15 +116,15 @@ def main(argv: list[str]) -> None:
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(ConsoleCallback)
 
-    args, folder = trainer.args, Path(trainer.args.output_dir)
+    args, folder, name = trainer.args, Path(trainer.args.output_dir), trainer.algorithm_name
     main_process = trainer.accelerator.is_main_process
     if main_process:
-        print(f"{trainer._name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
+        print(f"{name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
     trainer.save_model()
     if main_process:
         (folder / "reward_curve.png").unlink(missing_ok=True)  # of an earlier run, should there be nothing to draw
-        ends = plot_rewards(trainer.state.log_history, folder / "reward_curve.png", title=f"{trainer._name}: reward")
+        ends = plot_rewards(trainer.state.log_history, folder / "reward_curve.png", title=f"{name}: reward")
         card = write_card()  # after what it shows
         print(f"\ncheckpoint    {folder}\nmodel card    {card}")
         print(f"plots         {folder / 'reward_curve.png'}, {folder / 'credit_plot.png'}")

@@ -10,6 +10,7 @@ import yaml
 from trl import ModelConfig, TrlParser
 
 from .algorithms import ALGORITHMS
+from .algorithms.table import summaries
 from .config import CreditConfig
 from .data import DataArguments
 from .demo import DEMO_SETTINGS, demo_model_path
@@ -19,9 +20,12 @@ from .evaluation import PROTOCOLS
 DEMO = "demo"  # as a model, a data set or a reward: the embedded one
 
 
+_ALGO = {"help": ""}  # of all algorithms, which are known when flags are parsed
+
+
 @dataclass
 class ScriptArguments:
-    algo: str = field(default="s_trace", metadata={"help": f"Algorithm: {', '.join(ALGORITHMS)}."})
+    algo: str = field(default="s_trace", metadata=_ALGO)
     reward: list[str] | None = field(
         default=None,
         metadata={
@@ -57,6 +61,7 @@ def parse_arguments(
         raise ValueError(f"unknown algorithm {algo!r}: choose one of {', '.join(ALGORITHMS)}")
     model = said.model_name_or_path or config.get("model_name_or_path") or DEMO
 
+    _ALGO["help"] = f"Algorithm: {summaries().replace('%', '%%')}."
     parser = TrlParser((ScriptArguments, DataArguments, ALGORITHMS[algo][0], ModelConfig), allow_abbrev=False)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:

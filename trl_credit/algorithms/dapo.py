@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="yu2025dapo",
+    title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
+    authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
+    year=2025,
+    arxiv="2503.14476",
+)
 
 
 @dataclass
 class DAPOConfig(CreditConfig):
     r"""
     Configuration of [`DAPOTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses.
 
     Its dynamic sampling (drawing prompts until every group carries signal) is not part of this preset.
 
@@ -34,5 +41,11 @@ class DAPOTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "dapo"]
     _name = "DAPO"
-    _paper = papers.DAPO
+    _paper = PAPER
+    summary = "token-mean loss, asymmetric clipping, truncated responses left out"
+    formula = "W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses"
     config_class = DAPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.loss_type == "dapo"

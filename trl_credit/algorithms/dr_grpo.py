@@ -4,7 +4,17 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="liu2025understanding",
+    title="Understanding R1-Zero-Like Training: A Critical Perspective",
+    authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and Chao Du and Wee Sun Lee and "
+    "Min Lin",
+    year=2025,
+    arxiv="2503.20783",
+)
 
 
 @dataclass
@@ -12,7 +22,7 @@ class DrGRPOConfig(CreditConfig):
     r"""
     Configuration of [`DrGRPOTrainer`]: [`CreditConfig`] with the published setting.
 
-    W = ℓ − ℓ°, A = r − mean, M = all tokens; the loss is divided by a constant.
+    The sum of the loss over tokens is divided by a constant.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
@@ -28,5 +38,11 @@ class DrGRPOTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "dr-grpo"]
     _name = "Dr. GRPO"
-    _paper = papers.DR_GRPO
+    _paper = PAPER
+    summary = "no std, constant normaliser"
+    formula = "W = ℓ − ℓ°, A = r − mean, M = all tokens"
     config_class = DrGRPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.loss_type == "dr_grpo"

@@ -4,15 +4,23 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="shao2024deepseekmath",
+    title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+    authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang and Y. K. Li "
+    "and Y. Wu and Daya Guo",
+    year=2024,
+    arxiv="2402.03300",
+)
 
 
 @dataclass
 class GRPOConfig(CreditConfig):
     r"""
     Configuration of [`GRPOTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = ℓ − ℓ°, A = group advantage, M = all tokens.
 
     `beta` keeps TRL's default of 0 (DeepSeekMath trained with 0.04).
 
@@ -28,5 +36,11 @@ class GRPOTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "grpo"]
     _name = "GRPO"
-    _paper = papers.GRPO
+    _paper = PAPER
+    summary = "one advantage per response"
+    formula = "W = ℓ − ℓ°, A = group advantage, M = all tokens"
     config_class = GRPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return True  # all the others build on it

@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="parthasarathi2025grpolambda",
+    title="GRPO-λ: Credit Assignment improves LLM Reasoning",
+    authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
+    year=2025,
+    arxiv="2510.00194",
+)
 
 
 @dataclass
 class GRPOLambdaConfig(CreditConfig):
     r"""
     Configuration of [`GRPOLambdaTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens.
 
     For the ε-weight, set `importance="token"` and `loss_weight="trace_past"`.
 
@@ -40,5 +47,11 @@ class GRPOLambdaTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "grpo-lambda"]
     _name = "GRPO-λ"
-    _paper = papers.GRPO_LAMBDA
+    _paper = PAPER
+    summary = "λ-returns as traces over log-ratios"
+    formula = "W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens"
     config_class = GRPOLambdaConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.importance == "lambda_trace" or args.loss_weight != "none" or args.advantage_floor is not None

@@ -4,15 +4,23 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="zheng2025group",
+    title="Group Sequence Policy Optimization",
+    authors="Chujie Zheng and Shixuan Liu and Mingze Li and Xiong-Hui Chen and Bowen Yu and Chang Gao and Kai Dang and "
+    "Yuqiong Liu and Rui Men and An Yang and Jingren Zhou and Junyang Lin",
+    year=2025,
+    arxiv="2507.18071",
+)
 
 
 @dataclass
 class GSPOConfig(CreditConfig):
     r"""
     Configuration of [`GSPOTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens.
 
     The paper splits each rollout batch into four mini-batches: set `steps_per_generation` to four times
     `gradient_accumulation_steps`.
@@ -35,5 +43,11 @@ class GSPOTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "gspo"]
     _name = "GSPO"
-    _paper = papers.GSPO
+    _paper = PAPER
+    summary = "one importance ratio per response"
+    formula = "W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens"
     config_class = GSPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.importance == "sequence"

@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass
 
-from . import papers
-from .gspo import GSPOConfig, GSPOTrainer
+from ..config import CreditConfig
+from .gspo import PAPER, GSPOConfig, GSPOTrainer
 
 
 @dataclass
 class GSPOTokenConfig(GSPOConfig):
     r"""
     Configuration of [`GSPOTokenTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens.
 
     Parameters:
         importance (`str`, *optional*, defaults to `"sequence_token"`)
@@ -25,5 +23,11 @@ class GSPOTokenTrainer(GSPOTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "gspo-token"]
     _name = "GSPO-token"
-    _paper = papers.GSPO
+    _paper = PAPER
+    summary = "the same ratio, with room for per-token advantages"
+    formula = "W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens"
     config_class = GSPOTokenConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.importance == "sequence_token"

@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="yang2026group",
+    title="Your Group-Relative Advantage Is Biased",
+    authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
+    year=2026,
+    arxiv="2601.08521",
+)
 
 
 @dataclass
 class HADWConfig(CreditConfig):
     r"""
     Configuration of [`HADWTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens.
 
     Also on any other preset, by `difficulty="history"`.
 
@@ -30,5 +37,11 @@ class HADWTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "ha-dw"]
     _name = "HA-DW"
-    _paper = papers.HA_DW
+    _paper = PAPER
+    summary = "more weight for prompts harder than the recent record"
+    formula = "W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens"
     config_class = HADWConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.difficulty != "none"

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="hao2025onpolicy",
+    title="On-Policy RL with Optimal Reward Baseline",
+    authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
+    year=2025,
+    arxiv="2505.23585",
+)
 
 
 @dataclass
@@ -12,7 +21,7 @@ class OPOConfig(CreditConfig):
     r"""
     Configuration of [`OPOTrainer`]: [`CreditConfig`] with the published setting.
 
-    W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens; no std, no KL, one update per batch.
+    No std, no KL, one update per batch.
 
     The baseline is derived for the plain policy gradient, a sum over tokens: hence Dr. GRPO's constant
     normaliser.
@@ -33,5 +42,11 @@ class OPOTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "opo"]
     _name = "OPO"
-    _paper = papers.OPO
+    _paper = PAPER
+    summary = "length-weighted optimal baseline"
+    formula = "W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens"
     config_class = OPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.baseline == "optimal"

@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="mou2026beyond",
+    title="Beyond Uniform Credit Assignment: Selective Eligibility Traces for RLVR",
+    authors="Chaoli Mou and Zhan Zhuang and Xinning Chen and Yu Zhang",
+    year=2026,
+    arxiv="2605.05965",
+)
 
 
 @dataclass
 class PTraceConfig(CreditConfig):
     r"""
     Configuration of [`PTraceTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens.
 
     Published setting: γ = 1, λ = .9, β = .001, ε = .2.
 
@@ -34,5 +41,11 @@ class PTraceTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "p-trace"]
     _name = "P-trace"
-    _paper = papers.S_TRACE
+    _paper = PAPER
+    summary = "eligibility traces from every token"
+    formula = "W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens"
     config_class = PTraceConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.importance == "eligible" and args.selector == "none"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from . import papers
-from .p_trace import PTraceConfig, PTraceTrainer
+from ..config import CreditConfig
+from .p_trace import PAPER, PTraceConfig, PTraceTrainer
 
 
 @dataclass
@@ -28,5 +28,11 @@ class STraceTrainer(PTraceTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "s-trace"]
     _name = "S-trace"
-    _paper = papers.S_TRACE
+    _paper = PAPER
+    summary = "eligibility traces from high-entropy tokens"
+    formula = "W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens"
     config_class = STraceConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.importance == "eligible" and args.selector != "none"

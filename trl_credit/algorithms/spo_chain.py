@@ -4,15 +4,22 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .papers import paper
+
+
+PAPER = paper(
+    key="guo2025segment",
+    title="Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL for Large Language Models",
+    authors="Yiran Guo and Lijie Xu and Jie Liu and Dan Ye and Shuang Qiu",
+    year=2025,
+    arxiv="2505.23564",
+)
 
 
 @dataclass
 class SPOChainConfig(CreditConfig):
     r"""
     Configuration of [`SPOChainTrainer`]: [`CreditConfig`] with the published setting.
-
-    W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < .9.
 
     Segment Policy Optimization, not the Single-stream Policy Optimization that goes by the same letters. Published
     setting: 9 rollouts from every 5th cutpoint, β = 1e-4, ε = .2, two passes over each batch.
@@ -40,5 +47,12 @@ class SPOChainTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "spo-chain"]
     _name = "SPO-chain"
-    _paper = papers.SPO
+    _paper = PAPER
+    summary = "segments between unsure tokens, valued by rollouts from their ends"
+    formula = "W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < .9"
     config_class = SPOChainConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        chain = args.rollouts == "chain" and args.segmentation != "steps"
+        return chain or args.token_mask == "probability" or args.policy_loss == "policy_iteration"

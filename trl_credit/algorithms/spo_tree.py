@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from ..trainer import CreditTrainer
-from . import papers
+from .spo_chain import PAPER
 
 
 @dataclass
@@ -12,8 +12,7 @@ class SPOTreeConfig(CreditConfig):
     r"""
     Configuration of [`SPOTreeTrainer`]: [`CreditConfig`] with the published setting.
 
-    W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < .9. Training rows are segments, of which
-    `num_generations` per prompt make up a batch (published: 32).
+    Training rows are segments, of which `num_generations` per prompt make up a batch (published: 32).
 
     Published setting: branching 6-6-6, 30 tokens per inner segment (600 for long reasoning), a replay of 8 batches with
     at most 32 segments of a prompt in each, β = 1e-4, ε = .2.
@@ -42,5 +41,11 @@ class SPOTreeTrainer(CreditTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "spo-tree"]
     _name = "SPO-tree"
-    _paper = papers.SPO
+    _paper = PAPER
+    summary = "responses sampled as a tree, segments judged against their siblings"
+    formula = "W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < .9"
     config_class = SPOTreeConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.rollouts == "tree"

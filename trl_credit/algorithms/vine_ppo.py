@@ -2,8 +2,19 @@
 
 from dataclasses import dataclass
 
-from . import papers
+from ..config import CreditConfig
+from .papers import paper
 from .spo_chain import SPOChainConfig, SPOChainTrainer
+
+
+PAPER = paper(
+    key="kazemnejad2024vineppo",
+    title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
+    authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and Siva Reddy and "
+    "Aaron Courville and Nicolas Le Roux",
+    year=2024,
+    arxiv="2410.01679",
+)
 
 
 @dataclass
@@ -30,5 +41,11 @@ class VinePPOTrainer(SPOChainTrainer):
 
     _tag_names = ["trl", "grpo", "trl-credit", "vine-ppo"]
     _name = "VinePPO"
-    _paper = papers.VINE_PPO
+    _paper = PAPER
+    summary = "the steps of a solution, valued by rollouts from their ends"
+    formula = "W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens"
     config_class = VinePPOConfig
+
+    @staticmethod
+    def uses(args: CreditConfig) -> bool:
+        return args.rollouts == "chain" and args.segmentation == "steps"

@@ -17,8 +17,9 @@ from huggingface_hub.utils import validate_repo_id
 from ..demo import DEMO_SETTINGS
 from ..report.credit_plot import plot_credit
 from ..trainer import CreditTrainer
-from .papers import TRL, describe_credit, papers_of
-from .recipe import changed, public_command, scrub, to_yaml, without_folders
+from .describe import SYMBOLS, describe_credit
+from .papers import TRL, papers_of
+from .recipe import changed, function_comments, public_command, scrub, to_yaml, without_folders
 
 
 logger = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def write_model_card(
     # the embedded model has defaults of its own
     recipe |= changed(args, always=DEMO_SETTINGS if recipe.get("model_name_or_path") == "demo" else ())
     secrets = [args.hub_token]
-    settings = scrub(to_yaml(recipe), secrets=secrets)
+    settings = scrub(function_comments(args) + to_yaml(recipe), secrets=secrets)
     (folder / "recipe.yaml").write_text(settings, encoding="utf-8")
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # of an earlier run, where this one has nothing to draw
@@ -128,7 +129,10 @@ def _opening(name: str, repo_name: str, base_model: str | None, args: Any) -> st
         f"tokenizer = AutoTokenizer.from_pretrained({repo_name!r})\n"
         f"model = AutoModelForCausalLM.from_pretrained({repo_name!r})"
     )
-    credit = "\n".join(f"| {what} | {escape(words)} |" for what, words in describe_credit(args).items())
+    rows = describe_credit(args)
+    credit = "\n".join(f"| {what} | {escape(words)} |" for what, words in rows.items())
+    if "formula" in rows:
+        credit += f"\n\n{SYMBOLS}"
     return (
         f"# {escape(repo_name.split('/')[-1])}\n\n"
         f"{base}, trained further with {escape(name)} ([{first['title']}](https://arxiv.org/abs/{first['id']})) by "

@@ -14,7 +14,10 @@ import yaml
 from huggingface_hub import get_token
 from transformers import TrainingArguments
 
+from ..config import CreditConfig
 from ..demo import demo_model_path
+from ..names import source_of
+from .describe import function_name
 
 
 # of this machine, of its accounts, or of nothing but the display
@@ -49,6 +52,21 @@ def changed(settings: Any, *, always: Collection[str] = ()) -> dict[str, Any]:
 def to_yaml(recipe: dict[str, Any]) -> str:
     """`name: value` lines, which `--config` takes back."""
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=100)
+
+
+def function_comments(args: CreditConfig) -> str:
+    """A YAML comment for each function of the run's own that credit is made by: its file and that file's SHA-256."""
+    lines = []
+    for knob, name in args.own_functions().items():
+        text = f"{knob}: {function_name(name)}"
+        try:
+            source = source_of(name, what=knob)
+            text += f" of {source.file.name if source.file is not None else 'no file'}, SHA-256 {source.digest}"
+        except ValueError:
+            text += ", whose file is gone"
+        # a name may hold line ends and what YAML takes for no text
+        lines.append(f"# {''.join(c if c.isprintable() else '?' for c in text)}\n")
+    return "".join(lines)
 
 
 def public_command(words: list[str]) -> str:

@@ -85,7 +85,20 @@ class CreditTrainer(RolloutEngine):
     """
 
     _tag_names = ["trl", "grpo", "trl-credit"]
+    _paper: dict[str, str]
+    summary: str = ""
+    formula: str = ""
     config_class = CreditConfig
+
+    @classmethod
+    def uses(cls, args: CreditConfig) -> bool:
+        """Whether a configuration, of any preset, uses this algorithm's method: for citations."""
+        return isinstance(args, cls.config_class)
+
+    @property
+    def algorithm_name(self) -> str:
+        """As people write it: "S-trace"."""
+        return self._name
 
     def __init__(
         self, model: Any, reward_funcs: Any = None, args: CreditConfig | None = None, *others: Any, **kwargs: Any
