@@ -14,10 +14,10 @@ from trl_credit.rewards import (
     extract_answer,
     format_reward,
     knights_and_knaves_reward,
-    read_gold,
     resolve_reward,
     soft_overlong_punishment,
 )
+from trl_credit.rewards.functions import read_gold
 
 
 def rows_of(name):

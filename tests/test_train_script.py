@@ -12,6 +12,7 @@ from conftest import SHARED
 
 from trl_credit import rewards
 from trl_credit.data import load_prompts
+from trl_credit.rewards.functions import read_gold
 
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "train.py"
@@ -173,6 +174,6 @@ def test_gsm8k_loads_and_its_golds_score_themselves():
     data = load_prompts(str(SHARED / "data" / "gsm8k_test.jsonl"), conversational=True)
     rewards.check_answers(data["answer"][:300])
     golds = data["answer"][:300]
-    texts = [f"so \\boxed{{{rewards.read_gold(gold)}}}" for gold in golds]
+    texts = [f"so \\boxed{{{read_gold(gold)}}}" for gold in golds]
     assert rewards.accuracy_reward(texts, golds) == [1.0] * 300
     assert data[0]["prompt"][0]["role"] == "user"
