@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tiny_models import CHARACTERS, tiny_qwen3
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
@@ -29,24 +29,9 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 def tiny_model(tmp_path_factory) -> str:
     """Folder of a random Qwen3 with 2 layers and a tokenizer of single characters."""
     path = str(tmp_path_factory.mktemp("tiny"))
-    tokenizer = make_tokenizer("0123456789+-=;abcdef")
+    tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.save_pretrained(path)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=128,
-        eos_token_id=1,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.2,  # far from uniform, so that log-probabilities and entropies differ from token to token
-    )
-    Qwen3ForCausalLM(config).save_pretrained(path)
+    tiny_qwen3(tokenizer).save_pretrained(path)
     return path
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import Dataset
 from segment_helpers import generation_batch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tiny_models import tiny_qwen3
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
@@ -19,23 +19,8 @@ def enumerable(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("enumerable"))
     tokenizer = make_tokenizer("abc")
     tokenizer.save_pretrained(folder)
-    torch.manual_seed(3)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=8,
-            max_position_embeddings=32,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-            initializer_range=0.6,
-        )
-    ).eval()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "head_dim": 8, "max_position_embeddings": 32}
+    model = tiny_qwen3(tokenizer, seed=3, initializer_range=0.6, **sizes).eval()
     model.save_pretrained(folder)
     return folder, model
 
