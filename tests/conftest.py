@@ -10,6 +10,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # under pytest-xdist several tests start processes at once: each worker has a port of its own, 29500 the first
 os.environ["MASTER_PORT"] = str(29500 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,28 @@ import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
 
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+EXTRACTS = Path(__file__).parent / "data"
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
 WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A folder with a file for each data set: whole sets, or the extracts of tests/data/README.md."""
+
+    path: Path
+    whole: bool
+
+    def rows(self, name: str) -> list[dict]:
+        with (self.path / f"{name}.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+
+# the extracts always, so that what a clone alone runs is not first run in one
+@pytest.fixture(params=["extract", *(["whole"] if SHARED.is_dir() else [])])
+def data_folder(request) -> DataFolder:
+    whole = request.param == "whole"
+    return DataFolder(SHARED if whole else EXTRACTS, whole)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import run_evaluation
 import torch
-from conftest import SHARED
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from test_layouts import needs_deepspeed, on_cpus
@@ -47,7 +46,6 @@ spec = importlib.util.spec_from_file_location("evaluate_script", SCRIPT)
 script = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(script)
 
-WITHOUT_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 CUSTOM = ["--protocol", "custom", "--samples", "1", "--temperature", "1", "--max_new_tokens", "9"]
 SMALL = {"samples": 4, "metrics": ["pass@1", "pass@2", "maj@4", "avg@4"]}
 
@@ -467,23 +465,24 @@ def test_the_split_of_ha_dw():
         ha_dw_level("Level ?")
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "math500.jsonl").is_file(), reason="the shared sets are not here")
-def test_every_shared_set_can_be_evaluated(sampler):
+def test_every_set_can_be_evaluated(data_folder, sampler):
+    # name: (rows of the whole set, rows of the extract)
     sizes = {
-        "math500": 500,
-        "aime24": 30,
-        "aime25": 30,
-        "amc23": 40,
-        "minerva": 272,
-        "olympiadbench": 675,
-        "gsm8k": 1319,
+        "math500": (500, 60),
+        "aime24": (30, 30),
+        "aime25": (30, 30),
+        "amc23": (40, 40),
+        "minerva": (272, 272),
+        "olympiadbench": (675, 40),
+        "gsm8k": (1319, 40),
     }
-    for name, size in sizes.items():
-        problems = load_problems(name, sampler.tokenizer, data_dir=str(SHARED / "data"))
-        assert len(problems) == size
+    for name, (whole, extract) in sizes.items():
+        problems = load_problems(name, sampler.tokenizer, data_dir=str(data_folder.path))
+        assert len(problems) == (whole if data_folder.whole else extract)
         if name == "math500":
             levels = [ha_dw_level(p.reference["level"]) for p in problems]
-            assert [levels.count(level) for level in ("easy", "mid", "hard")] == [43, 195, 262]
+            counts = [levels.count(level) for level in ("easy", "mid", "hard")]
+            assert counts == ([43, 195, 262] if data_folder.whole else [13, 28, 19])
 
 
 def test_knights_and_knaves_vote_by_what_they_say():
