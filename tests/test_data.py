@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer
 
 from trl_credit.data import DataArguments, load_from_arguments, load_prompts, prompt_tokens
-from trl_credit.data import loading as data_module
+from trl_credit.data import files as data_files
 from trl_credit.data import sets as data_sets
 from trl_credit.data.cleaning import (
     clean,
@@ -372,7 +372,7 @@ def test_what_the_hub_is_asked_for(monkeypatch, caplog):
         asked.append((repo, config, split, revision))
         return Dataset.from_list([{"problem": f"{row['problem']} ({repo})", "answer": "1"} for row in ROWS])
 
-    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    monkeypatch.setattr(data_files, "load_dataset", load_dataset)
     load_prompts("gsm8k", split="test")
     load_prompts("aime24", revision="a" * 40)
     assert "not pinned" not in caplog.text
@@ -400,7 +400,7 @@ def test_the_hub_holds_dapo_many_times(monkeypatch):
         }
         for i in range(4)
     ]
-    monkeypatch.setattr(data_module, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
+    monkeypatch.setattr(data_files, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
     data = load_prompts("dapo_math_14k", style="plain")
     assert data["prompt"] == [f"What is ${i}+1$?" for i in range(4)] and data["answer"] == list("0123")
 
