@@ -18,9 +18,12 @@ import pytest
 import torch
 from datasets import Dataset
 from tiny_models import CHARACTERS, tiny_qwen3
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trl_credit
+from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
+from trl_credit.evaluation.samplers import TransformersSampler
 
 
 EXTRACTS = Path(__file__).parent / "data"
@@ -45,6 +48,22 @@ class DataFolder:
 def data_folder(request) -> DataFolder:
     whole = request.param == "whole"
     return DataFolder(SHARED if whole else EXTRACTS, whole)
+
+
+@pytest.fixture
+def one_thread():
+    """On busy cores, threads of a tiny model mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def sampler() -> TransformersSampler:
+    """Of the embedded model."""
+    model = AutoModelForCausalLM.from_pretrained(demo_model_path()).eval()
+    return TransformersSampler(model, AutoTokenizer.from_pretrained(demo_model_path()))
 
 
 @pytest.fixture(scope="session")

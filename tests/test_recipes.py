@@ -8,7 +8,6 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from trl import ModelConfig
 from trl.scripts import sft
@@ -60,14 +59,6 @@ def differences(path: Path, other: Path) -> set[str]:
     ours, theirs = resolved(path), resolved(other)
     changed = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
     return changed - {"output_dir", "algo"}
-
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on busy cores, threads of a tiny model mostly wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from trl_credit import rewards
 from trl_credit.data import load_prompts
@@ -33,12 +32,9 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on busy cores, threads of a tiny model mostly wait for each other
-    yield lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
-    torch.set_num_threads(threads)
+    return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
 
 
 def write_rows(path, rows):
