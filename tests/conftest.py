@@ -10,44 +10,70 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # under pytest-xdist several tests start processes at once: each worker has a port of its own, 29500 the first
 os.environ["MASTER_PORT"] = str(29500 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import trl
 from datasets import Dataset
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from tiny_models import CHARACTERS, tiny_qwen3
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trl_credit
+from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
+from trl_credit.evaluation.samplers import TransformersSampler
 
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+EXTRACTS = Path(__file__).parent / "data"
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
 WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A folder with a file for each data set: whole sets, or the extracts of tests/data/README.md."""
+
+    path: Path
+    whole: bool
+
+    def rows(self, name: str) -> list[dict]:
+        with (self.path / f"{name}.jsonl").open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+
+# the extracts always, so that what a clone alone runs is not first run in one
+@pytest.fixture(params=["extract", *(["whole"] if SHARED.is_dir() else [])])
+def data_folder(request) -> DataFolder:
+    whole = request.param == "whole"
+    return DataFolder(SHARED if whole else EXTRACTS, whole)
+
+
+@pytest.fixture
+def one_thread():
+    """On busy cores, threads of a tiny model mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def sampler() -> TransformersSampler:
+    """Of the embedded model."""
+    model = AutoModelForCausalLM.from_pretrained(demo_model_path()).eval()
+    return TransformersSampler(model, AutoTokenizer.from_pretrained(demo_model_path()))
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> str:
     """Folder of a random Qwen3 with 2 layers and a tokenizer of single characters."""
     path = str(tmp_path_factory.mktemp("tiny"))
-    tokenizer = make_tokenizer("0123456789+-=;abcdef")
+    tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.save_pretrained(path)
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=128,
-        eos_token_id=1,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.2,  # far from uniform, so that log-probabilities and entropies differ from token to token
-    )
-    Qwen3ForCausalLM(config).save_pretrained(path)
+    tiny_qwen3(tokenizer).save_pretrained(path)
     return path
 
 

@@ -29,6 +29,20 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
     assert (script.algo, args.beta, args.epsilon, config["epsilon"]) == ("s_trace", 0.2, 0.25, 0.4)
 
 
+def test_what_a_file_says_about_itself_is_no_setting(tmp_path):
+    write(
+        tmp_path,
+        root="about: {what: 'a base', gpus: 8}\nalgo: grpo\n",
+        leaf="about:\n  what: a run\n  learning_rate: 1.0\nbase: root.yaml\nbeta: 0.1\n",
+        bare="base: root.yaml\nbeta: 0.2\n",
+    )
+    leaf, bare = str(tmp_path / "leaf.yaml"), str(tmp_path / "bare.yaml")
+    assert read_config([leaf]) == {"algo": "grpo", "beta": 0.1}
+    assert read_config([leaf, bare]) == {"algo": "grpo", "beta": 0.2}
+    _, _, args, _, config = parse_arguments(["--config", leaf, "--output_dir", str(tmp_path / "out")])
+    assert args.beta == 0.1 and args.learning_rate != 1.0 and config == {"algo": "grpo", "beta": 0.1}
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -36,6 +50,9 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
         ({"a": "base: a.yaml\n"}, "is its own `base`"),
         ({"a": "base: none.yaml\n"}, "check --config and `base`"),
         ({"a": "- 1\n"}, "must hold"),
+        ({"a": "about: a run\n"}, "^`about` in '.*a.yaml' must hold [^\n]*$"),
+        ({"a": "about:\n"}, "^`about` in '.*a.yaml' must hold"),
+        ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
         ({"a": "algo: no_such\n"}, "unknown algorithm 'no_such'"),
         ({"a": "trace_lamda: 0.5\n"}, "unknown field 'trace_lamda'"),
         ({"a": "trace_lambda: 1.5\n"}, "trace_lambda must be in"),

@@ -6,12 +6,11 @@ import logging
 import sys
 
 import pytest
-from conftest import SHARED
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer
 
 from trl_credit.data import DataArguments, load_from_arguments, load_prompts, prompt_tokens
-from trl_credit.data import loading as data_module
+from trl_credit.data import files as data_files
 from trl_credit.data import sets as data_sets
 from trl_credit.data.cleaning import (
     clean,
@@ -29,16 +28,10 @@ from trl_credit.rewards import reasoning_gym as reasoning_gym_tasks
 from trl_credit.rewards.reasoning_gym import reasoning_gym_reward
 
 
-DATA = SHARED / "data"
-real = pytest.mark.skipif(not (DATA / "dapo_math_17k.jsonl").is_file(), reason="the shared data sets are not here")
 CHAT = (
     "{% for m in messages %}{{ m['role'] + ':' + m['content'] + ';' }}{% endfor %}"
     "{% if add_generation_prompt %}a={% endif %}"
 )
-
-
-def read(name):
-    return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().strip().split("\n")]
 
 
 def write(path, rows):
@@ -197,16 +190,48 @@ def test_wrapper_of_dapo():
     assert to_prompt("What is $1+1$?", PROMPT_STYLES["dapo"], conversational=False) == DAPO_TEXT
 
 
-@real
-def test_dapo_has_the_published_counts_and_comes_out_whole():
-    rows = read("dapo_math_17k")
-    assert len(rows) == 17917 and len({without_spaces(row["problem"]) for row in rows}) == 16921
-    assert sum("\frac{" in row["problem"] for row in rows) == 606
+DAPO_COUNTS = {
+    "whole": {
+        "rows": 17917,
+        "distinct": 16921,
+        "eaten fractions": 606,
+        "conflicting": 30,  # 15 problems, two rows each
+        "Chinese": 3432,
+        "kept": 13774,
+        "repaired": 633,
+        "duplicates": 675,
+        "damaged": 8,
+        "English conflicting": 28,
+        "repaired fractions": 604,
+    },
+    "extract": {
+        "rows": 94,
+        "distinct": 81,
+        "eaten fractions": 15,
+        "conflicting": 8,  # 4 problems
+        "Chinese": 8,
+        "kept": 67,
+        "repaired": 21,
+        "duplicates": 9,
+        "damaged": 4,
+        "English conflicting": 6,
+        "repaired fractions": 15,
+    },
+}
+
+
+def test_dapo_has_the_published_counts_and_comes_out_whole(data_folder):
+    counts = DAPO_COUNTS["whole" if data_folder.whole else "extract"]
+    rows = data_folder.rows("dapo_math_17k")
+    assert len(rows) == counts["rows"]
+    assert len({without_spaces(row["problem"]) for row in rows}) == counts["distinct"]
+    assert sum("\frac{" in row["problem"] for row in rows) == counts["eaten fractions"]
     _, everything = clean(rows, name="dapo", drop=False, distinct=True)
-    assert len(everything.conflicting) == 30  # 15 problems, two rows each
+    assert len(everything.conflicting) == counts["conflicting"]
     kept, report = clean(rows, name="dapo", drop=True, english=True, distinct=True)
-    assert (report.chinese, report.kept, report.repaired, report.duplicates) == (3432, 13774, 633, 675)
-    assert len(report.damaged) == 8 and len(report.conflicting) == 28
+    found = (report.chinese, report.kept, report.repaired, report.duplicates)
+    assert found == (counts["Chinese"], counts["kept"], counts["repaired"], counts["duplicates"])
+    assert len(report.damaged) == counts["damaged"] and len(report.conflicting) == counts["English conflicting"]
     raw = {row["id"]: row["problem"] for row in rows}
     signs = [chr(c) for c in range(160) if (c < 32 or c > 126) and chr(c) not in "\n\t"]
     for row in kept:
@@ -214,18 +239,17 @@ def test_dapo_has_the_published_counts_and_comes_out_whole():
         assert row["problem"] == raw[row["id"]] or is_damaged(raw[row["id"]])
     changed = [row for row in kept if row["problem"] != raw[row["id"]]]
     fractions = [row for row in changed if row["problem"] == raw[row["id"]].replace("\frac{", "\\frac{")]
-    assert len(changed) == 633 and len(fractions) == 604
+    assert len(changed) == counts["repaired"] and len(fractions) == counts["repaired fractions"]
     golds: dict[str, set] = {}
     for row in kept:
         golds.setdefault(without_spaces(row["problem"]), set()).add(row["answer"])
     assert len(golds) == len(kept) and all(len(gold) == 1 for gold in golds.values())
 
 
-@real
-def test_other_sets_hardly_need_repair():
+def test_other_sets_hardly_need_repair(data_folder):
     changed = {}
     for name in ("gsm8k_train", "gsm8k_test", "math_train", "math500", "aime24", "aime25", "minerva", "olympiadbench"):
-        rows = read(name)
+        rows = data_folder.rows(name)
         kept, report = clean(rows, name=name, drop=name == "math_train")
         before = {row["id"]: row["problem"] for row in rows}
         changed[name] = [row["id"] for row in kept if row["problem"] != before[row["id"]]]
@@ -261,41 +285,39 @@ def test_overlap_is_equality_or_a_long_opening():
     assert find_overlap(problems, {"a": []}) == {}
 
 
-@real
-def test_overlap_of_dapo_by_brute_force(caplog):
-    rows = clean(read("dapo_math_17k"), name="d", drop=True, english=True, distinct=True)[0]
-    spaced = {name: {" ".join(r["problem"].split()) for r in read(name)} for name in ("math500", "olympiadbench")}
-    raw = read("dapo_math_17k")
-    assert sum(" ".join(row["problem"].split()) in spaced["math500"] for row in raw) == 4
+def test_overlap_of_dapo_by_brute_force(data_folder, caplog):
+    rows = clean(data_folder.rows("dapo_math_17k"), name="d", drop=True, english=True, distinct=True)[0]
+    raw = data_folder.rows("dapo_math_17k")
+    spaced = {" ".join(row["problem"].split()) for row in data_folder.rows("math500")}
+    assert sum(" ".join(row["problem"].split()) in spaced for row in raw) == 4
     keys = [normalise(row["problem"]) for row in rows]
     expected, seen = {}, set()
     for name in ("math500", "olympiadbench"):
-        evaluation = [normalise(repair_latex(r["problem"])) for r in read(name)]
+        evaluation = [normalise(repair_latex(r["problem"])) for r in data_folder.rows(name)]
         hits = [i for i, k in enumerate(keys) if any(k == e or (len(e) >= 40 and k.startswith(e)) for e in evaluation)]
         expected[name] = [rows[i]["id"] for i in hits if i not in seen]
         seen |= set(hits)
-    assert {name: len(ids) for name, ids in expected.items()} == {"math500": 9, "olympiadbench": 34}
+    olympiad = 34 if data_folder.whole else 8
+    assert {name: len(ids) for name, ids in expected.items()} == {"math500": 9, "olympiadbench": olympiad}
     with caplog.at_level(logging.WARNING):
-        data = load_prompts("dapo_math_14k", data_dir=str(DATA), decontaminate=("math500", "olympiadbench"))
+        data = load_prompts("dapo_math_14k", data_dir=str(data_folder.path), decontaminate=("math500", "olympiadbench"))
     assert set(data["id"]) == {row["id"] for row in rows} - set(itertools.chain(*expected.values()))
     assert f"9 that are in math500 ({', '.join(expected['math500'][:5])}, …)" in caplog.text
-    assert "34 that are in olympiadbench" in caplog.text
+    assert f"{olympiad} that are in olympiadbench" in caplog.text
 
 
-@real
 @pytest.mark.parametrize("name", ["gsm8k", "math", "dapo_math_14k", "knights_and_knaves_3ppl", "math500", "aime24"])
-def test_sets_load_by_name(name):
-    _loads(name)
+def test_sets_load_by_name(data_folder, name):
+    _loads(data_folder, name)
 
 
-@real
 @pytest.mark.parametrize("name", ["aime25", "amc23", "minerva", "olympiadbench"])
-def test_evaluation_sets_load_by_name(name):
-    assert len(_loads(name)) == len(read(name))
+def test_evaluation_sets_load_by_name(data_folder, name):
+    assert len(_loads(data_folder, name)) == len(data_folder.rows(name))
 
 
-def _loads(name):
-    data = load_prompts(name, data_dir=str(DATA))
+def _loads(data_folder, name):
+    data = load_prompts(name, data_dir=str(data_folder.path))
     assert {"prompt", "problem", "answer", "id"} <= set(data.column_names) and len(set(data["id"])) == len(data)
     assert all(prompt.startswith(problem) for prompt, problem in zip(data["prompt"], data["problem"], strict=True))
     if SETS[name].mathematical:
@@ -307,11 +329,11 @@ def _loads(name):
     return data
 
 
-@real
-def test_two_loads_agree_and_splits_are_told_apart():
-    first, second = (load_prompts("gsm8k", data_dir=str(DATA), split="test") for _ in range(2))
-    assert len(first) == 1319 and first.to_list() == second.to_list()
-    assert len(load_prompts("gsm8k", data_dir=str(DATA))) == 7473
+def test_two_loads_agree_and_splits_are_told_apart(data_folder):
+    folder = str(data_folder.path)
+    first, second = (load_prompts("gsm8k", data_dir=folder, split="test") for _ in range(2))
+    assert len(first) == (1319 if data_folder.whole else 40) and first.to_list() == second.to_list()
+    assert len(load_prompts("gsm8k", data_dir=folder)) == (7473 if data_folder.whole else 40)
 
 
 ROWS = [{"problem": f"What is ${i}+1$?", "answer": str(i + 1)} for i in range(6)]
@@ -350,7 +372,7 @@ def test_what_the_hub_is_asked_for(monkeypatch, caplog):
         asked.append((repo, config, split, revision))
         return Dataset.from_list([{"problem": f"{row['problem']} ({repo})", "answer": "1"} for row in ROWS])
 
-    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    monkeypatch.setattr(data_files, "load_dataset", load_dataset)
     load_prompts("gsm8k", split="test")
     load_prompts("aime24", revision="a" * 40)
     assert "not pinned" not in caplog.text
@@ -378,7 +400,7 @@ def test_the_hub_holds_dapo_many_times(monkeypatch):
         }
         for i in range(4)
     ]
-    monkeypatch.setattr(data_module, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
+    monkeypatch.setattr(data_files, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
     data = load_prompts("dapo_math_14k", style="plain")
     assert data["prompt"] == [f"What is ${i}+1$?" for i in range(4)] and data["answer"] == list("0123")
 

@@ -4,14 +4,12 @@ import json
 
 import pytest
 import torch
-from conftest import SHARED, toy_inputs
+from conftest import EXTRACTS, toy_inputs
 
 from trl_credit.credit import weights
 
 
-PATH = SHARED / "spec" / "golden_weights.json"
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the specification's golden_weights.json is not here")
-CASES = json.loads(PATH.read_text())["cases"] if PATH.exists() else []
+CASES = json.loads((EXTRACTS / "golden_weights.json").read_text())["cases"]
 
 KNOBS = {
     "token": {"importance": "token"},

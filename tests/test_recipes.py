@@ -1,4 +1,4 @@
-"""The recipes: each parses, builds its trainer and runs; its comments say what its fields do; the README lists it."""
+"""The recipes: each parses, builds its trainer and runs; its `about` says what its fields do; the README lists it."""
 
 import importlib.util
 import json
@@ -8,7 +8,6 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from trl import ModelConfig
 from trl.scripts import sft
@@ -23,10 +22,11 @@ ROOT = Path(__file__).resolve().parents[1] / "examples"
 RECIPES = ROOT / "recipes"
 EMBEDDED = RECIPES / "embedded.yaml"
 README = (RECIPES / "README.md").read_text()
+# read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
 SFT = sorted(RECIPES.glob("sft/*.yaml"))
 ALL = sorted(p for p in RECIPES.glob("*/*.yaml") if not p.name.startswith("base") and p not in SFT)
+TEXTS, NUMBERS = {"what", "should_reach"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
 LENGTHS = {"max_prompt_tokens", "max_completion_length", "tree_segment_length", "max_steps"}
-BATCH = r"^# GPUs: (\d+), prompts per batch: (\d+), optimizer steps per batch: (\d+)$"
 SOURCE = r"Table \d|Fig\. \d|Sec\. \d|App\. [A-Z]|[Aa]bstract"
 
 spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
@@ -42,9 +42,8 @@ def build(recipe: Path, folder: Path):
     return script.build(["--config", str(recipe), str(EMBEDDED), "--output_dir", str(folder)]).trainer
 
 
-def comment(path: Path, pattern: str) -> str | None:
-    found = re.search(rf"^# {pattern}", path.read_text(), re.MULTILINE)
-    return found and found[1]
+def about(path: Path) -> dict:
+    return yaml.safe_load(path.read_text())["about"]
 
 
 def resolved(path: Path) -> dict:
@@ -60,18 +59,6 @@ def differences(path: Path, other: Path) -> set[str]:
     ours, theirs = resolved(path), resolved(other)
     changed = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
     return changed - {"output_dir", "algo"}
-
-
-def listed(path: Path, label: str) -> set[str]:
-    return set(comment(path, rf"{label}: (.*)").split(", "))
-
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on busy cores, threads of a tiny model mostly wait for each other
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)
@@ -96,10 +83,17 @@ def test_embedded_changes_model_data_and_lengths_alone():
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)
-def test_comment_says_what_the_batch_is(path):
-    given = resolved(path)
-    numbers = re.search(BATCH, path.read_text(), re.MULTILINE).groups()
-    gpus, prompts, updates = map(int, numbers)
+def test_about_is_complete(path):
+    said = about(path)
+    assert all(isinstance(said[key], str) and said[key] for key in TEXTS)
+    assert all(type(said[key]) is int and said[key] > 0 for key in NUMBERS)
+    assert said.keys() - TEXTS - NUMBERS in (set(), {"ablates"}, {"adds"})
+
+
+@pytest.mark.parametrize("path", ALL, ids=name)
+def test_about_says_what_the_batch_is(path):
+    given, said = resolved(path), about(path)
+    gpus, prompts, updates = said["gpus"], said["prompts_per_batch"], said["optimizer_steps_per_batch"]
     accumulation = given["gradient_accumulation_steps"]
     steps = given["steps_per_generation"] or accumulation
     responses = given["per_device_train_batch_size"] * gpus * steps
@@ -124,11 +118,11 @@ def test_fields_exist_and_agree(path):
         assert RECIPES / f"{given['model_name_or_path'].removeprefix('runs/')}.yaml" in ALL
 
 
-@pytest.mark.parametrize("path", [p for p in ALL if re.search("^# (Ablates|Adds): ", p.read_text(), re.M)], ids=name)
+@pytest.mark.parametrize("path", [p for p in ALL if about(p).keys() & {"ablates", "adds"}], ids=name)
 def test_an_ablation_differs_in_what_it_ablates_alone(path):
     base = path.parent / yaml.safe_load(path.read_text())["base"]
-    label = "Ablates" if comment(path, "Ablates: (.*)") else "Adds"
-    assert base in ALL and differences(path, base) == listed(path, label)
+    said = about(path)
+    assert base in ALL and differences(path, base) == set(said["ablates"] if "ablates" in said else said["adds"])
 
 
 def test_methods_compared_in_one_table_differ_in_the_method_alone():
@@ -166,7 +160,7 @@ def test_readme_links_exist_and_its_numbers_have_a_source():
 
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_what_it_should_reach_has_a_source_and_stands_in_the_readme(path):
-    reach = comment(path, "Should reach: (.*)")
+    reach = about(path)["should_reach"]
     assert re.search(rf"{SOURCE}|not (given|found)", reach)
     row = next(line for line in README.splitlines() if f"]({path.relative_to(RECIPES)})" in line)
     if "Table" in reach:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import SHARED
+from conftest import EXTRACTS
 from equality_cases import CASES
 
 from trl_credit.rewards import (
@@ -14,14 +14,14 @@ from trl_credit.rewards import (
     extract_answer,
     format_reward,
     knights_and_knaves_reward,
-    read_gold,
     resolve_reward,
     soft_overlong_punishment,
 )
+from trl_credit.rewards.functions import read_gold
 
 
-def rows_of(name):
-    with (SHARED / "data" / f"{name}.jsonl").open(encoding="utf-8") as lines:
+def rows_of(path):
+    with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -89,27 +89,24 @@ def test_what_equals_what():
 
 def test_whole_outputs():
     """Cases that a second reader wrote without seeing the code, and those with which it then tried to break it."""
-    with (Path(__file__).parent / "accuracy_cases.jsonl").open(encoding="utf-8") as lines:
-        cases = [json.loads(line) for line in lines]
+    cases = rows_of(Path(__file__).parent / "accuracy_cases.jsonl")
     verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases])
     wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
     assert len(cases) > 800 and not wrong
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "verifier_cases.jsonl").is_file(), reason="the shared cases are not here")
 def test_the_collected_cases():
-    cases = rows_of("verifier_cases")
+    cases = rows_of(EXTRACTS / "verifier_cases.jsonl")
     verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases])
     wrong = [c["id"] for c, verdict in zip(cases, verdicts, strict=True) if verdict != float(c["expected"])]
     assert len(wrong) <= 0.03 * len(cases), wrong
 
 
-@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="the shared data sets are not here")
-def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour():
-    for path in sorted((SHARED / "data").glob("*.jsonl")):
-        if path.stem == "verifier_cases":
-            continue
-        golds = [gold for gold in dict.fromkeys(row["answer"] for row in rows_of(path.stem)) if gold.strip()]
+def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour(data_folder):
+    names = sorted(path.stem for path in data_folder.path.glob("*.jsonl") if path.stem != "verifier_cases")
+    assert len(names) == 12
+    for name in names:
+        golds = [gold for gold in dict.fromkeys(row["answer"] for row in data_folder.rows(name)) if gold.strip()]
         boxed = [f"so \\boxed{{{gold}}}" for gold in golds]
         assert [gold for gold, score in zip(golds, accuracy_reward(boxed, golds), strict=True) if score != 1.0] == []
         # some 300 of a set, since each is parsed; seen by eye: no neighbours are equal
@@ -118,12 +115,12 @@ def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour():
         assert [(golds[i], golds[i - 1]) for i, score in zip(some, scores, strict=True) if score != 0.0] == []
 
 
-@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="the shared data sets are not here")
-def test_golds_are_checked_whole_and_the_empty_ones_are_named():
+def test_golds_are_checked_whole_and_the_empty_ones_are_named(data_folder):
     for name in ("gsm8k_train", "math500", "aime25", "amc23", "minerva", "olympiadbench"):
-        check_answers(row["answer"] for row in rows_of(name))
-    with pytest.raises(ValueError, match="2 of 7500 answers.*row 5341: '', row 5343: ''"):
-        check_answers(row["answer"] for row in rows_of("math_train"))
+        check_answers(row["answer"] for row in data_folder.rows(name))
+    size, first, second = (7500, 5341, 5343) if data_folder.whole else (60, 42, 43)
+    with pytest.raises(ValueError, match=f"2 of {size} answers.*row {first}: '', row {second}: ''"):
+        check_answers(row["answer"] for row in data_folder.rows("math_train"))
 
 
 def test_a_gold_that_means_nothing_is_an_error_and_a_missing_one_is_no_reward():
@@ -206,9 +203,8 @@ def test_knights_and_knaves(text, right):
     assert knights_and_knaves_reward([text], [["Amelia", "Bob"]], [[True, False]]) == [right]
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "kk_3ppl_test.jsonl").is_file(), reason="the shared puzzles are not here")
-def test_solutions_of_the_puzzles_are_right_and_only_for_their_own():
-    rows = rows_of("kk_3ppl_test")
+def test_solutions_of_the_puzzles_are_right_and_only_for_their_own(data_folder):
+    rows = data_folder.rows("kk_3ppl_test")
     names, truth = [row["names"] for row in rows], [row["truth"] for row in rows]
     assert knights_and_knaves_reward([row["answer"] for row in rows], names, truth) == [1.0] * len(rows)
     turned = [[not knight for knight in knights] for knights in truth]

@@ -8,17 +8,8 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from PIL import Image
-from transformers import (
-    AutoTokenizer,
-    CLIPImageProcessor,
-    CLIPVisionConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    LlavaProcessor,
-    Qwen3Config,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
+from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
@@ -82,26 +73,7 @@ def test_torch_compile(make_trainer, algo):
 @pytest.mark.parametrize("algo", ["s_trace", "gspo_token", "spo_chain", "spo_tree"])
 def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, algo):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    torch.manual_seed(0)
-    model = Qwen3MoeForCausalLM(
-        Qwen3MoeConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            moe_intermediate_size=32,
-            num_experts=4,
-            num_experts_per_tok=2,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=128,
-            eos_token_id=1,
-            pad_token_id=0,
-            bos_token_id=None,
-            router_aux_loss_coef=0.5,
-        )
-    )
+    model = tiny_qwen3_moe(tokenizer, router_aux_loss_coef=0.5)
     config_class, trainer_class = trl_credit.ALGORITHMS[algo]
     args = config_class(
         output_dir=str(tmp_path),
@@ -148,7 +120,7 @@ CHAT = (
 @pytest.fixture(scope="module")
 def vision(tmp_path_factory):
     """Folder of a random Llava of two layers each, and its processor."""
-    tokenizer = make_tokenizer("0123456789+-=;abcdef")
+    tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     size = {"height": 16, "width": 16}
     processor = LlavaProcessor(
@@ -160,18 +132,7 @@ def vision(tmp_path_factory):
         num_additional_image_tokens=1,
         chat_template=CHAT,
     )
-    tiny = {"num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    model = LlavaForConditionalGeneration(
-        LlavaConfig(
-            vision_config=CLIPVisionConfig(hidden_size=16, intermediate_size=32, image_size=16, patch_size=8, **tiny),
-            text_config=Qwen3Config(
-                vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_key_value_heads=1, head_dim=16,
-                max_position_embeddings=128, eos_token_id=1, pad_token_id=0, bos_token_id=None, **tiny,
-            ),
-            image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
-        )
-    )  # fmt: skip
+    model = tiny_llava(tokenizer, image_token="<image>", image_size=16)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
     folder = str(tmp_path_factory.mktemp("vision"))
     model.save_pretrained(folder)

@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import SHARED
 
 from trl_credit import rewards
 from trl_credit.data import load_prompts
+from trl_credit.rewards.functions import read_gold
 
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "train.py"
@@ -33,12 +32,9 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, monkeypatch, one_thread):
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on busy cores, threads of a tiny model mostly wait for each other
-    yield lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
-    torch.set_num_threads(threads)
+    return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
 
 
 def write_rows(path, rows):
@@ -168,11 +164,10 @@ def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, me
     assert stop.value.code == 2 and error.startswith("error: ") and message in error
 
 
-@pytest.mark.skipif(not (SHARED / "data").exists(), reason="the shared data sets are not here")
-def test_gsm8k_loads_and_its_golds_score_themselves():
-    data = load_prompts(str(SHARED / "data" / "gsm8k_test.jsonl"), conversational=True)
+def test_gsm8k_loads_and_its_golds_score_themselves(data_folder):
+    data = load_prompts(str(data_folder.path / "gsm8k_test.jsonl"), conversational=True)
     rewards.check_answers(data["answer"][:300])
     golds = data["answer"][:300]
-    texts = [f"so \\boxed{{{rewards.read_gold(gold)}}}" for gold in golds]
-    assert rewards.accuracy_reward(texts, golds) == [1.0] * 300
+    texts = [f"so \\boxed{{{read_gold(gold)}}}" for gold in golds]
+    assert rewards.accuracy_reward(texts, golds) == [1.0] * (300 if data_folder.whole else 40)
     assert data[0]["prompt"][0]["role"] == "user"

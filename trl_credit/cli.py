@@ -90,10 +90,11 @@ def parse_arguments(
 def read_config(paths: list[str]) -> dict[str, Any]:
     """The settings of YAML files, later ones over earlier ones.
 
-    A file's `base` (a path or several, relative to it) comes before the file itself.
+    A file's `base` (a path or several, relative to it) comes before the file itself. Its `about`, a mapping that says
+    what the file is for, is no setting: it is left out, and not inherited from a `base`.
 
     Raises:
-        ValueError: a file is missing, is not a mapping, or is its own base.
+        ValueError: a file is missing, is not a mapping, has an `about` that is not one, or is its own base.
     """
     merged: dict[str, Any] = {}
     for path in paths:
@@ -112,6 +113,8 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise ValueError(f"{str(path)!r} cannot be read as YAML: {error}") from error
     if not isinstance(own, dict):
         raise ValueError(f"{str(path)!r} must hold `name: value` lines: check --config")
+    if not isinstance(own.pop("about", {}), dict):
+        raise ValueError(f"`about` in {str(path)!r} must hold `name: value` lines: check --config")
     bases = own.pop("base", [])
     merged: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases:

@@ -1,4 +1,4 @@
-"""Trains three steps with the evaluation callback, on any number of processes; `test_evaluation.py` compares them."""
+"""Trains three steps with the evaluation callback, on any number of processes; test_evaluation_callback.py compares."""
 
 import json
 import sys

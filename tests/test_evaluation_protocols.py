@@ -1,0 +1,73 @@
+"""Published protocols, and the problems of every set."""
+
+import pytest
+from datasets import Dataset
+
+from trl_credit.evaluation import PROTOCOLS, find_protocol, ha_dw_level
+from trl_credit.evaluation.problems import as_problems, judge, load_problems
+from trl_credit.evaluation.store import file_name
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_published_settings():
+    aime = find_protocol("ha_dw", "aime25")[1]
+    assert (aime.samples, aime.max_new_tokens) == (16, 4096) and "avg@16" in aime.metrics
+    assert find_protocol("ha_dw", "math500")[1].metrics == ("pass@1",)
+    assert all("pass@16" in p.metrics for p in PROTOCOLS["s_trace"].values())
+    short = find_protocol("spo_short", "gsm8k")[1]
+    assert (short.max_context, short.temperature, short.top_p, short.samples) == (2047, 0.35, 0.9, 16)
+    for name, context in (("spo_long_2k", 2048), ("spo_long_4k", 4096)):
+        long = find_protocol(name, "math500")[1]
+        assert (long.temperature, long.samples, long.max_context) == (0.0, 1, context)
+    assert all(p.source for sets in PROTOCOLS.values() for p in sets.values())
+    label, changed = find_protocol("ha_dw", "aime25", temperature=0.6)
+    assert label == "ha_dw, changed" and changed.temperature == 0.6 and "changed: temperature" in changed.source
+
+
+def test_the_split_of_ha_dw():
+    assert [ha_dw_level(i) for i in (1, 2, 3, "Level 4", "5")] == ["easy", "mid", "mid", "hard", "hard"]
+    with pytest.raises(ValueError, match="1 to 5, got 'Level \\?'"):
+        ha_dw_level("Level ?")
+
+
+def test_every_set_can_be_evaluated(data_folder, sampler):
+    # name: (rows of the whole set, rows of the extract)
+    sizes = {
+        "math500": (500, 60),
+        "aime24": (30, 30),
+        "aime25": (30, 30),
+        "amc23": (40, 40),
+        "minerva": (272, 272),
+        "olympiadbench": (675, 40),
+        "gsm8k": (1319, 40),
+    }
+    for name, (whole, extract) in sizes.items():
+        problems = load_problems(name, sampler.tokenizer, data_dir=str(data_folder.path))
+        assert len(problems) == (whole if data_folder.whole else extract)
+        if name == "math500":
+            levels = [ha_dw_level(p.reference["level"]) for p in problems]
+            counts = [levels.count(level) for level in ("easy", "mid", "hard")]
+            assert counts == ([43, 195, 262] if data_folder.whole else [13, 28, 19])
+
+
+def test_knights_and_knaves_vote_by_what_they_say():
+    reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
+    texts = [
+        "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
+        "<answer>(1) Zoey is a knave (2) Ethan is a knave</answer>",
+        "<answer>Ethan is a knave, Zoey is a knave</answer>",
+        "no idea",
+    ]
+    verdicts = judge("knights_and_knaves", texts, [reference] * 4)
+    assert [right for _, right in verdicts] == [True, False, False, False]
+    assert verdicts[1][0] == verdicts[2][0] is not None and verdicts[3][0] is None
+
+
+def test_ids_must_differ_and_names_become_file_names(sampler):
+    data = Dataset.from_dict({"prompt": ["1", "2"], "answer": ["1", "2"], "id": ["a", "a"]})
+    with pytest.raises(ValueError, match="two problems of 's' have the id 'a'"):
+        as_problems(data, "s", sampler.tokenizer)
+    assert file_name("Qwen/Qwen3-1.7B") == "Qwen_Qwen3-1.7B" and file_name("../..") == "_"
+    assert len(file_name("a" * 300)) < 100 and file_name("a" * 300) != file_name("a" * 301)
