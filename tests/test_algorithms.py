@@ -1,5 +1,6 @@
 """An algorithm is one file: what is derived from it, for those of the package and for one that is made up here."""
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -112,6 +113,23 @@ def test_a_made_up_algorithm_trains_and_has_its_card(make_up, script, tmp_path, 
     assert cited == ["2701.00001", "2605.05965", "2402.03300"]  # its own, then that of the traces it is made of
     recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
     assert (recipe["algo"], recipe["trace_lambda"]) == ("made_up", 0.25) and "importance" not in recipe
+
+
+def test_the_credit_function_of_a_made_up_algorithm_is_trained_with(make_up, script, tmp_path, monkeypatch):
+    module = make_up("made_up_of_function", credit='credit: str = f"{__name__}.credit"')
+    function, seen = module.credit, []
+
+    @functools.wraps(function)
+    def counted(config, tokens):
+        seen.append(config)
+        return function(config, tokens)
+
+    monkeypatch.setattr(module, "credit", counted)
+    monkeypatch.chdir(tmp_path)
+    quick = "--max_steps 2 --per_device_train_batch_size 8 --num_generations 4 --logging_steps 1".split()
+    script.main(["--algo", "made_up", *quick])
+    assert len(seen) == 2 and type(seen[0]) is module.MadeUpConfig
+    assert "made\\_up\\_of\\_function.py (SHA-256" in (tmp_path / "runs" / "made_up" / "README.md").read_text()
 
 
 def test_a_made_up_algorithm_is_found_by_name(make_up, tmp_path):

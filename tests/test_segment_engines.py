@@ -2,7 +2,11 @@
 
 import pytest
 import torch
+import trl
 from segment_helpers import CHAIN, TREE, RecordingEngine, generation_batch, with_engine
+
+from trl_credit import CreditConfig
+from trl_credit.trainer.engine import RolloutEngine
 
 
 @pytest.mark.parametrize("sleeping", [False, True])
@@ -87,3 +91,18 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
     trainer.args.vllm_max_model_length = 4 + 3  # a prompt has four tokens
     output = generation_batch(trainer)
     assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
+
+
+def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path):
+    """It needs nothing of the trainer that stands on it."""
+    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"))
+    ours = make_trainer((CreditConfig, RolloutEngine), output_dir=str(tmp_path / "ours"))
+    for trainer in (theirs, ours):
+        torch.manual_seed(1)
+        trainer.train()
+    for name, p in theirs.model.named_parameters():
+        assert torch.equal(p, ours.model.get_parameter(name)), name
+    found = ours.continue_prefixes([[3, 4], [5]], n=2, budgets=[3, 1])
+    assert [len(c.ids) <= budget for c, budget in zip(found, (3, 3, 1, 1), strict=True)] == [True] * 4
+    rewards = ours.score_responses([{"prompt": "1+1="}] * 2, [[3, 4], [5, 6]])
+    assert rewards.shape == (2, 1) and ours.total_reward(rewards).shape == (2,)

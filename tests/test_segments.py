@@ -7,8 +7,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_credit.credit import advantages as adv
-from trl_credit.credit import segments as seg
+from trl_credit.credit.segments import (
+    best_of_value,
+    cutpoint_boundaries,
+    fixed_count_boundaries,
+    fixed_length_boundaries,
+    policy_iteration_loss,
+    position_boundaries,
+    segment_advantages,
+    segment_ids,
+    tail_log_probability,
+    value_at_segment_start,
+)
 from trl_credit.credit.selection import probability_mask
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.rollouts.chain import leave_one_out_mean, plan_requests
@@ -21,7 +31,7 @@ P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
 def cut(p=P, **settings):
     logp_t = torch.tensor([p], dtype=torch.float64).log()
     mask_t = torch.ones_like(logp_t, dtype=torch.long)
-    return seg.cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
+    return cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +63,7 @@ def test_cutpoint_at_the_first_token_and_at_the_threshold():
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_parts_differ_by_one_the_larger_first(n, parts):
     mask_t = torch.ones(1, n, dtype=torch.long)
-    starts = seg.fixed_count_boundaries(parts, mask_t=mask_t)[0].nonzero().flatten().tolist()
+    starts = fixed_count_boundaries(parts, mask_t=mask_t)[0].nonzero().flatten().tolist()
     sizes = [b - a for a, b in zip(starts, [*starts[1:], n], strict=True)]
     assert starts[0] == 0 and len(sizes) == min(n, parts)
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
@@ -71,22 +81,22 @@ def _starts(n, parts):
 def test_seven_cutpoints_in_three_parts():
     assert _starts(7, 3) == [0, 3, 5]
     mask_t = torch.ones(1, 7, dtype=torch.long)
-    assert seg.fixed_count_boundaries(3, mask_t=mask_t)[0].nonzero().flatten().tolist() == [0, 3, 5]
+    assert fixed_count_boundaries(3, mask_t=mask_t)[0].nonzero().flatten().tolist() == [0, 3, 5]
 
 
 def test_fixed_length():
     mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    assert seg.fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 1, 0]]
+    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 1, 0]]
 
 
 def advantages(positions, values, final, p=P):
     logp_t = torch.tensor([p], dtype=torch.float64).log()
     mask_t = torch.ones_like(logp_t)
-    boundaries = seg.position_boundaries([positions], mask_t=mask_t)
+    boundaries = position_boundaries([positions], mask_t=mask_t)
     value_t = torch.full_like(logp_t, math.nan)
     value_t[0, positions] = torch.tensor(values, dtype=torch.float64)
     value_t = value_t.where(boundaries, 7.0)  # whatever stands elsewhere
-    a_t = seg.segment_advantages(
+    a_t = segment_advantages(
         value_t, boundaries=boundaries, final_value=torch.tensor([final], dtype=torch.float64), mask_t=mask_t
     )
     return a_t[0], a_t[0] * probability_mask(logp_t, threshold=0.9, mask_t=mask_t)[0]
@@ -114,9 +124,9 @@ def test_segments_add_up_to_what_the_response_gained(data):
     boundaries = (torch.rand(len(lengths), width, generator=g) < 0.4) & mask_t.bool()
     value_t = torch.rand(len(lengths), width, generator=g, dtype=torch.float64)
     final = torch.rand(len(lengths), generator=g, dtype=torch.float64)
-    a_t = seg.segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
-    ids = seg.segment_ids(boundaries)
-    starts = seg.value_at_segment_start(value_t, boundaries=boundaries)
+    a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
+    ids = segment_ids(boundaries)
+    starts = value_at_segment_start(value_t, boundaries=boundaries)
     for row, length in enumerate(lengths):
         places = boundaries[row].nonzero().flatten().tolist()
         values = [value_t[row, b].item() for b in places] + [final[row].item()]
@@ -138,21 +148,21 @@ def test_one_segment_without_end_is_the_reward_minus_the_first_value():
 def test_tail_probability_bounds_the_value():
     logp_t = torch.tensor([[0.5, 0.99, 1.0, 1.0, 0.3]]).log()
     mask_t = torch.tensor([[1, 1, 1, 1, 0]])
-    tail = seg.tail_log_probability(logp_t, mask_t=mask_t).exp()
+    tail = tail_log_probability(logp_t, mask_t=mask_t).exp()
     torch.testing.assert_close(tail, torch.tensor([[0.495, 0.99, 1.0, 1.0, 1.0]]))
 
 
 def test_best_of_value():
     v = torch.tensor([0.5, 0.75, 0.0, 0.25], dtype=torch.float64)
-    best = seg.best_of_value(v, best_of=4)
+    best = best_of_value(v, best_of=4)
     assert best[:2].tolist() == [0.9375, 0.99609375]
     assert (best[1] - best[0]).item() == pytest.approx(0.05859375)
     assert (best[3] - best[2]).item() == pytest.approx(0.68359375)
     with pytest.raises(ValueError, match="reward_range"):
-        seg.best_of_value(torch.tensor([-2.0]), best_of=4)
+        best_of_value(torch.tensor([-2.0]), best_of=4)
     rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
-    assert seg.best_of_value(rounded, best_of=4) <= 1.0
-    assert seg.best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
+    assert best_of_value(rounded, best_of=4) <= 1.0
+    assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
 
 
 def test_policy_iteration_of_the_worked_example():
@@ -164,13 +174,13 @@ def test_policy_iteration_of_the_worked_example():
         "beta": 0.1,
         "mask_t": torch.ones(1, 2),
     }
-    loss, ends = seg.policy_iteration_loss(logp_t, segment_ids=torch.zeros(1, 2, dtype=torch.long), **given)
+    loss, ends = policy_iteration_loss(logp_t, segment_ids=torch.zeros(1, 2, dtype=torch.long), **given)
     assert ends.tolist() == [[0, 1]] and loss[0, 0] == 0
     assert loss.sum().item() == pytest.approx(0.5 * math.exp(0.05) * 0.04, abs=1e-12)  # 0.0210254
     (grad,) = torch.autograd.grad(loss.sum(), logp_t)
     torch.testing.assert_close(grad, torch.full_like(grad, math.exp(0.05) * -0.2 * 0.1))
     # two segments, one of which has its last token outside the loss
-    loss, ends = seg.policy_iteration_loss(
+    loss, ends = policy_iteration_loss(
         logp_t, segment_ids=torch.tensor([[0, 1]]), **{**given, "mask_t": torch.tensor([[1.0, 0.0]])}
     )
     assert ends.tolist() == [[1, 0]]
@@ -179,7 +189,7 @@ def test_policy_iteration_of_the_worked_example():
 
 def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
     logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
-    loss, _ = seg.policy_iteration_loss(
+    loss, _ = policy_iteration_loss(
         logp_t,
         old_logp_t=logp_t - 9.0,  # its weight would be e^27, and is capped
         ref_logp_t=logp_t - 2.5 / 3,
@@ -194,7 +204,7 @@ def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta()
 def test_whitening_of_the_worked_examples():
     def whiten(*values, mask=None):
         a = torch.tensor([values], dtype=torch.float64)
-        return adv.whiten(a, mask_t=torch.ones_like(a) if mask is None else torch.tensor([mask]))[0].tolist()
+        return whiten(a, mask_t=torch.ones_like(a) if mask is None else torch.tensor([mask]))[0].tolist()
 
     assert whiten(0.5, -0.5, 1.0) == pytest.approx([0.218218, -1.091089, 0.872872], abs=1e-6)
     assert whiten(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss

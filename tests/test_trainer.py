@@ -14,7 +14,7 @@ from datasets import Dataset
 from peft import LoraConfig
 
 import trl_credit
-from trl_credit.credit import advantages as adv
+from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.selection import probability_mask
 
 
@@ -103,7 +103,7 @@ def test_optimal_baseline_uses_the_lengths_of_the_batch(make_trainer):
     trainer.train()
     lengths = batches[0]["completion_mask"].sum(-1)
     assert len(lengths.unique()) > 1
-    expected = adv.optimal_advantage(rewards[0][:, 0], lengths=lengths, num_generations=4)
+    expected = optimal_advantage(rewards[0][:, 0], lengths=lengths, num_generations=4)
     assert torch.equal(batches[0]["advantages"], expected) and expected.abs().max() > 0
 
 

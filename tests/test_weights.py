@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trl_credit.credit import advantages as adv
 from trl_credit.credit import selection, weights
+from trl_credit.credit.advantages import group_advantage, optimal_advantage, trace_loss_weight, trace_statistics
 
 
 def rows(seed, batch=3, length=11):
@@ -42,8 +42,8 @@ def test_lambda_trace_and_loss_weights_against_the_matrix(seed, length, decay, s
     trace = trace_matrix(length, decay, style)
     w = weights.lambda_trace_log_weight(logp, old_logp_t=old, decay=decay, style=style, mask_t=mask)
     torch.testing.assert_close(w, ((logp - old) * m) @ trace.T, rtol=1e-10, atol=1e-10)
-    past = adv.trace_loss_weight("past", decay=decay, style=style, mask_t=m)
-    future = adv.trace_loss_weight("future", decay=decay, style=style, mask_t=m)
+    past = trace_loss_weight("past", decay=decay, style=style, mask_t=m)
+    future = trace_loss_weight("future", decay=decay, style=style, mask_t=m)
     torch.testing.assert_close(past, m @ trace.T, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(future, m @ trace, rtol=1e-10, atol=1e-10)
 
@@ -162,14 +162,14 @@ def test_probability_mask_is_strict():
 
 
 def test_group_advantage_by_hand():
-    a = adv.group_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, math.nan, 0.0]), num_generations=4)
+    a = group_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, math.nan, 0.0]), num_generations=4)
     std = (0.75**2 + 3 * 0.25**2) / 3
     assert a[0] == pytest.approx(0.75 / (std**0.5 + 1e-4))
     assert a[6] == 0 and a[4] == pytest.approx((1 / 3) / ((1 / 3) ** 0.5 + 1e-4))
 
 
 def test_optimal_advantage_by_hand():
-    a = adv.optimal_advantage(
+    a = optimal_advantage(
         torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]),
         lengths=torch.tensor([10, 30, 0, 5, 0, 0]),
         num_generations=2,
@@ -183,7 +183,7 @@ def test_optimal_baseline_has_less_variance_than_the_mean_where_length_drives_th
     lengths = torch.randint(1, 50, (4000, 64), generator=g).double()
     rewards = (torch.rand(4000, 64, generator=g) < 0.2 + 0.6 * (lengths > 25)).double()
     score = torch.randn(4000, 64, generator=g, dtype=torch.float64) * lengths.sqrt()
-    optimal = adv.optimal_advantage(rewards.flatten(), lengths=lengths.flatten(), num_generations=64).view(4000, 64)
+    optimal = optimal_advantage(rewards.flatten(), lengths=lengths.flatten(), num_generations=64).view(4000, 64)
     plain = rewards - rewards.mean(-1, keepdim=True)
     assert (optimal * score).var() < 0.98 * (plain * score).var()
 
@@ -192,14 +192,14 @@ def test_optimal_baseline_has_less_variance_than_the_mean_where_length_drives_th
 def test_incomplete_groups_are_refused(call):
     with pytest.raises(ValueError, match="whole groups of 4"):
         if call == "group":
-            adv.group_advantage(torch.ones(6), num_generations=4)
+            group_advantage(torch.ones(6), num_generations=4)
         else:
-            adv.optimal_advantage(torch.ones(6), lengths=torch.ones(6), num_generations=4)
+            optimal_advantage(torch.ones(6), lengths=torch.ones(6), num_generations=4)
 
 
 def test_trace_statistics_by_hand():
     mask = torch.ones(1, 4)
-    mass, moment = adv.trace_statistics(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), decay=0.5, mask_t=mask)
+    mass, moment = trace_statistics(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), decay=0.5, mask_t=mask)
     torch.testing.assert_close(mass, torch.tensor([[0.0, 0.5, 0.25, 0.125 + 0.5]]))
     torch.testing.assert_close(moment, torch.tensor([[0.0, 0.5, 0.5, 3 * 0.125 + 0.5]]))
 
@@ -208,8 +208,8 @@ def test_trace_statistics_by_hand():
     "call, message",
     [
         (lambda x: weights.lambda_trace_log_weight(x, old_logp_t=x, decay=0.5, style="x", mask_t=x), "style"),
-        (lambda x: adv.trace_loss_weight("x", decay=0.5, mask_t=x), "direction"),
-        (lambda x: adv.trace_loss_weight("future", decay=0.5, style="x", mask_t=x), "style"),
+        (lambda x: trace_loss_weight("x", decay=0.5, mask_t=x), "direction"),
+        (lambda x: trace_loss_weight("future", decay=0.5, style="x", mask_t=x), "style"),
         (lambda x: selection.select_high_entropy(x, rate=1.5, mask_t=x), "rate"),
         (lambda x: selection.select_random(-0.5, mask_t=x), "rate"),
         (lambda x: selection.probability_mask(x, threshold=0.0, mask_t=x), "threshold"),
