@@ -1,4 +1,4 @@
-"""The seam: with `engine.py`, on which it stands, the one module that names anything private of TRL.
+"""The seam between credit and TRL. This folder is the only place that names anything private of TRL.
 
 TRL's unmodified `_compute_loss` runs its forward pass through `_get_per_token_logps_and_entropies` and only afterwards
 reads π_old and the advantages from its inputs. [`CreditTrainer`] hands it a copy of the inputs that stays alive during

@@ -1,7 +1,4 @@
-"""What the sources of a batch ask of TRL: to sample a batch, to continue prefixes, to score responses.
-
-With `credit_trainer.py` the only module that names anything private of TRL.
-"""
+"""What the sources of a batch ask of TRL: to sample a batch, to continue prefixes, to score responses."""
 
 import contextlib
 import functools
