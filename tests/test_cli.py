@@ -1,7 +1,12 @@
 """Flags over files, files over their bases."""
 
-import pytest
+import re
+from dataclasses import fields
 
+import pytest
+from trl import GRPOConfig
+
+from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import parse_arguments, read_config
 from trl_credit.demo import demo_model_path
 
@@ -75,3 +80,17 @@ def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
     )
     _, _, args, model, _ = parse_arguments(["--model_name_or_path", "some/model", "--output_dir", "out"])
     assert model.model_name_or_path == "some/model" and args.max_steps == -1
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_credit_flag_has_help_and_a_default(algo, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "9999")  # so that no line is broken
+    with pytest.raises(SystemExit):
+        parse_arguments(["--algo", algo, "--help"])
+    options = capsys.readouterr().out.partition("\noptions:")[2]
+    trl_fields = {f.name for f in fields(GRPOConfig)}
+    own = [f.name for f in fields(CreditConfig) if f.name not in trl_fields]
+    assert len(own) > 40
+    for name in own:
+        text = re.search(rf"--{name}\b[^\n]*?  +(\S[^\n]*)|--{name}\b[^\n]*\n {{20,}}(\S[^\n]*)", options)
+        assert text and "(default: " in text[0], name

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def parse_arguments(
     model = said.model_name_or_path or config.get("model_name_or_path") or DEMO
 
     _ALGO["help"] = f"Algorithm: {summaries().replace('%', '%%')}."
-    parser = TrlParser((ScriptArguments, DataArguments, ALGORITHMS[algo][0], ModelConfig), allow_abbrev=False)
+    config_class = ALGORITHMS[algo][0]
+    _inherit_help(config_class)
+    parser = TrlParser((ScriptArguments, DataArguments, config_class, ModelConfig), allow_abbrev=False)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:
         parser.set_defaults(**DEMO_SETTINGS)
@@ -85,6 +87,14 @@ def parse_arguments(
     if model == DEMO:
         model_args.model_name_or_path = demo_model_path()
     return script, data, args, model_args, config
+
+
+def _inherit_help(config_class: type[CreditConfig]) -> None:
+    """A preset gives a field another default, and with it loses what the field's first definition said of it."""
+    for own in fields(config_class):
+        bases = (base for base in config_class.__mro__ if is_dataclass(base))
+        said = (f.metadata for base in bases for f in fields(base) if f.name == own.name)
+        own.metadata = next((metadata for metadata in said if "help" in metadata), own.metadata)
 
 
 def read_config(paths: list[str]) -> dict[str, Any]:

@@ -119,7 +119,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     trace_lambda: float = field(default=0.9, metadata={"help": "λ of the traces, in [0, 1]."})
     gamma: float = field(default=1.0, metadata={"help": "Discount per token, in [0, 1]."})
     selector: str = field(
-        default="none", metadata={"help": "Tokens that leave an eligible trace: 'none' (all), 'entropy', 'random'."}
+        default="none",
+        metadata={"help": "Tokens that leave an eligible trace: 'none' (all), 'entropy', 'random', or your own."},
     )
     selective_rate: float = field(default=0.2, metadata={"help": "Share of tokens the selector takes, in [0, 1]."})
     leave_own_out: bool = field(
@@ -130,12 +131,12 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         default="none", metadata={"help": "ε-weight of GRPO-λ: 'none', 'trace_past', 'trace_future'."}
     )
     token_mask: str = field(
-        default="none", metadata={"help": "Tokens of the policy term: 'none' (all) or 'probability' (SPO)."}
+        default="none", metadata={"help": "Tokens of the policy term: 'none' (all), 'probability' (SPO), or your own."}
     )
     probability_threshold: float = field(
         default=0.9, metadata={"help": "The probability mask keeps tokens less probable than this."}
     )
-    baseline: str = field(default="group", metadata={"help": "'group' (GRPO) or 'optimal' (OPO)."})
+    baseline: str = field(default="group", metadata={"help": "'group' (GRPO), 'optimal' (OPO), or your own."})
     advantage_floor: float | None = field(
         default=None, metadata={"help": "Advantages below it are raised to it. `None` leaves them alone."}
     )

@@ -101,7 +101,7 @@ class SegmentKnobs:
 
     rollouts: str = field(default="none", metadata={"help": "Segment credit: 'none', 'chain', 'tree'."})
     segmentation: str = field(
-        default="cutpoints", metadata={"help": "'cutpoints', 'fixed_length', 'fixed_count' or 'steps'."}
+        default="cutpoints", metadata={"help": "'cutpoints', 'fixed_length', 'fixed_count', 'steps', or your own."}
     )
     cutpoint_interval: int = field(default=5, metadata={"help": "Cutpoints per segment."})
     num_segments: int | None = field(default=None, metadata={"help": "Segments per response, in place of a size."})
