@@ -303,6 +303,13 @@ def test_a_weight_is_refused_where_a_trace_is(make_trainer, toy_loss, knobs, fix
         run(trainer, toy_loss, toy())
 
 
+@pytest.mark.parametrize("loss_type", ["cispo", "vespo", "sapo"])
+def test_a_loss_of_its_own_is_refused_where_the_loss_is_another(make_trainer, toy_loss, loss_type):
+    trainer = make_trainer("base", credit=own("weighted_kl"), loss_type=loss_type)
+    with pytest.raises(ValueError, match="weighted_kl.* returned a loss of its own .*set loss_type to 'dapo'"):
+        run(trainer, toy_loss, toy())
+
+
 def test_a_loss_of_its_own_takes_no_weight(make_trainer, toy_loss):
     def both(config, tokens):
         return Credit(tokens.logp_t * 1.0, tokens.logp_t * 1.0)

@@ -90,7 +90,7 @@ class OwnCredit:
         problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
         if problem is None:
             parts = tuple(getattr(credit, name) is not None for name in ("log_weight", "mask", "selected", "traced"))
-            problem = self._refused_weight(config) if credit.log_weight is not None and not self.carries_loss else None
+            problem = self._refused_with(config, credit)
             if not first and parts != self._parts:
                 problem = (
                     "returned other parts of a Credit than in its first call: return the same of log_weight, mask and "
@@ -102,13 +102,16 @@ class OwnCredit:
         if problem is not None:
             raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
 
-    def _refused_weight(self, config: CreditConfig) -> str | None:
-        """Where a W is refused: as a trace is."""
-        if config.loss_type in ("cispo", "vespo", "sapo"):
+    def _refused_with(self, config: CreditConfig, credit: Credit) -> str | None:
+        """Where a W is refused, as a trace is, and a loss."""
+        if config.loss_type in ("cispo", "vespo", "sapo") and (self.carries_loss or credit.log_weight is not None):
+            what = "a loss of its own" if self.carries_loss else "a log_weight"
             return (
-                f"returned a log_weight with loss_type={config.loss_type!r}, which does not take its gradient through "
+                f"returned {what} with loss_type={config.loss_type!r}, which does not take its gradient through "
                 "the clipped importance weight: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'"
             )
+        if self.carries_loss or credit.log_weight is None:
+            return None
         if config.importance == "sequence":
             return (
                 "returned a log_weight with importance='sequence', which would average it over the response: set "
