@@ -30,6 +30,22 @@ from trl_credit.evaluation.samplers import TransformersSampler
 EXTRACTS = Path(__file__).parent / "data"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
 WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
+# left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
+SLOW = (
+    "test_checkpoints.py::test_twenty_kills",
+    "test_evaluation_callback.py::test_two_processes",
+    "test_evaluation_samplers.py::test_vllm",
+    "test_faults.py::test_when_a_process_dies",
+    "test_hub.py::test_a_killed_push",
+    "test_hub.py::test_train_and_push_end_to_end",
+    "test_layouts.py",
+    "test_recipes.py::test_two_steps",
+    "test_resume.py",
+    "test_segment_composition.py::test_segments_compose",
+    "test_stack.py::test_bfloat16",
+    "test_stack.py::test_torch_compile",
+    "test_vllm.py",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,12 @@ class DataFolder:
 
 
 # the extracts always, so that what a clone alone runs is not first run in one
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.rpartition("/")[2].startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(params=["extract", *(["whole"] if SHARED.is_dir() else [])])
 def data_folder(request) -> DataFolder:
     whole = request.param == "whole"

@@ -64,6 +64,9 @@ class MadeUpTrainer(CreditTrainer):
 '''
 
 
+STEPS = {"rollouts": "chain", "segmentation": "steps"}
+
+
 def args_of(config_class, folder="unused", **knobs):
     return config_class(output_dir=str(folder), use_cpu=True, bf16=False, report_to="none", **knobs)
 
@@ -243,7 +246,7 @@ def test_functions_of_ones_own_have_words(own):
 
 
 def test_functions_of_ones_own_in_the_recipe(own, tmp_path):
-    args = args_of(ALGORITHMS["s_trace"][0], selector=f"{own}half", step_splitter=f"{own}steps")
+    args = args_of(ALGORITHMS["s_trace"][0], selector=f"{own}half", **STEPS, step_splitter=f"{own}steps")
     text = function_comments(args) + to_yaml(changed(args))
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert [re.sub("[0-9a-f]{64}", "…", line) for line in comments] == [
@@ -252,8 +255,10 @@ def test_functions_of_ones_own_in_the_recipe(own, tmp_path):
     ]
     assert yaml.safe_load(text)["selector"] == "mine.py:half" and "secret_folder" not in text
     Path(own[:-1]).unlink()
-    assert "# selector: half, whose file is gone\n" in function_comments(args)
-    assert "traces from `half`, whose file is gone (decay" in describe_credit(args)["weight W"]
+    assert function_comments(args) + to_yaml(changed(args)) == text  # it says what was loaded
+    args.selector = f"{own}steps_not_loaded"
+    assert "# selector: steps_not_loaded, whose file is gone\n" in function_comments(args)
+    assert "traces from `steps_not_loaded`, whose file is gone (decay" in describe_credit(args)["weight W"]
 
 
 def test_a_file_name_cannot_leave_its_comment(tmp_path):

@@ -110,7 +110,8 @@ def test_any_knob_on_any_preset(name):
         ({"difficulty_rate_min": 2.0}, "difficulty_rate_min must be in"),
         ({"difficulty_threshold": -0.1}, "difficulty_threshold must be in"),
         ({"advantage_floor": float("inf")}, "advantage_floor must be finite"),
-        ({"epsilon": 1.0}, "epsilon must be in"),
+        ({"epsilon": -0.1}, "epsilon must be at least 0"),
+        ({"epsilon": float("nan")}, "epsilon must be at least 0"),
         ({"epsilon_high": -0.1}, "epsilon_high must be >= 0"),
         ({"reward_range": (1.0, 0.0)}, "reward_range must be two finite numbers"),
         ({"reward_range": (0.0, 1.0, 2.0)}, "reward_range must be two finite numbers"),
@@ -184,3 +185,8 @@ def test_a_configuration_can_be_rebuilt_from_its_fields():
         config = make(config_class)
         again = dataclasses.replace(config, generation_batch_size=None)
         assert again.importance == config.importance
+
+
+def test_a_clip_range_that_never_clips_is_trls(tmp_path):
+    """TRL's documentation sets epsilon=10 for DeepSeek-R1."""
+    assert CreditConfig(output_dir=str(tmp_path), report_to="none", epsilon=10.0).epsilon == 10.0

@@ -139,3 +139,10 @@ def test_the_arguments_that_version_0_1_saved_are_read():
     assert (args.selector, args.importance, args.trace_decay) == ("entropy", "eligible", 0.9)
     assert "credit" not in vars(args) and args.credit is None  # a field that it did not have
     assert args.own_functions() == {}
+
+
+def test_a_module_of_a_moved_package_is_there_once():
+    import trl_credit.judging.equal
+    from trl_credit.rewards.judging import equal
+
+    assert trl_credit.judging.equal is equal

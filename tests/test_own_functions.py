@@ -1,5 +1,7 @@
 """Algorithms from outside of the package: by name and as objects, through the real trainer, and what is refused."""
 
+import functools
+import importlib.util
 import json
 import math
 import subprocess
@@ -15,11 +17,18 @@ from test_contract import run, toy
 
 import trl_credit
 from trl_credit import Credit, CreditConfig, CreditTrainer, assign_credit
+from trl_credit.hub.describe import describe_credit
+from trl_credit.hub.recipe import changed
 from trl_credit.names import name_of, source_of
 from trl_credit.testing import check_credit
 
 
 FILE = Path(__file__).parent / "data" / "own_functions.py"
+
+
+spec = importlib.util.spec_from_file_location("own_functions_of_tests", FILE)
+FILE_MODULE = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(FILE_MODULE)
 
 
 def own(name):
@@ -57,13 +66,16 @@ def test_a_new_advantage_on_the_weight_of_the_knobs(make_trainer, toy_loss):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo"])
-def test_a_loss_of_its_own(make_trainer, toy_loss, loss_type):
+def test_a_loss_of_its_own(make_trainer, toy_loss, loss_type, beta):
     t = toy()
-    trainer = make_trainer("base", loss_type=loss_type, credit=own("weighted_kl"))
+    knobs = {"loss_type": loss_type, "beta": beta, "use_bias_correction_kl": False}
+    trainer = make_trainer("base", credit=own("weighted_kl"), **knobs)
     loss, grad = run(trainer, toy_loss, t)
-    d = t["logps"] - t["old"]
-    gain = (d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square()) * t["mask"]
+    d, k = t["logps"] - t["old"], t["ref"] - t["logps"]
+    gain = d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square() - beta * (k.exp() - k - 1)
+    gain = gain * t["mask"]
     rows = (gain.sum(-1) / t["mask"].sum(-1)).mean()
     expected = -(rows if loss_type == "grpo" else gain.sum() / t["mask"].sum())
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
@@ -299,7 +311,7 @@ def test_what_is_wrong_is_refused_in_the_first_step(make_trainer, toy_loss, kind
 )
 def test_a_weight_is_refused_where_a_trace_is(make_trainer, toy_loss, knobs, fix):
     trainer = make_trainer("base", credit=own("half_decay"), **knobs)
-    with pytest.raises(ValueError, match=f"half_decay.* returned a log_weight .*{fix}"):
+    with pytest.raises(ValueError, match=f"half_decay.* (returned a log_weight|sets the importance weight) .*{fix}"):
         run(trainer, toy_loss, toy())
 
 
@@ -385,7 +397,7 @@ def test_results_of_other_functions_are_checked(make_trainer, knobs, message):
 def test_check_credit_passes_what_is_right(name, tmp_path):
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", credit=own(name))
     done = check_credit(config.own_function("credit"), config=config)
-    assert done[0] == "form" and len(done) == 8
+    assert done[0] == "form" and len(done) == 9
 
 
 @pytest.mark.parametrize(
@@ -404,12 +416,20 @@ def test_check_credit_says_which_property_fails():
     def discounted(x_t):
         return (x_t - x_t.detach()).cumsum(-1)
 
+    def by_reference(config, tokens):
+        return Credit(None, tokens.advantages + 0 * (tokens.ref_logp_t * tokens.mask_t).sum(-1))
+
+    def by_row(config, tokens):
+        return Credit(
+            None, tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0] * (1 + (tokens.advantages.dim() == 2))
+        )
+
     def over_rows(config, tokens):
         return Credit(None, tokens.advantages - tokens.advantages.mean())
 
     def by_place(config, tokens):
-        place = torch.arange(len(tokens.advantages), dtype=tokens.advantages.dtype)
-        return Credit(None, tokens.advantages * (1 + place))
+        rows = tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0]
+        return Credit(None, rows * (1 + torch.arange(len(rows), dtype=rows.dtype)))
 
     def writes(config, tokens):
         tokens.advantages.mul_(2.0)
@@ -427,6 +447,8 @@ def test_check_credit_says_which_property_fails():
 
     for function, name, kwargs in (
         (lambda config, tokens: None, "form", {}),
+        (by_reference, "inputs", {}),
+        (by_row, "inputs", {}),
         (writes, "inputs unchanged", {}),
         (over_padding, "masked tokens", {}),
         (by_width, "padding", {}),
@@ -554,3 +576,167 @@ def test_inputs_of_the_loss_stay_as_they_were(make_trainer, toy_loss):
 
 def test_every_public_name_is_there():
     assert {"Tokens", "Credit", "assign_credit"} <= set(dir(trl_credit))
+
+
+# What a reviewer found
+
+
+def test_what_stands_outside_of_the_loss_may_not_be_finite(make_trainer, toy_loss):
+    def divided(config, tokens):
+        share = tokens.mask_t / tokens.mask_t.sum(-1, keepdim=True)  # 0 / 0 in a row without a loss token
+        return Credit(None, tokens.advantages.unsqueeze(1) * share * tokens.mask_t.sum(-1, keepdim=True))
+
+    t = toy()
+    t["mask"][3] = 0
+    for left, right in zip(
+        run(make_trainer(credit=divided), toy_loss, t), run(make_trainer(), toy_loss, t), strict=True
+    ):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-15)
+
+
+def test_a_folder_may_have_an_at_sign(tmp_path):
+    folder = tmp_path / "me@corp.com"
+    folder.mkdir()
+    (folder / "mine.py").write_text(FILE.read_text())
+    config = CreditConfig(output_dir=str(tmp_path), report_to="none", credit=f"{folder}/mine.py:half_decay")
+    assert config.own_function("credit").__name__ == "half_decay"
+
+
+def test_functions_stay_what_they_were_and_so_does_their_digest(tmp_path, monkeypatch):
+    path, text = tmp_path / "changing.py", "def f(config, tokens):\n    return 1\n"
+    path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    settings = {"output_dir": str(tmp_path), "report_to": "none", "credit": "changing.py:f"}
+    config = CreditConfig(**settings)
+    digest = source_of(config.credit, what="credit").digest
+    monkeypatch.chdir("/")
+    path.unlink()
+    assert config.own_function("credit")(None, None) == 1 and source_of(config.credit, what="credit").digest == digest
+    path.write_text(text.replace("1", "2"))
+    monkeypatch.chdir(tmp_path)
+    again = CreditConfig(**settings)  # looks at the file anew
+    assert again.own_function("credit")(None, None) == 2 and source_of(again.credit, what="credit").digest != digest
+
+
+def test_names_of_methods_and_of_functions_in_files(tmp_path):
+    class Own:
+        def credit(self, config, tokens):
+            return assign_credit(config, tokens)
+
+    one = Own()
+    assert name_of(one.credit) == name_of(one.credit)
+    config = CreditConfig(output_dir=str(tmp_path), report_to="none", credit=own("half_decay"))
+    assert name_of(config.own_function("credit")) == own("half_decay")
+    config.credit = one.credit
+    with pytest.raises(ValueError, match="when the configuration is built"):
+        config.own_function("credit")
+
+
+def test_a_token_mask_sees_whole_batches(make_trainer):
+    seen = []
+
+    def every(old_logp_t, *, threshold, mask_t):
+        seen.append(mask_t.shape[0])
+        return mask_t
+
+    make_trainer(
+        token_mask=every, loss_type="grpo", per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=1
+    ).train()
+    assert seen == [8]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"token_mask": lambda o, *, threshold, mask_t: 0.9 * mask_t}, "token_mask .* returned other values"),
+        (
+            {"credit": lambda config, t: Credit(None, t.advantages, mask=0.5 * t.mask_t)},
+            "mask with other values than 0",
+        ),
+        ({"credit": own("half_decay"), "loss_type": "luspo"}, "luspo.*set loss_type"),
+        (
+            {"credit": own("half_decay"), "rollouts": "tree", "tree_rows": "packed", "loss_type": "dapo"},
+            "set tree_rows='nodes'",
+        ),
+        ({"credit": own("weighted_kl"), "beta": 0.1, "loss_type": "grpo"}, "use_bias_correction_kl=False"),
+    ],
+    ids=["soft token mask", "soft mask", "luspo", "packed", "corrected KL"],
+)
+def test_more_that_is_refused(make_trainer, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(temperature=1.3, **knobs).train()
+
+
+def test_metrics_may_not_come_and_go(make_trainer, toy_loss):
+    calls = []
+
+    def sometimes(config, tokens):
+        credit = assign_credit(config, tokens)
+        calls.append(1)
+        return credit if len(calls) == 1 else replace(credit, log_weight=1.0 * credit.log_weight)
+
+    trainer = make_trainer("s_trace", beta=0.0, credit=sometimes)
+    run(trainer, toy_loss, toy())
+    with pytest.raises(ValueError, match="its own or that of assign_credit"):
+        run(trainer, toy_loss, toy())
+
+
+def test_what_a_function_declares_is_heard_through_partials_and_methods(make_trainer, toy_loss):
+    class Delegates(CreditTrainer):
+        def credit(self, tokens):
+            return super().credit(tokens)
+
+    partial = functools.partial(FILE_MODULE.weighted_kl)
+    assert make_trainer(credit=partial)._own_credit.carries_loss
+    settings = {"policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "grpo"}
+    plain, delegates = make_trainer(**settings), make_trainer((CreditConfig, Delegates), **settings)
+    for left, right in zip(run(plain, toy_loss, toy()), run(delegates, toy_loss, toy()), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_baseline_cannot_spoil_the_belief(make_trainer):
+    def spoils(rewards, *, lengths, num_generations):
+        centred = rewards - rewards.mean()
+        rewards.zero_()
+        return centred
+
+    trainer = make_trainer("ha_dw", baseline=spoils, max_steps=1)
+    trainer.train()
+    assert trainer.state.log_history[0]["credit/difficulty_belief"] == pytest.approx(
+        trainer.state.log_history[0]["reward"]
+    )
+
+
+def test_a_method_keeps_its_state_and_stands_on_the_card(make_trainer, tmp_path):
+    class Counting(CreditTrainer):
+        calls = 0
+
+        def credit(self, tokens):
+            """Counts its calls."""
+            self.calls += 1
+            return super().credit(tokens)
+
+        def credit_state(self):
+            return {"calls": self.calls}
+
+        def load_credit_state(self, state):
+            self.calls = state["calls"]
+
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    make_trainer((CreditConfig, Counting), **settings).train()
+    resumed = make_trainer((CreditConfig, Counting), **settings | {"max_steps": 3})
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.calls == 3
+    with pytest.raises(ValueError, match="would lose.*credit"):
+        make_trainer(**settings).train(resume_from_checkpoint=True)
+    words = describe_credit(resumed.args, method=resumed.credit_method)["weight W"]
+    assert "Counting.credit` of test_own_functions.py (SHA-256" in words and "Counts its calls." in words
+
+
+def test_the_recipe_of_trls_sequence_level_is_taken_back(tmp_path):
+    settings = {"importance_sampling_level": "sequence", "top_entropy_quantile": 0.5, "loss_type": "grpo"}
+    config = CreditConfig(output_dir=str(tmp_path), report_to="none", **settings)
+    recipe = changed(config)
+    assert CreditConfig(output_dir=str(tmp_path), report_to="none", **recipe).to_dict() == config.to_dict()
+    ours = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="sequence")
+    assert "importance_sampling_level" not in changed(ours)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from segment_helpers import CHAIN, TREE, steps_of
+from segment_helpers import CHAIN, TREE, generation_batch, steps_of
 
 
 @pytest.mark.parametrize("base", [CHAIN, TREE], ids=["chain", "tree"])
@@ -96,3 +96,13 @@ def test_the_model_card_names_the_paper(make_trainer, tmp_path):
     card = (Path(tmp_path) / "card" / "README.md").read_text()
     assert "2505.23564" in card and "Segment Policy Optimization" in card
     assert json.loads(json.dumps(trainer.args.to_dict()))["tree_branching"] == [2, 2, 2]
+
+
+def test_an_evaluation_between_two_updates_does_not_undo_an_empty_batch(make_trainer):
+    trainer = make_trainer(**TREE, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
+    generation_batch(trainer)
+    assert trainer._skip_update
+    trainer.model.eval()
+    rows = [trainer.train_dataset[0]] * trainer.num_generations_eval
+    trainer._generate_and_score_completions(rows)
+    assert trainer._skip_update

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trl_credit.credit.advantages import whiten
 from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
@@ -202,14 +203,14 @@ def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta()
 
 
 def test_whitening_of_the_worked_examples():
-    def whiten(*values, mask=None):
+    def example(*values, mask=None):
         a = torch.tensor([values], dtype=torch.float64)
         return whiten(a, mask_t=torch.ones_like(a) if mask is None else torch.tensor([mask]))[0].tolist()
 
-    assert whiten(0.5, -0.5, 1.0) == pytest.approx([0.218218, -1.091089, 0.872872], abs=1e-6)
-    assert whiten(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss
-    assert whiten(0.3, 0.3) == [0.0, 0.0]
-    assert whiten(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(whiten(0.5, -0.5, 1.0))
+    assert example(0.5, -0.5, 1.0) == pytest.approx([0.218218, -1.091089, 0.872872], abs=1e-6)
+    assert example(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss
+    assert example(0.3, 0.3) == [0.0, 0.0]
+    assert example(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(example(0.5, -0.5, 1.0))
 
 
 def test_identical_prefixes_are_one_state_within_a_group():

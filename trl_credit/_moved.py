@@ -26,12 +26,20 @@ class _MovedFinder(MetaPathFinder, Loader):
     """Finds a module under its former name. The module itself is put in its place, so that there is only one of it."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in MOVED else None
+        return ModuleSpec(name, self, is_package=True) if _moved_to(name) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
+        sys.modules[module.__name__] = importlib.import_module(_moved_to(module.__name__))
+
+
+def _moved_to(name: str) -> str | None:
+    """The new name of a module, or of one inside a package, that has moved."""
+    for old, new in MOVED.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
 
 
 def find_moved_modules() -> None:
     """From now on. Called once, by the package."""
-    sys.meta_path.append(_MovedFinder())
+    sys.meta_path.insert(0, _MovedFinder())  # before what would find a module of a moved package a second time

@@ -164,7 +164,8 @@ def _checked_mask(found: torch.Tensor, mask_t: torch.Tensor, knob: str, name: st
     if not isinstance(found, torch.Tensor) or found.shape != mask_t.shape:
         got = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
         raise ValueError(f"{wanted}; it returned {got}.")
-    found = torch.where(mask_t.bool(), found.detach().to(mask_t.dtype), torch.zeros_like(mask_t))
-    if not ((found == 0) | (found == 1)).all():
+    inside = mask_t.bool()
+    found = torch.where(inside, found.detach(), torch.zeros((), dtype=found.dtype, device=found.device))
+    if not ((found == 0) | (found == 1)).all():  # before they are cast, which would round .9 down to 0
         raise ValueError(f"{wanted}; it returned other values.")
-    return found
+    return found.to(mask_t.dtype)

@@ -193,20 +193,25 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
 
     def own_functions(self) -> dict[str, str]:
         """Functions from outside of the package that this run uses: knob → name."""
-        return {name: getattr(self, name) for name in FUNCTION_KNOBS if is_own_function(getattr(self, name))}
+        steps = self.rollouts == "chain" and self.segmentation == "steps"  # without which there is nothing to split
+        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or steps]
+        return {name: getattr(self, name) for name in knobs if is_own_function(getattr(self, name))}
 
     def own_function(self, knob: str) -> Callable | None:
         """The function that one of the `FUNCTION_KNOBS` names, or `None` where it is a built-in choice.
+
+        It is looked up when the configuration is built, and stays what it was then.
 
         Raises:
             ValueError: there is none of that name.
         """
         name = getattr(self, knob)
-        return resolve_function(name, what=knob, known=FUNCTION_KNOBS[knob]) if is_own_function(name) else None
+        known = FUNCTION_KNOBS[knob]
+        return resolve_function(name, what=knob, known=known, anew=False) if is_own_function(name) else None
 
     def _check_ranges(self) -> None:
-        for name in self.own_functions():
-            self.own_function(name)
+        for name, setting in self.own_functions().items():
+            resolve_function(setting, what=name, known=FUNCTION_KNOBS[name])
         if self.credit is not None and not is_own_function(self.credit):
             raise ValueError(
                 f"credit={self.credit!r} must be package.module.function, file.py:function, or None: built-in "
@@ -239,8 +244,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             raise ValueError(f"nonfinite_patience must be at least 0 updates, got {self.nonfinite_patience}.")
         if self.advantage_floor is not None and not math.isfinite(self.advantage_floor):
             raise ValueError(f"advantage_floor must be finite or None, got {self.advantage_floor}.")
-        if not 0.0 <= self.epsilon < 1.0:
-            raise ValueError(f"epsilon must be in [0, 1): the lower clip bound is 1 - epsilon. Got {self.epsilon}.")
+        if not (self.epsilon >= 0.0 and math.isfinite(self.epsilon)):  # from 1 on there is no lower bound, as in TRL
+            raise ValueError(f"epsilon must be at least 0 and finite, got {self.epsilon}.")
         if self.epsilon_high is not None and not self.epsilon_high >= 0.0:
             raise ValueError(f"epsilon_high must be >= 0 or None, got {self.epsilon_high}.")
         low_high = self.reward_range

@@ -6,22 +6,22 @@ import importlib
 import importlib.util
 import inspect
 import marshal
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 
-# functions that were given as objects and that no import finds again, by the name that stands for them
-_GIVEN: dict[str, Callable] = {}
-GIVEN_MARK = "@"  # in such a name, before the digest of the source
+# a name that stands for an object: the function's own, and a digest of its source
+_OBJECT = re.compile(r"@[0-9a-f]{8}(-\d+)?$")
 
 
 @dataclass(frozen=True)
 class FunctionSource:
-    """Where a function comes from, as far as that can be told.
+    """Where a function comes from, as it was when it was loaded.
 
     Attributes:
         name: As a configuration names it.
@@ -35,38 +35,72 @@ class FunctionSource:
     digest: str
 
 
+# what names have been found to mean in this process, and functions that were given as objects
+_FOUND: dict[str, tuple[Callable, FunctionSource]] = {}
+_GIVEN: dict[str, Callable] = {}
+_FILES: dict[str, tuple[str, ModuleType]] = {}  # path → digest of the text that was executed, and the module
+
+
+def is_object_name(name: str) -> bool:
+    """Whether a name stands for a function that was given as an object."""
+    return _OBJECT.search(name) is not None
+
+
 def is_own_function(value: object) -> bool:
     """Whether a setting names (or is) a function from outside of the package, and not one of the built-in choices."""
-    return callable(value) or (isinstance(value, str) and any(mark in value for mark in (".", ":", GIVEN_MARK)))
+    return callable(value) or (isinstance(value, str) and (any(c in value for c in ".:") or is_object_name(value)))
 
 
-def resolve_function(name: str, *, what: str, known: Iterable[str]) -> Callable:
+def resolve_function(name: str, *, what: str, known: Iterable[str], anew: bool = True) -> Callable:
     """The function that `name` points to: dotted path (`package.module.function`) or `file.py:function`.
 
     Args:
         name (`str`):
-            The file, or the module, is executed once per process. Names from [`name_of`] are found as well.
+            A file is executed once per process, and again if it has changed; a module once. Names from [`name_of`] are
+            found as well.
         what (`str`):
             What the function is, for the messages: "reward", "step_splitter".
         known (iterable of `str`):
             Names that would have been accepted as well, for the messages.
+        anew (`bool`, *optional*, defaults to `True`):
+            Whether to look at the file. `False` takes what the name has been found to mean, if it was looked up before:
+            a run's functions stay what they are, whatever becomes of files and of the current folder.
 
     Raises:
         ValueError: there is no such function, or the file that should hold it fails.
     """
-    if GIVEN_MARK in name:
+    if not isinstance(name, str):
+        raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
+    if not anew and name in _FOUND:
+        return _FOUND[name][0]
+    function, path = _look_up(name, what, known)
+    if path is not None and (loaded := _FILES.get(str(path))) is not None:
+        digest = loaded[0]
+    else:
+        path = _file_of(function)
+        digest = _sha256(path.read_bytes() if path is not None else _source_text(function).encode())
+    _FOUND[name] = function, FunctionSource(name, path, digest)
+    return function
+
+
+def _look_up(name: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
+    """The function, and the file if it was loaded as one."""
+    if is_object_name(name) and ":" not in name:
         if name not in _GIVEN:
             raise ValueError(
                 f"{what} {name!r} was given as an object (a lambda, or a function of a notebook) to another process, "
                 f"and is not to be found here: give it again, {what}=…, or put it into a file and name it "
                 "file.py:function."
             )
-        return _GIVEN[name]
+        return _GIVEN[name], None
+    path = None
     if ":" in name:
-        path, _, attribute = name.rpartition(":")
-        if not Path(path).is_file() or Path(path).suffix != ".py":
-            raise ValueError(f"{what} {name!r}: there is no file {path!r} that ends in .py")
-        module = _load_file(str(Path(path).resolve()), f"{what} {name!r}")
+        file, _, attribute = name.rpartition(":")
+        path = Path(file)
+        if not path.is_file() or path.suffix != ".py":
+            raise ValueError(f"{what} {name!r}: there is no file {file!r} that ends in .py")
+        path = path.resolve()
+        module = _load_file(path, f"{what} {name!r}")
     elif "." in name:
         module_name, _, attribute = name.rpartition(".")
         try:
@@ -80,22 +114,22 @@ def resolve_function(name: str, *, what: str, known: Iterable[str]) -> Callable:
         )
     if not callable(vars(module).get(attribute)):
         raise ValueError(f"{what} {name!r}: {attribute!r} is not a function there")
-    return vars(module)[attribute]
+    return vars(module)[attribute], path
 
 
 def name_of(function: Callable) -> str:
     """The name that stands for a function that is given as an object.
 
-    `package.module.function` where an import finds the same object again, in any process; otherwise (a lambda, a
-    function of a notebook, a partial) the function is kept here, for this process, under its own name and a digest.
+    `package.module.function` or `file.py:function` where another process finds the same one by it; otherwise (a lambda,
+    a function of a notebook, a partial) the function is kept here, for this process, under its own name and a digest.
     """
     module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module not in (None, "__main__") and vars(sys.modules.get(module, object)).get(qualified) is function:
-        return f"{module}.{qualified}"
-    digest = hashlib.sha256(_source_text(function).encode()).hexdigest()
-    base = f"{function_label(function)}{GIVEN_MARK}{digest[:8]}"
+        path = next((path for path, (_, loaded) in _FILES.items() if loaded.__name__ == module), None)
+        return f"{module}.{qualified}" if path is None else f"{path}:{qualified}"
+    base = f"{function_label(function)}@{_sha256(_source_text(function).encode())[:8]}"
     name, number = base, 1
-    while _GIVEN.get(name, function) is not function:  # one source, two closures
+    while _GIVEN.get(name, function) != function:  # two closures of one source; bound methods are equal
         number += 1
         name = f"{base}-{number}"
     _GIVEN[name] = function
@@ -109,15 +143,28 @@ def function_label(function: Callable) -> str:
     return function.__name__ if inspect.isroutine(function) or inspect.isclass(function) else type(function).__name__
 
 
+def method_label(method: Callable) -> str:
+    """ "Class.method"."""
+    return method.__qualname__.rpartition("<locals>.")[2]
+
+
+def declared(function: Callable, name: str) -> bool:
+    """Whether a function says `function.<name> = True` of itself, or what a partial wraps does."""
+    while isinstance(function, functools.partial) and getattr(function, name, None) is None:
+        function = function.func
+    return bool(getattr(function, name, False))
+
+
 def source_of(name: str, *, what: str) -> FunctionSource:
-    """File and digest of the function that a setting names. Raises what [`resolve_function`] does."""
-    function = resolve_function(name, what=what, known=())
-    if GIVEN_MARK not in name:
-        path = Path(name.rpartition(":")[0]) if ":" in name else _file_of(function)
-        if path is not None and path.is_file():
-            return FunctionSource(name, path, hashlib.sha256(path.read_bytes()).hexdigest())
+    """Where the function that a setting names was loaded from. Raises what [`resolve_function`] does."""
+    resolve_function(name, what=what, known=(), anew=False)
+    return _FOUND[name][1]
+
+
+def source_of_object(function: Callable, name: str) -> FunctionSource:
+    """The same of a function, or a method, that no setting names."""
     path = _file_of(function)
-    return FunctionSource(name, path, hashlib.sha256(_source_text(function).encode()).hexdigest())
+    return FunctionSource(name, path, _sha256(path.read_bytes() if path else _source_text(function).encode()))
 
 
 def _file_of(function: Callable) -> Path | None:
@@ -143,15 +190,24 @@ def _source_text(function: Callable) -> str:
         return inspect.getsource(defined) + bound
     except (OSError, TypeError):  # typed at a prompt, or written in C
         code = getattr(defined, "__code__", None)
-        text = repr(defined) if code is None else marshal.dumps(code.replace(co_filename="", co_firstlineno=1)).hex()
-        return text + bound
+        return (repr(defined) if code is None else marshal.dumps(_nowhere(code)).hex()) + bound
 
 
-@functools.cache
-def _load_file(path: str, asked: str) -> ModuleType:
-    name = f"{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
+def _nowhere(code: CodeType) -> CodeType:
+    """Compiled code without the place that it was compiled at, which may differ from process to process."""
+    constants = tuple(_nowhere(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename="", co_firstlineno=1, co_consts=constants)
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _load_file(path: Path, asked: str) -> ModuleType:
+    digest = _sha256(path.read_bytes())
+    if (loaded := _FILES.get(str(path))) is not None and loaded[0] == digest:
+        return loaded[1]
+    name = f"{path.stem}_{_sha256(f'{path} {digest}'.encode())[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pickle look for it
@@ -159,5 +215,6 @@ def _load_file(path: str, asked: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's own file does
         del sys.modules[name]
-        raise ValueError(f"{asked}: {Path(path).name} raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"{asked}: {path.name} raised {type(error).__name__}: {error}") from error
+    _FILES[str(path)] = digest, module
     return module

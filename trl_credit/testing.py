@@ -10,13 +10,14 @@ import torch
 from .assignment import CreditFunction
 from .config import CreditConfig
 from .credit.tokens import Credit, Tokens, turn_numbers
-from .names import function_label
+from .names import declared, function_label
 from .trainer.own_credit import credit_problem
 
 
 PROPERTIES = (
     "form",
     "inputs unchanged",
+    "inputs",
     "masked tokens",
     "padding",
     "row order",
@@ -25,6 +26,7 @@ PROPERTIES = (
     "evaluation",
 )
 _CLIP = (0.8, 1.2)
+_RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that was given too little
 
 
 def check_credit(
@@ -38,12 +40,14 @@ def check_credit(
     """Runs a credit function on made-up tokens and checks what must hold for every algorithm.
 
     * `form`: a [`Credit`] of the right shapes and types, finite at loss tokens, with a graph where it must have one.
+    * `inputs`: it takes advantages by token (the same ones give the same gradient), a run without reference or without
+      log-probabilities of the engine, unknown ones (NaN) among these, and a mask that leaves tokens out.
     * `inputs unchanged`: nothing is written into the tokens.
     * `masked tokens`: tokens outside of `mask_t` get no gradient, and what stands there (NaN, infinity) has no effect.
     * `padding`: neither have further columns of padding.
     * `row order`, `micro-batches`: a row's gradient depends neither on its place nor on the rows beside it.
     * `float32`: the gradient is that of float64, to 1e-3 of its size.
-    * `evaluation`: the same values without a graph.
+    * `evaluation`: the same W, A and M without a graph.
     * `GRPO`, with `is_grpo_when`: under these knobs the gradient is GRPO's.
 
     Args:
@@ -56,7 +60,8 @@ def check_credit(
         skip (collection of `str`, *optional*):
             Properties that the function does not have by design, such as `"micro-batches"` for one that compares rows.
         seed (`int`, *optional*, defaults to `0`):
-            Of the tokens. A function that draws at random is seeded alike before every call.
+            Of the tokens. A function that draws at random is seeded alike before every call; where its draws depend on
+            the shape, skip `"padding"`, `"row order"` and `"micro-batches"`.
 
     Returns:
         `list[str]`: the properties that were checked.
@@ -72,6 +77,7 @@ def check_credit(
     checks: dict[str, Callable[[], str | None]] = {
         "form": case.form,
         "inputs unchanged": case.inputs_unchanged,
+        "inputs": case.inputs,
         "masked tokens": case.masked_tokens,
         "padding": case.padding,
         "row order": case.row_order,
@@ -123,7 +129,7 @@ class _Case:
 
     def __init__(self, function: CreditFunction, config: CreditConfig, tokens: Tokens) -> None:
         self.function, self.config, self.tokens = function, config, tokens
-        self.carries_loss = bool(getattr(function, "carries_loss", False))
+        self.carries_loss = declared(function, "carries_loss")
         self.size = 1.0
 
     def form(self) -> str | None:
@@ -131,6 +137,35 @@ class _Case:
         if problem is None:
             self.size = self.gradient(self.tokens).abs().max().clamp(min=1e-12).item()
         return problem
+
+    def inputs(self) -> str | None:
+        t = self.tokens
+        by_token = replace(t, advantages=t.advantages.unsqueeze(1).expand_as(t.mask_t).clone())
+        try:
+            problem = self.differs(self.gradient(by_token), self.gradient(t))
+        except _RAISED as error:
+            return f"with advantages of shape (B, T), it raised {type(error).__name__}: {error}"
+        if problem is not None:
+            return f"advantages by token, all equal in a row, change the gradient {problem}"
+        kept_t = t.mask_t * (torch.arange(t.mask_t.size(1)) % 3 > 0)
+        unknown = t.sampling_logp_t.clone()
+        unknown[:, 1] = torch.nan
+        for name, other in (
+            ("ref_logp_t=None", {"ref_logp_t": None}),
+            ("sampling_logp_t=None", {"sampling_logp_t": None}),
+            ("sampling_logp_t that is NaN at loss tokens", {"sampling_logp_t": unknown}),
+            ("a policy_mask_t that leaves tokens out", {"policy_mask_t": kept_t}),
+        ):
+            if name.startswith("ref") and self.config.beta != 0.0:
+                continue  # then there is one
+            tokens = replace(t, **other)
+            try:
+                problem = credit_problem(self.call(tokens), tokens, carries_loss=self.carries_loss)
+            except _RAISED as error:
+                problem = f"it raised {type(error).__name__}: {error}"
+            if problem is not None:
+                return f"with {name}, {problem}"
+        return None
 
     def inputs_unchanged(self) -> str | None:
         before = {f.name: value.detach().clone() for f, value in _tensors(self.tokens)}
@@ -143,7 +178,7 @@ class _Case:
         plain = self.gradient(self.tokens)
         if plain[~inside].any():
             return "tokens outside of mask_t get a gradient: multiply sums over tokens by mask_t"
-        for value in (7.0, torch.nan, torch.inf):
+        for value in (7.0, torch.nan, torch.inf, -torch.inf):
             dirty = {
                 name: torch.where(inside, getattr(self.tokens, name).detach(), value)
                 for name in ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t")
@@ -166,6 +201,8 @@ class _Case:
         wide["logp_t"].requires_grad_()
         wide["policy_mask_t"] = wide["mask_t"]
         gradient = self.gradient(replace(self.tokens, **wide))
+        if gradient[:, -5:].any():
+            return "columns of padding get a gradient: multiply sums over tokens by mask_t"
         return self.differs(gradient[:, :-5], self.gradient(self.tokens))
 
     def row_order(self) -> str | None:
@@ -189,11 +226,14 @@ class _Case:
         with torch.no_grad():
             without = self.call(replace(self.tokens, logp_t=self.tokens.logp_t.detach()))
         trained, inside = self.call(self.tokens), self.tokens.mask_t.bool()
-        for name in ("log_weight", "advantage"):
+        for name in ("log_weight", "advantage", "mask"):
             left, right = getattr(without, name), getattr(trained, name)
             if (left is None) != (right is None):
                 return f"{name} is None with a graph or without one, but not both"
-            if left is not None and (problem := self.differs(_wide(left, inside), _wide(right.detach(), inside))):
+            if left is None:
+                continue
+            left, right = (_wide(x.detach(), inside)[inside].double() for x in (left, right))
+            if (problem := self.differs(left, right)) is not None:
                 return f"{name} has other values without a graph: {problem}"
         return None
 
@@ -209,13 +249,18 @@ class _Case:
     def call(
         self, tokens: Tokens, *, function: CreditFunction | None = None, config: CreditConfig | None = None
     ) -> Credit:
-        torch.manual_seed(0)
-        return (function or self.function)(config or self.config, tokens)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return (function or self.function)(config or self.config, tokens)
 
-    def gradient(self, tokens: Tokens, **given: Any) -> torch.Tensor:
+    def gradient(
+        self, tokens: Tokens, *, function: CreditFunction | None = None, config: CreditConfig | None = None
+    ) -> torch.Tensor:
         """∂/∂logp_t of the clipped loss, summed over tokens, shape (B, T)."""
-        credit, inside = self.call(tokens, **given), tokens.mask_t.bool()
+        credit, inside = self.call(tokens, function=function, config=config), tokens.mask_t.bool()
         weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+        if self.carries_loss and function is None:
+            weight = torch.zeros_like(weight)
         ratio = torch.where(inside, weight, 0.0).exp()
         kept = inside if credit.mask is None else inside & credit.mask.bool()
         advantage = torch.where(kept, _wide(credit.advantage, inside), 0.0)

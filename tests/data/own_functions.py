@@ -31,7 +31,7 @@ def weighted_kl(config, tokens):
     a_t = tokens.advantages if tokens.advantages.dim() == 2 else tokens.advantages.unsqueeze(1)
     inside = tokens.mask_t.bool()
     gain = torch.where(inside, log_ratio.exp() * a_t - 0.1 * log_ratio.square(), 0.0)
-    return Credit(log_weight=None if config.beta else torch.zeros_like(gain), advantage=gain)
+    return Credit(log_weight=None, advantage=gain)
 
 
 weighted_kl.carries_loss = True

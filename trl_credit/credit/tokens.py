@@ -47,7 +47,7 @@ class Credit:
     Attributes:
         log_weight: W, shape (B, T), nats; the loss exponentiates it in place of the log-ratio, and its gradient flows.
             `None` where TRL's own importance weight is the wanted one.
-        advantage: A, any shape that broadcasts to (B, T). Detached, unless the function declares `carries_loss`.
+        advantage: A, shape (B,), (B, 1) or (B, T). Detached, unless the function declares `carries_loss`.
         mask: M, shape (B, T): where it is 0 the policy term of a token is left out. May read the current policy and
             leaves the normaliser alone, so that a token left out counts as one with zero advantage. `None`: all tokens
             of `Tokens.policy_mask_t`, outside of which it has no effect.

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePath
@@ -84,7 +85,7 @@ def write_model_card(
     # the embedded model has defaults of its own
     recipe |= changed(args, always=DEMO_SETTINGS if recipe.get("model_name_or_path") == "demo" else ())
     secrets = [args.hub_token]
-    settings = scrub(function_comments(args) + to_yaml(recipe), secrets=secrets)
+    settings = scrub(function_comments(args, method=trainer.credit_method) + to_yaml(recipe), secrets=secrets)
     (folder / "recipe.yaml").write_text(settings, encoding="utf-8")
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # of an earlier run, where this one has nothing to draw
@@ -107,7 +108,7 @@ def write_model_card(
     card.data.eval_results = results or None
 
     sections = [
-        _opening(name, repo_name, card.data.get("base_model"), args),
+        _opening(name, repo_name, card.data.get("base_model"), args, trainer.credit_method),
         _training(trainer, data, folder),
         f"## Recipe\n\n{_fenced(settings, 'yaml')}",
         f"## Command\n\n{_fenced(public_command(command), 'bash')}" if command else "",
@@ -121,7 +122,7 @@ def write_model_card(
     return path
 
 
-def _opening(name: str, repo_name: str, base_model: str | None, args: Any) -> str:
+def _opening(name: str, repo_name: str, base_model: str | None, args: Any, method: Callable | None) -> str:
     base = f"[{escape(base_model)}](https://huggingface.co/{base_model})" if base_model else "A local model"
     first = papers_of(args)[0]
     loading = (
@@ -129,7 +130,7 @@ def _opening(name: str, repo_name: str, base_model: str | None, args: Any) -> st
         f"tokenizer = AutoTokenizer.from_pretrained({repo_name!r})\n"
         f"model = AutoModelForCausalLM.from_pretrained({repo_name!r})"
     )
-    rows = describe_credit(args)
+    rows = describe_credit(args, method=method)
     credit = "\n".join(f"| {what} | {escape(words)} |" for what, words in rows.items())
     if "formula" in rows:
         credit += f"\n\n{SYMBOLS}"

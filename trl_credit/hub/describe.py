@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import PurePath
 
@@ -9,7 +10,7 @@ from trl import GRPOConfig
 
 from ..algorithms import ALGORITHMS
 from ..config import CreditConfig
-from ..names import GIVEN_MARK, resolve_function, source_of
+from ..names import FunctionSource, is_object_name, method_label, source_of, source_of_object
 from ..segment_config import SegmentKnobs
 
 
@@ -22,38 +23,49 @@ NOT_OF_CREDIT = ("reward_timeout", "nonfinite_patience", "rollout_batch_size")
 WITHOUT_SEGMENTS = ("rollouts", "policy_loss", "mask_normalizer", "whiten_advantages")  # knobs that act without any
 
 
-def describe_credit(args: CreditConfig) -> dict[str, str]:
+def describe_credit(args: CreditConfig, *, method: Callable | None = None) -> dict[str, str]:
     """The preset's formula and the knobs that differ from it, if it has one; weight, advantage and mask, a phrase each.
 
-    Text of others (names and docstrings of their functions) is in it as it is.
+    `method` is the trainer's `credit`, where a subclass has one of its own. Text of others (names and docstrings of
+    their functions) is in it as it is.
     """
     rows = {"weight W": _weight(args), "advantage A": _advantage(args), "mask M": _mask(args)}
-    if args.credit is not None:
-        rows["weight W"] = describe_function(args, "credit")
-        rows["advantage A"] = f"{describe_function(args, 'credit', doc=False)}, from {rows['advantage A']}"
-        rows["mask M"] += f"; `{function_name(args.credit)}` may leave out more"
+    if method is not None:
+        name = method_label(method)
+        long, short = (_described(name, source_of_object(method, name), method, doc=doc) for doc in (True, False))
+    elif args.credit is not None:
+        name = function_name(args.credit)
+        long, short = (describe_function(args, "credit", doc=doc) for doc in (True, False))
+    else:
+        return {**_formula(args), **rows}
+    rows["weight W"], rows["advantage A"] = long, f"{short}, from {rows['advantage A']}"
+    rows["mask M"] += f"; `{name}` may leave out more"
     return {**_formula(args), **rows}
 
 
 def describe_function(args: CreditConfig, knob: str, *, doc: bool = True) -> str:
     """A function of one's own: "`name` of file.py (SHA-256 1a2b3c4d5e6f): “first line of its docstring”"."""
     setting = getattr(args, knob)
-    name = f"`{function_name(setting)}`"
+    name = function_name(setting)
     try:
-        source, function = source_of(setting, what=knob), resolve_function(setting, what=knob, known=())
+        source = source_of(setting, what=knob)
     except ValueError:
-        return f"{name}, whose file is gone"
+        return f"`{name}`, whose file is gone"
+    return _described(name, source, args.own_function(knob), doc=doc)
+
+
+def _described(name: str, source: FunctionSource, function: Callable, *, doc: bool) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     file = f" of {source.file.name}" if source.file is not None else ""
     first = (inspect.getdoc(function) or "").partition("\n")[0]
-    return f"{name}{file} (SHA-256 {source.digest[:12]})" + (f": “{first}”" if doc and first else "")
+    return f"`{name}`{file} (SHA-256 {source.digest[:12]})" + (f": “{first}”" if doc and first else "")
 
 
 def function_name(setting: str) -> str:
     """ "f" of "folder/file.py:f", "package.module.f" or the name of a function that was given as an object."""
     last = setting.rpartition(":")[2].rpartition(".")[2]
-    return last.partition(GIVEN_MARK)[0]
+    return last.rpartition("@")[0] if is_object_name(last) else last
 
 
 def _formula(args: CreditConfig) -> dict[str, str]:

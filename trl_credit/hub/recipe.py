@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from enum import Enum
 from pathlib import PurePath
@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 
 from ..config import CreditConfig
 from ..demo import demo_model_path
-from ..names import source_of
+from ..names import method_label, source_of, source_of_object
 from .describe import function_name
 
 
@@ -26,7 +26,7 @@ LEFT_OUT = re.compile(
     r"vllm_server_\w+|vllm_group_port|local_rank|ddp_\w+|disable_tqdm|log_level\w*|cache_dir|\w*_dir|config"
 )
 SECRET = re.compile(r"(?i)(^|_)(token|secret|password|passwd|credentials?|api_?key|access_?key)$")
-DERIVED = ("generation_batch_size", "importance_sampling_level")  # which the configuration sets from the others
+DERIVED = ("generation_batch_size",)  # which the configuration sets from the others
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 
 
@@ -46,6 +46,8 @@ def changed(settings: Any, *, always: Collection[str] = ()) -> dict[str, Any]:
             continue
         if name in always or value != getattr(default, name):
             result[name] = _plain(value)
+    if result.get("importance") == result.get("importance_sampling_level") and "top_entropy_quantile" not in result:
+        result.pop("importance_sampling_level", None)  # which our own knob sets, unless TRL's two were meant together
     return result
 
 
@@ -54,9 +56,14 @@ def to_yaml(recipe: dict[str, Any]) -> str:
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=100)
 
 
-def function_comments(args: CreditConfig) -> str:
-    """A YAML comment for each function of the run's own that credit is made by: its file and that file's SHA-256."""
+def function_comments(args: CreditConfig, *, method: Callable | None = None) -> str:
+    """A YAML comment for each function of the run's own that credit is made by: its file and the SHA-256 of that file
+    (of its own source where there is none), as it was loaded. `method` is a subclass's own `credit`."""
     lines = []
+    if method is not None:
+        source = source_of_object(method, method_label(method))
+        file = source.file.name if source.file is not None else "no file"
+        lines.append(f"# credit: {source.name} of {file}, SHA-256 {source.digest}\n")
     for knob, name in args.own_functions().items():
         text = f"{knob}: {function_name(name)}"
         try:

@@ -33,6 +33,8 @@ class Planned(Protocol):
 class Batch(Protocol):
     """A generation batch of this process: B rows, padded to T tokens, and N rows on all processes.
 
+    What a source may read and set; the trainer's own class has more.
+
     Attributes:
         rewards: Total rewards (N,) of all processes' rows; NaN where none was given.
         prompt_ids, completion_ids: Token ids of each row, without padding.

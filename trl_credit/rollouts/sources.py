@@ -73,7 +73,8 @@ class Responses:
         lengths = policy.record_groups(batch)
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
-            found = baseline(batch.rewards, lengths=lengths, num_generations=policy.group_size)
+            # a copy: p̂ and the belief come from the rewards as they are
+            found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return Made(batch, advantages, *_accuracies(policy, batch))
 

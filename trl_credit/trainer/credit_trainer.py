@@ -14,6 +14,7 @@ loss types, metrics, entropy bonus and every correction are TRL's own.
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ..assignment import credit_function, mask_reads_logps
 from ..config import CreditConfig
 from ..credit.difficulty import difficulty_weight
 from ..credit.tokens import Credit, Tokens
+from ..names import method_label
 from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.sources import Made, Responses, Trees, make_source
@@ -115,11 +117,11 @@ class CreditTrainer(RolloutEngine):
         self._nonfinite = NonFinite(args.nonfinite_patience)
         self._normalizer = Normalizer(args)
         self._credit_function = credit_function(args)
-        overridden = type(self).credit is not CreditTrainer.credit
+        method = self.credit_method
         self._own_credit = OwnCredit(
-            type(self).credit if overridden else self._credit_function,
-            name=f"{type(self).__name__}.credit" if overridden else args.credit,
-            any_process=lambda flag: bool(self.largest(int(flag))),
+            (self._credit_function,) if method is None else (method, self._credit_function),
+            name=args.credit if method is None else method_label(method),
+            largest=self.largest,
         )
         self._trained_source: Responses | None = None
         super().__init__(model, guard_rewards(reward_funcs, timeout=args.reward_timeout), args, *others, **kwargs)
@@ -142,14 +144,27 @@ class CreditTrainer(RolloutEngine):
     def credit(self, tokens: Tokens) -> Credit:
         """W, A and M of a micro-batch: the method to override for a credit function with a state of its own.
 
-        As that of a function, its result is checked, and what it declares (see
-        [`~trl_credit.assignment.CreditFunction`]) is read from attributes of the method.
+        As that of a function, its result is checked. What it declares (see
+        [`~trl_credit.assignment.CreditFunction`]) is read from attributes of the method, else of the function that the
+        configuration chooses.
 
         Args:
             tokens ([`Tokens`]):
                 What is known of each token.
         """
         return self._credit_function(self.args, tokens)
+
+    def credit_state(self) -> dict[str, Any]:
+        """What a `credit` of one's own keeps in a checkpoint, as JSON types; empty where it has no state."""
+        return {}
+
+    def load_credit_state(self, state: dict[str, Any]) -> None:
+        """Restores what `credit_state` returned when the checkpoint was written."""
+
+    @property
+    def credit_method(self) -> Callable | None:
+        """A subclass's own `credit`, or `None`."""
+        return None if type(self).credit is CreditTrainer.credit else type(self).credit
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if inputs["completion_ids"].size(1) == 0:
@@ -194,7 +209,7 @@ class CreditTrainer(RolloutEngine):
         inputs, own = live.inputs, self._own_credit
         tokens = live.tokens(logp_t=logp_t, entropy_t=entropy_t)
         credit = self.credit(tokens)
-        own.check(credit, tokens, self.args)
+        credit = own.checked(credit, tokens, self.args)
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         self.record(loss_statistics(self.args, credit, tokens, carries_loss=own.carries_loss, clip_range=clip_range))
@@ -249,7 +264,8 @@ class CreditTrainer(RolloutEngine):
         self._log_advantages(made)
         # half an accumulation window cannot be left out, nor can a gradient scaler do without gradients
         whole = self.args.steps_per_generation % self.args.gradient_accumulation_steps == 0
-        self._skip_update = made.is_empty and whole and self.accelerator.scaler is None
+        if self.model.training:  # an evaluation between two updates of a batch says nothing of it
+            self._skip_update = made.is_empty and whole and self.accelerator.scaler is None
         return batch.data
 
     def _keep_mask(self, batch: Batch) -> None:
@@ -259,7 +275,9 @@ class CreditTrainer(RolloutEngine):
         """
         whitens = self.args.whiten_advantages == "batch"
         if mask_reads_logps(self.args):
-            if whitens or self._normalizer.needs_mask_early:
+            # a function of one's own sees whole batches, whatever the loss: it may compare rows
+            own = "token_mask" in self.args.own_functions()
+            if whitens or own or self._normalizer.needs_mask_early:
                 self.fill_old_logps(batch)
             if batch.old_logp_t is None:
                 return  # the loss makes it, from its own pass
@@ -286,7 +304,8 @@ class CreditTrainer(RolloutEngine):
         return advantages * phi
 
     def _log_advantages(self, made: Made) -> None:
-        """Shows the advantages that are used in the table of completions, in the place of TRL's."""
+        """Shows our advantages in the table of completions, in the place of TRL's: those of rows as the loss uses them
+        (before a whitening by micro-batch), those of a chain as sums over its segments."""
         if made.is_logged:
             return
         logged = shown_advantages(self.args, made.batch) if made.logged is None else made.logged
@@ -312,6 +331,8 @@ class CreditTrainer(RolloutEngine):
 
     def _stateful_settings(self) -> dict[str, str]:
         wanted = {} if self.difficulty is None else {"difficulty": f"difficulty={self.args.difficulty!r}"}
+        if self.credit_state():
+            wanted["credit"] = f"{type(self).__name__}.credit_state"
         return wanted | self._trained_source.state
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -319,7 +340,8 @@ class CreditTrainer(RolloutEngine):
         super()._save_optimizer_and_scheduler(output_dir)
         if not self.args.should_save:
             return
-        write_state(output_dir, belief_state(self.difficulty) | self._trained_source.save(Path(output_dir)))
+        parts = belief_state(self.difficulty) | self._trained_source.save(Path(output_dir))
+        write_state(output_dir, parts | ({"credit": state} if (state := self.credit_state()) else {}))
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
@@ -332,5 +354,7 @@ class CreditTrainer(RolloutEngine):
             return
         parts = read_state(checkpoint, wanted=self._stateful_settings())
         self._trained_source.load(Path(checkpoint))
+        if "credit" in parts:
+            self.load_credit_state(parts["credit"])
         if self.difficulty is not None:
             load_belief(self.difficulty, parts, checkpoint)

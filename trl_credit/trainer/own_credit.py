@@ -1,11 +1,13 @@
 """Holds a credit function of one's own to its contract, in words that end in the fix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from ..config import CreditConfig
 from ..credit.tokens import Credit, Tokens
+from ..names import declared
 
 
 _GUIDE = "see docs/your_own_algorithm.md"
@@ -57,6 +59,10 @@ def _value_problem(credit: Credit, tokens: Tokens, carries_loss: bool) -> str | 
     for name, x in (("log_weight", credit.log_weight), ("advantage", advantage)):
         if x is not None and not torch.isfinite(x.detach().expand_as(inside)[inside]).all():
             return f"returned {name} with NaN or infinity at loss tokens (mask_t = 1): make it finite there"
+    for name in ("mask", "selected"):
+        x = getattr(credit, name)
+        if x is not None and not ((x[inside] == 0) | (x[inside] == 1)).all():
+            return f"returned {name} with other values than 0 and 1 at loss tokens: return a mask"
     if carries_loss and credit.log_weight is not None and credit.log_weight.detach()[inside].any():
         return "declares carries_loss and returned a log_weight other than 0: return None or zeros"
     return None
@@ -66,41 +72,68 @@ class OwnCredit:
     """The credit function of a run: what it declares, and, where it is not built in, whether it keeps its contract.
 
     Args:
-        function (`Callable`):
-            A [`~trl_credit.assignment.CreditFunction`], or the method that takes its place.
+        functions (sequence of `Callable`):
+            A [`~trl_credit.assignment.CreditFunction`], after the method that takes its place, if there is one. The
+            first that declares something is heard.
         name (`str` or `None`):
             For the messages; `None` for a built-in function, which is not checked.
-        any_process (`Callable`):
-            A collective call: whether a flag is set on any process.
+        largest (`Callable`):
+            A collective call: the largest number of all processes.
     """
 
-    def __init__(self, function: Callable, *, name: str | None, any_process: Callable[[bool], bool]) -> None:
-        self.name, self._any_process = name, any_process
-        self.carries_loss = bool(getattr(function, "carries_loss", False))
-        self.replaces_kl = bool(getattr(function, "replaces_kl", False))
-        self.replaces_correction = bool(getattr(function, "replaces_correction", False))
-        self._parts: tuple[bool, ...] | None = None
+    def __init__(self, functions: Sequence[Callable], *, name: str | None, largest: Callable[[int], int]) -> None:
+        self.name, self._largest = name, largest
+        self.carries_loss = any(declared(f, "carries_loss") for f in functions)
+        self.replaces_kl = any(declared(f, "replaces_kl") for f in functions)
+        self.replaces_correction = any(declared(f, "replaces_correction") for f in functions)
+        self._parts: int | None = None
 
-    def check(self, credit: object, tokens: Tokens, config: CreditConfig) -> None:
-        """Raises a `ValueError` that names the function and the fix. Collective in the first call, where values are
-        looked at too."""
+    def checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
+        """The credit, with 0 for what is not in the loss.
+
+        Collective in the first call, in which values are looked at too, and parts compared between processes.
+
+        Raises:
+            ValueError: the function broke its contract; the message names it and the fix.
+        """
         if self.name is None:
-            return
+            return credit
         first = self._parts is None
         problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
+        parts = 0
         if problem is None:
-            parts = tuple(getattr(credit, name) is not None for name in ("log_weight", "mask", "selected", "traced"))
+            # which metrics there are depends on these: they must be the same in all processes and calls
+            names = ("log_weight", "mask", "selected")
+            parts = sum(2**k for k, name in enumerate(names) if getattr(credit, name) is not None)
+            parts += 8 * (credit.log_weight is credit.traced is not None)
             problem = self._refused_with(config, credit)
-            if not first and parts != self._parts:
-                problem = (
-                    "returned other parts of a Credit than in its first call: return the same of log_weight, mask and "
-                    "selected every time, since all processes log the same metrics"
-                )
+        if first:
+            code = -1 if problem is not None else parts
+            failed = self._largest(int(problem is not None)) > 0
+            uneven = self._largest(code) != -self._largest(-code)
+            if problem is None and failed:
+                problem = "failed on another process: see its message"
+            elif problem is None and uneven:
+                problem = "returned other parts of a Credit on another process: return the same of them everywhere"
             self._parts = parts
-        if first and self._any_process(problem is not None) and problem is None:
-            problem = "failed on another process: see its message"
+        elif problem is None and parts != self._parts:
+            problem = (
+                "returned other parts of a Credit than in its first call: return the same of log_weight (its own or "
+                "that of assign_credit), mask and selected every time, since all processes log the same metrics"
+            )
         if problem is not None:
             raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
+        return self._cleaned(credit, tokens)
+
+    def _cleaned(self, credit: Credit, tokens: Tokens) -> Credit:
+        inside = tokens.mask_t.bool()
+        advantage = credit.advantage if credit.advantage.dim() == 2 else credit.advantage.unsqueeze(1)
+        # of its own shape, since some losses of TRL want one advantage per row
+        counted = inside if advantage.size(1) > 1 else inside.any(-1, keepdim=True)
+        advantage = torch.where(counted, advantage, 0.0)
+        if self.carries_loss and credit.log_weight is None:  # or TRL's ratio would multiply the loss
+            return replace(credit, advantage=advantage, log_weight=torch.zeros_like(tokens.logp_t))
+        return replace(credit, advantage=advantage)
 
     def _refused_with(self, config: CreditConfig, credit: Credit) -> str | None:
         """Where a W is refused, as a trace is, and a loss."""
@@ -110,17 +143,25 @@ class OwnCredit:
                 f"returned {what} with loss_type={config.loss_type!r}, which does not take its gradient through "
                 "the clipped importance weight: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'"
             )
+        if self.carries_loss or credit.log_weight is not None:
+            if config.beta != 0.0 and config.use_bias_correction_kl and not self.replaces_kl:
+                return (
+                    "sets the importance weight with use_bias_correction_kl=True, by which TRL multiplies the KL term: "
+                    "set use_bias_correction_kl=False"
+                )
         if self.carries_loss or credit.log_weight is None:
             return None
+        if config.loss_type == "luspo":
+            return "returned a log_weight with loss_type='luspo', which has one weight per response: set loss_type"
+        if config.rollouts == "tree" and config.tree_rows != "nodes":
+            return (
+                f"returned a log_weight with tree_rows={config.tree_rows!r}, where rows hold several nodes, across "
+                "which it may run: set tree_rows='nodes'"
+            )
         if config.importance == "sequence":
             return (
                 "returned a log_weight with importance='sequence', which would average it over the response: set "
                 "importance='token'"
-            )
-        if config.beta != 0.0 and config.use_bias_correction_kl:
-            return (
-                "returned a log_weight with use_bias_correction_kl=True, through which it would flow into the KL term: "
-                "set use_bias_correction_kl=False"
             )
         return None
 
