@@ -63,7 +63,7 @@ class DataFolder:
 # the extracts always, so that what a clone alone runs is not first run in one
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.rpartition("/")[2].startswith(SLOW):
+        if f"{item.path.name}::{item.name}".startswith(SLOW):
             item.add_marker(pytest.mark.slow)
 
 
