@@ -74,3 +74,17 @@ def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, 
     assert name in card.replace("\\_", "_") and "mine.py" in card
     assert f"{flags[2][2:]}: {flags[3]}" in (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
     assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)
+
+
+def test_the_readmes_example_keeps_the_contract_and_trains(make_trainer, tmp_path, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = [b for b in re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL) if "\ndef " in b]
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(block, scope)
+    check_credit(scope["first_half"], config=scope["args"])
+    trainer = make_trainer("s_trace", credit=scope["first_half"], max_steps=1)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    first, last = (row[f"credit/abs_advantage/quarter_{q}"] for q in (1, 4))
+    assert 1.5 < first / last < 2.5
