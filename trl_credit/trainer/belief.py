@@ -21,17 +21,24 @@ def make_belief(config: CreditConfig) -> DifficultyBelief | None:
     )
 
 
+def belief_setting(config: CreditConfig) -> dict[str, str]:
+    """The part of a state that a belief is, and the setting that has it kept; nothing without difficulty weights."""
+    return {} if config.difficulty == "none" else {"difficulty": f"difficulty={config.difficulty!r}"}
+
+
 def belief_state(belief: DifficultyBelief | None) -> dict[str, dict[str, Any]]:
     """What is kept of a difficulty belief, by part; nothing where there is none."""
     return {} if belief is None else {"difficulty": belief.state_dict()}
 
 
-def load_belief(belief: DifficultyBelief, parts: dict[str, dict[str, Any]], folder: str | Path) -> None:
-    """Restores a difficulty belief from the parts of a state.
+def load_belief(belief: DifficultyBelief | None, parts: dict[str, dict[str, Any]], folder: str | Path) -> None:
+    """Restores a difficulty belief, if there is one, from the parts of a state.
 
     Raises:
         ValueError: they are of another belief.
     """
+    if belief is None:
+        return
     try:
         belief.load_state_dict(parts["difficulty"])
     except (ValueError, KeyError, TypeError) as error:

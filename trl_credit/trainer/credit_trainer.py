@@ -31,13 +31,13 @@ from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.sources import Made, Responses, Trees, make_source
 from .batches import Batch, replace_last, shown_advantages
-from .belief import belief_state, load_belief, make_belief
+from .belief import belief_setting, belief_state, load_belief, make_belief
 from .checkpoints import last_checkpoint, read_state, write_state
 from .engine import RolloutEngine
 from .engine_calls import engine_awake
 from .live import LivePass, known_policy_mask, whitened
 from .metrics import difficulty_statistics, loss_statistics
-from .nonfinite import NonFinite, leave_out_nonfinite
+from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
 from .normalizer import Normalizer
 from .own_credit import OwnCredit, check_uniform
 from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version
@@ -87,7 +87,6 @@ class CreditTrainer(RolloutEngine):
     """
 
     _tag_names = ["trl", "grpo", "trl-credit"]
-    _paper: dict[str, str]
     summary: str = ""
     formula: str = ""
     config_class = CreditConfig
@@ -190,7 +189,7 @@ class CreditTrainer(RolloutEngine):
         if live.extra_loss is not None:
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
         if self.model.training and self.largest(int(not torch.isfinite(loss))):
-            self._nonfinite.found("loss", at_once=self._accumulates_in_deepspeed())
+            self._nonfinite.found("loss", at_once=accumulates_in_deepspeed(self))
             raise _NothingToLearn  # on every process, before any gradient
         return loss
 
@@ -245,10 +244,6 @@ class CreditTrainer(RolloutEngine):
                     metrics[f"credit/seconds/{name}"].append(seconds)
         return loss
 
-    def _accumulates_in_deepspeed(self) -> bool:
-        # a micro-batch left out there would move the border between two updates
-        return self.is_deepspeed_enabled and self.args.gradient_accumulation_steps > 1
-
     # Generation batches
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -262,10 +257,8 @@ class CreditTrainer(RolloutEngine):
         batch.advantages = advantages
         self._keep_mask(batch)
         self._log_advantages(made)
-        # half an accumulation window cannot be left out, nor can a gradient scaler do without gradients
-        whole = self.args.steps_per_generation % self.args.gradient_accumulation_steps == 0
         if self.model.training:  # an evaluation between two updates of a batch says nothing of it
-            self._skip_update = made.is_empty and whole and self.accelerator.scaler is None
+            self._skip_update = made.is_empty and can_be_left_out(self)
         return batch.data
 
     def _keep_mask(self, batch: Batch) -> None:
@@ -330,10 +323,8 @@ class CreditTrainer(RolloutEngine):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _stateful_settings(self) -> dict[str, str]:
-        wanted = {} if self.difficulty is None else {"difficulty": f"difficulty={self.args.difficulty!r}"}
-        if self.credit_state():
-            wanted["credit"] = f"{type(self).__name__}.credit_state"
-        return wanted | self._trained_source.state
+        own = {"credit": f"{type(self).__name__}.credit_state"} if self.credit_state() else {}
+        return belief_setting(self.args) | own | self._trained_source.state
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         # with the optimizer rather than after the checkpoint: older checkpoints are deleted only once this is written
@@ -356,5 +347,4 @@ class CreditTrainer(RolloutEngine):
         self._trained_source.load(Path(checkpoint))
         if "credit" in parts:
             self.load_credit_state(parts["credit"])
-        if self.difficulty is not None:
-            load_belief(self.difficulty, parts, checkpoint)
+        load_belief(self.difficulty, parts, checkpoint)

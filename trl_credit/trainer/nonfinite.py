@@ -1,4 +1,4 @@
-"""Updates that are left out because a loss or a gradient is not finite."""
+"""Updates that are left out: their loss or gradient is not finite, or there is nothing to learn from."""
 
 import math
 from typing import Any
@@ -58,3 +58,15 @@ def leave_out_nonfinite(trainer: Any, count: NonFinite) -> None:
         count.found("gradient")
         for p in trainer.model.parameters():
             p.grad = None  # which optimizers pass over, with momentum and weight decay
+
+
+def accumulates_in_deepspeed(trainer: Any) -> bool:
+    """Whether a micro-batch cannot be left out, since that would move the border between two updates."""
+    return trainer.is_deepspeed_enabled and trainer.args.gradient_accumulation_steps > 1
+
+
+def can_be_left_out(trainer: Any) -> bool:
+    """Whether all updates of a generation batch can: not half an accumulation window, nor with a gradient scaler, which
+    wants gradients."""
+    whole = trainer.args.steps_per_generation % trainer.args.gradient_accumulation_steps == 0
+    return whole and trainer.accelerator.scaler is None
