@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def generating(trainer: Trainer) -> Iterator[PreTrainedModel]:
                 module.training = mode
 
 
-def full_parameters(model: torch.nn.Module):
+def full_parameters(model: torch.nn.Module) -> AbstractContextManager[None]:
     """For FSDP 1, whose root must be gathered to be called from outside; nothing for any other model."""
     if isinstance(model, FullyShardedDataParallel):
         return FullyShardedDataParallel.summon_full_params(model, recurse=False)

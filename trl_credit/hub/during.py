@@ -36,7 +36,7 @@ class PushCallback(TrainerCallback):
         private: bool | None = None,
         revision: str | None = None,
         **options: str | None,
-    ):
+    ) -> None:
         self.repo_id, self.every_save = repo_id, every_save
         self._options = {"private": private, "revision": revision, **{k: v for k, v in options.items() if v}}
         self._thread: threading.Thread | None = None

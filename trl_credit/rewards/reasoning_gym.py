@@ -75,7 +75,7 @@ def _row(entry: str) -> tuple:
 
 
 @functools.lru_cache(maxsize=16)
-def _task(name: str, settings: str):
+def _task(name: str, settings: str) -> Any:
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
