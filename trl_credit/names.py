@@ -148,11 +148,11 @@ def method_label(method: Callable) -> str:
     return method.__qualname__.rpartition("<locals>.")[2]
 
 
-def declared(function: Callable, name: str) -> bool:
-    """Whether a function says `function.<name> = True` of itself, or what a partial wraps does."""
+def declared(function: Callable, name: str) -> bool | None:
+    """What a function says of itself by `function.<name> = …`, or what a partial wraps does; `None` if neither does."""
     while isinstance(function, functools.partial) and getattr(function, name, None) is None:
         function = function.func
-    return bool(getattr(function, name, False))
+    return getattr(function, name, None)
 
 
 def source_of(name: str, *, what: str) -> FunctionSource:

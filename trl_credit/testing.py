@@ -129,7 +129,7 @@ class _Case:
 
     def __init__(self, function: CreditFunction, config: CreditConfig, tokens: Tokens) -> None:
         self.function, self.config, self.tokens = function, config, tokens
-        self.carries_loss = declared(function, "carries_loss")
+        self.carries_loss = bool(declared(function, "carries_loss"))
         self.size = 1.0
 
     def form(self) -> str | None:

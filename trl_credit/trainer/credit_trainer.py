@@ -146,15 +146,11 @@ class CreditTrainer(RolloutEngine):
         As that of a function, its result is checked. What it declares (see
         [`~trl_credit.assignment.CreditFunction`]) is read from attributes of the method, else of the function that the
         configuration chooses.
-
-        Args:
-            tokens ([`Tokens`]):
-                What is known of each token.
         """
         return self._credit_function(self.args, tokens)
 
     def credit_state(self) -> dict[str, Any]:
-        """What a `credit` of one's own keeps in a checkpoint, as JSON types; empty where it has no state."""
+        """What a `credit` of one's own keeps in a checkpoint: JSON types, of the main process, loaded by all."""
         return {}
 
     def load_credit_state(self, state: dict[str, Any]) -> None:
@@ -323,7 +319,8 @@ class CreditTrainer(RolloutEngine):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _stateful_settings(self) -> dict[str, str]:
-        own = {"credit": f"{type(self).__name__}.credit_state"} if self.credit_state() else {}
+        keeps = type(self).credit_state is not CreditTrainer.credit_state
+        own = {"credit": f"{type(self).__name__}.credit_state"} if keeps else {}
         return belief_setting(self.args) | own | self._trained_source.state
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -332,7 +329,8 @@ class CreditTrainer(RolloutEngine):
         if not self.args.should_save:
             return
         parts = belief_state(self.difficulty) | self._trained_source.save(Path(output_dir))
-        write_state(output_dir, parts | ({"credit": state} if (state := self.credit_state()) else {}))
+        own = {"credit": self.credit_state()} if "credit" in self._stateful_settings() else {}
+        write_state(output_dir, parts | own)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

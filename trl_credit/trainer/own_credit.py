@@ -16,8 +16,8 @@ _GUIDE = "see docs/your_own_algorithm.md"
 def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False, values: bool = True) -> str | None:
     """What is wrong with what a credit function returned for `tokens`, or `None`.
 
-    Types, shapes and graphs always; with `values`, which costs a synchronisation with the device, also that W and A
-    are finite at all loss tokens.
+    Types, shapes and graphs always; with `values`, which costs a synchronisation with the device, also that at all loss
+    tokens W and A are finite and masks hold zeros and ones.
     """
     if not isinstance(credit, Credit):
         return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
@@ -83,9 +83,13 @@ class OwnCredit:
 
     def __init__(self, functions: Sequence[Callable], *, name: str | None, largest: Callable[[int], int]) -> None:
         self.name, self._largest = name, largest
-        self.carries_loss = any(declared(f, "carries_loss") for f in functions)
-        self.replaces_kl = any(declared(f, "replaces_kl") for f in functions)
-        self.replaces_correction = any(declared(f, "replaces_correction") for f in functions)
+
+        def said(what: str) -> bool:
+            return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
+
+        self.carries_loss = said("carries_loss")
+        self.replaces_kl = said("replaces_kl")
+        self.replaces_correction = said("replaces_correction")
         self._parts: int | None = None
 
     def checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
