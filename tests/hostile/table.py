@@ -1,0 +1,74 @@
+"""Tries all that `tests/hostile/` has, and writes what became of it to docs/reliability.md:
+
+    python tests/hostile/table.py            # all of it, also what is marked slow
+    python tests/hostile/table.py --check    # fails if the table says something else
+
+A test says with `@pytest.mark.hostile("kind", "refused")` or `"survived"` what it tries and what must come of it; each
+of its parametrized cases counts as one. One that tries several says how many: `record_property("tried", n)`.
+"""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "reliability.md"
+OUTCOMES = ("refused", "survived")
+_TABLE = re.compile(r"(?<=<!-- hostile -->\n).*?(?=<!-- /hostile -->)", re.DOTALL)
+
+
+class Counted:
+    """A plugin of pytest that counts what passed, by kind and outcome."""
+
+    def __init__(self) -> None:
+        self.passed: Counter[tuple[str, str]] = Counter()
+        self.not_passed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if (marker := item.get_closest_marker("hostile")) is not None:
+                kind, outcome = marker.args
+                if outcome not in OUTCOMES:
+                    raise pytest.UsageError(f"{item.nodeid}: {outcome!r} is none of {', '.join(OUTCOMES)}")
+                item.user_properties.append(("hostile", (kind, outcome)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        said = dict(report.user_properties)
+        if report.failed or report.skipped:
+            self.not_passed.append(report.nodeid)
+        elif report.when == "call" and "hostile" in said:
+            self.passed[tuple(said["hostile"])] += int(said.get("tried", 1))
+
+    def table(self) -> str:
+        rows = ["| what was tried | tries | refused, with the fix | survived |", "|---|---|---|---|"]
+        totals = Counter()
+        for kind in dict.fromkeys(kind for kind, _ in sorted(self.passed)):
+            refused, survived = (self.passed[kind, outcome] for outcome in OUTCOMES)
+            totals.update(refused=refused, survived=survived)
+            rows.append(f"| {kind} | {refused + survived:,} | {refused:,} | {survived:,} |")
+        rows.append(f"| all | {totals.total():,} | {totals['refused']:,} | {totals['survived']:,} |")
+        return "\n".join(rows) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    counted = Counted()
+    status = pytest.main(["-q", "-p", "no:warnings", "-m", "", str(HERE)], plugins=[counted])
+    if status or counted.not_passed:
+        print(f"not passed: {', '.join(counted.not_passed)}: the table is left as it was")
+        return 1
+    page = PAGE.read_text(encoding="utf-8")
+    written = _TABLE.sub(lambda _: counted.table(), page)
+    if "--check" in argv and written != page:
+        print(f"{PAGE.name} says something else: run python tests/hostile/table.py")
+        return 1
+    PAGE.write_text(written, encoding="utf-8")
+    print(counted.table())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
