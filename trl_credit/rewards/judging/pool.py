@@ -129,23 +129,27 @@ class _Worker:
 
     def _start(self) -> None:
         with tempfile.TemporaryFile("w+") as errors:
-            # a file run by itself: neither the caller's __main__ nor this package, with torch, is imported again
+            # a file run by itself: neither the caller's __main__ nor this package, with torch, is imported again, and
+            # what judges comes from where it is installed (-E, -P), not from PYTHONPATH or the current folder. Not -I:
+            # a user's own site-packages may be where that is
+            options = ["-E", "-P", "-X", "utf8"]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(self._memory)],
+                [sys.executable, *options, str(Path(__file__).with_name("worker.py")), str(self._memory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt from the keyboard is not for it
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUTF8": "1"},
+                env=_environment(),
             )
             reply, late = self._exchange("", _START_TIMEOUT)
             if reply != "ready":
                 self.end()
                 errors.seek(0)
                 why = "in time" if late else f"and wrote: {errors.read()[-500:]}"
-                raise RuntimeError(f"a process that judges answers did not start {why}")
+                hint = ". Install it for this Python: PYTHONPATH is not for judges" * ("ModuleNotFoundError" in why)
+                raise RuntimeError(f"a process that judges answers did not start {why.rstrip()}{hint}")
 
     def _exchange(self, request: str, timeout: float) -> tuple[str, bool]:
         """The reply, empty if the process dies, and whether it was killed for the time it took."""
@@ -170,6 +174,12 @@ class _Worker:
                 state["answered"] = True
             timer.cancel()
         return reply, state["late"]
+
+
+def _environment() -> dict[str, str]:
+    """Of a worker: nothing that has Python load other code."""
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PYTHON")}
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _default_size() -> int:
