@@ -7,9 +7,10 @@ Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit
 """
 
 import argparse
+import os
 import sys
 
-from trl_credit.hub import PushError, push
+from trl_credit.hub import PushError, PushInterrupted, push
 
 
 def main(argv: list[str]) -> None:
@@ -35,6 +36,9 @@ def main(argv: list[str]) -> None:
     except PushError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except PushInterrupted as stop:
+        print(f"\n{stop}", file=sys.stderr, flush=True)  # below the bars of the upload
+        os._exit(130)  # threads of the client would keep this process until the Hub answers
     print(f"pushed  {url}")
 
 

@@ -25,7 +25,7 @@ from trl_credit.cli import DEMO, parse_arguments
 from trl_credit.data import hub_source, load_from_arguments, warn_of_unknown_tokens
 from trl_credit.demo import demo_dataset, demo_model_path
 from trl_credit.evaluation import EvaluationCallback, forget_after
-from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_card
+from trl_credit.hub import PushCallback, PushError, PushInterrupted, TrainingData, write_model_card
 from trl_credit.report import ConsoleCallback, plot_rewards
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 def build(argv: list[str]) -> Run:
     """Everything that can be wrong with the input is found here, before the first step."""
-    script, data_args, args, model_args, _ = parse_arguments(argv)
+    script, data_args, args, model_args, config = parse_arguments(argv)
     if resume := args.resume_from_checkpoint:
         if str(resume).lower() == "true":  # the last one
             resume = last_checkpoint(args.output_dir) or args.output_dir
@@ -97,8 +97,8 @@ def build(argv: list[str]) -> Run:
         name=trainer.algorithm_name,
         data=TrainingData(dataset, len(data), hub_id=repo, revision=revision, cleaning=data.info.description or None),
         choices=(script, data_args, model_args),
-        recipe={"algo": script.algo},
-        command=["accelerate", "launch", "examples/train.py", *argv],
+        recipe={"algo": script.algo} | ({"env": config["env"]} if config.get("env") else {}),
+        command=["accelerate", "launch", "examples/train.py"],
     )
     return Run(trainer, write_card, pusher)
 
@@ -138,6 +138,9 @@ def main(argv: list[str]) -> None:
         except (ValueError, OSError, PushError) as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(1) from None
+        except PushInterrupted as stop:
+            print(f"\n{stop}", file=sys.stderr, flush=True)  # below the bars of the upload
+            os._exit(130)  # threads of the client would keep this process until the Hub answers
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ SLOW = (
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
     "test_faults.py::test_when_a_process_dies",
+    "test_hostile_cards.py::test_an_interrupted_script",
     "test_hub.py::test_a_killed_push",
     "test_hub.py::test_train_and_push_end_to_end",
     "test_layouts.py",

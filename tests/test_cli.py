@@ -70,7 +70,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, files, message):
 
 
 def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
-    write(tmp_path, a="reward: demo\ndecontaminate: math500\nmodel_name_or_path: demo\nenv: {TRL_CREDIT_TEST: '1'}\n")
+    write(
+        tmp_path,
+        a="reward: demo\ndecontaminate: math500\nmodel_name_or_path: demo\nenv: {TOKENIZERS_PARALLELISM: 'false'}\n",
+    )
     script, data, args, model, _ = parse_arguments(["--config", str(tmp_path / "a.yaml"), "--output_dir", "out"])
     assert (
         script.reward == ["demo"]

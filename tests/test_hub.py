@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -33,7 +34,8 @@ from trl_credit.hub import (
 )
 from trl_credit.hub.card import escape
 from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
-from trl_credit.hub.recipe import changed, public_command, scrub, to_yaml
+from trl_credit.hub.recipe import changed, public_command, to_yaml
+from trl_credit.hub.secrets import Secrets
 from trl_credit.report.credit_plot import plot_credit
 
 
@@ -363,7 +365,9 @@ def test_files_that_belong_to_nobody_s_model_stay_at_home(folder):
     assert publishable(folder) == before
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "modeling_x.Config"}}))
-    assert {"my_reward.py", "modeling_x.py"} == set(publishable(folder)) - set(before)  # it may need any of them
+    (folder / "modeling_x.py").write_text("from .layers_x import Layer\nimport my_reward\n")
+    (folder / "layers_x.py").write_text("Layer = None\n")
+    assert {"layers_x.py", "modeling_x.py"} == set(publishable(folder)) - set(before)  # what it needs, no other
 
 
 def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
@@ -515,7 +519,10 @@ def test_the_card_has_its_sections(finished, tmp_path):
         "Prompts: gsm8k ([on the Hub](https://huggingface.co/datasets/openai/gsm8k)), revision e53f048, 7,473" in text
     )
     assert "3 rows without an answer" in text and "2 optimizer steps, 4 responses per prompt" in text
-    assert "accelerate launch examples/train.py --algo s_trace --max_steps=2 --config a.yaml\n" in text
+    # of the flags those that the run had in the end, whichever files they came from
+    shown = re.search(r"^accelerate launch examples/train.py (.*)$", text, re.MULTILINE)[1]
+    assert shown.startswith("--algo s_trace --reward mine.py:score --lora_r 8 ") and " --max_steps 2" in shown
+    assert not any(flag in shown for flag in ("--config", "--hub_token", "--output_dir"))
     assert "![How credit was assigned, by optimizer step](credit_plot.png)" in text
     assert (tmp_path / "run" / "credit_plot.png").read_bytes().startswith(b"\x89PNG")
     assert f"* torch {torch.__version__}" in text and "from_pretrained('me/x')" in text
@@ -633,10 +640,10 @@ def test_a_recipe_gives_the_same_configuration_again(algo, tmp_path):
     assert set(recipe) <= set(knobs) | {"lr_scheduler_kwargs"}  # what nobody chose is not there
 
 
-def test_the_recipe_of_the_embedded_model_names_all_of_its_defaults(tmp_path):
+def test_the_recipe_of_the_embedded_model_names_what_differs_from_its_defaults(tmp_path):
     # 8 is TRL's default but not that of the embedded model
     args = ALGORITHMS["s_trace"][0](output_dir=str(tmp_path), per_device_train_batch_size=8, report_to="none")
-    assert changed(args, always=DEMO_SETTINGS)["per_device_train_batch_size"] == 8
+    assert changed(args, defaults=DEMO_SETTINGS)["per_device_train_batch_size"] == 8
 
 
 def test_commands_lose_what_is_private():
@@ -645,7 +652,7 @@ def test_commands_lose_what_is_private():
     assert public_command(words) == (
         "train.py --reward a c.py:f --config a.yaml b.yaml --use_peft --model_name_or_path 'Q/Q 3'"
     )
-    assert scrub("a hf_0123456789abcdefgh b", secrets=[None, "short"]) == "a (removed) b"
+    assert Secrets("short").scrub("a hf_0123456789abcdefgh b") == "a (removed) b"
 
 
 # Plots

@@ -1,7 +1,6 @@
 """From a command line and YAML files to the arguments of a run."""
 
 import argparse
-import os
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from .algorithms.table import summaries
 from .config import CreditConfig
 from .data import DataArguments
 from .demo import DEMO_SETTINGS, demo_model_path
+from .environment import set_environment
 from .evaluation import PROTOCOLS
+from .flags import accept_none
 
 
 DEMO = "demo"  # as a model, a data set or a reward: the embedded one
@@ -64,13 +65,14 @@ def parse_arguments(
     _ALGO["help"] = f"Algorithm: {summaries().replace('%', '%%')}."
     config_class = ALGORITHMS[algo][0]
     _inherit_help(config_class)
-    parser = TrlParser((ScriptArguments, DataArguments, config_class, ModelConfig), allow_abbrev=False)
+    kinds = (ScriptArguments, DataArguments, config_class, ModelConfig)
+    parser = TrlParser(kinds, allow_abbrev=False)
+    accept_none(parser, kinds)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:
         parser.set_defaults(**DEMO_SETTINGS)
     settings = dict(config)
-    for name, value in (settings.pop("env", None) or {}).items():
-        os.environ[str(name)] = str(value)
+    set_environment(settings.pop("env", None), where=", ".join(files))
     if unknown := parser.set_defaults_with_config(**settings)[::2]:
         raise ValueError(f"unknown field {unknown[0].removeprefix('--')!r} in {', '.join(files)}: check --config")
     script, data, args, model_args, unknown = parser.parse_args_into_dataclasses(

@@ -2,12 +2,14 @@
 
 from .card import TrainingData, write_model_card
 from .during import PushCallback
-from .push import PushError, open_repo, publishable, push, retry_command
+from .files import publishable
+from .push import PushError, PushInterrupted, open_repo, push, retry_command
 
 
 __all__ = [
     "PushCallback",
     "PushError",
+    "PushInterrupted",
     "TrainingData",
     "open_repo",
     "publishable",

@@ -6,21 +6,22 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePath
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from ..demo import DEMO_SETTINGS
 from ..report.credit_plot import plot_credit
 from ..trainer import CreditTrainer
 from .describe import SYMBOLS, describe_credit
 from .papers import TRL, papers_of
-from .recipe import changed, function_comments, public_command, scrub, to_yaml, without_folders
+from .public import Public
+from .recipe import command_of, function_comments, public_words, recipe_of, to_yaml
+from .secrets import REMOVED, Secrets
 
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,9 @@ def write_model_card(
     """Writes `README.md`, `recipe.yaml` and `credit_plot.png` to the run's folder, on the main process alone.
 
     The card takes in `evaluation/evaluation.md` and `.json` and `reward_curve.png` where they are there; an evaluation
-    that cannot be read is left out with a warning. Settings of this machine and secrets are left out, and what comes
-    from elsewhere is escaped.
+    that cannot be read is left out with a warning. Settings of this machine and secrets are left out before anything is
+    escaped or quoted; a section that holds a secret all the same is left out with a warning. What comes from elsewhere
+    is escaped.
 
     Args:
         trainer ([`CreditTrainer`]):
@@ -71,58 +73,93 @@ def write_model_card(
         choices (`tuple` of dataclasses, *optional*):
             Settings beside the configuration, as the command line has them; what differs from their defaults is shown.
         recipe (`dict`, *optional*):
-            Further lines at the top of the recipe, such as `algo`.
+            Further lines at the top of the recipe, such as `algo`, and `env`.
         command (`list[str]`, *optional*):
-            The command line, from the script on.
+            The command line, or what starts the script: of its flags, those of the recipe are shown.
 
     Returns:
         `Path`: of the card.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
-    recipe = dict(recipe or {})
-    for part in choices:
-        recipe |= changed(part)
-    # the embedded model has defaults of its own
-    recipe |= changed(args, always=DEMO_SETTINGS if recipe.get("model_name_or_path") == "demo" else ())
-    secrets = [args.hub_token]
-    settings = scrub(function_comments(args, method=trainer.credit_method) + to_yaml(recipe), secrets=secrets)
+    secrets = Secrets(*({f.name: getattr(part, f.name, None) for f in fields(part)} for part in (args, *choices)))
+    public = Public(secrets)
+    recipe = recipe_of(args, choices, public, more=recipe)
+    comments = "\n".join(map(public.text, _comments(trainer, choices).splitlines()))
+    settings = f"{comments}\n{to_yaml(recipe)}".lstrip()
+    if secrets.found_in(settings):
+        raise ValueError("the recipe would hold a secret: look for a token or a password in the run's flags")
     (folder / "recipe.yaml").write_text(settings, encoding="utf-8")
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # of an earlier run, where this one has nothing to draw
-    plot_credit(trainer.state.log_history, plot, title=f"{name}: credit")
+    plot_credit(trainer.state.log_history, plot, title=f"{public.text(name)}: credit")
 
-    # TRL knows the base model, the tags, and the trackers; its text makes room for ours
-    repo_name = trainer.hub_model_id or args.hub_model_id or folder.resolve().name
-    trainer.create_model_card(model_name=repo_name.split("/")[-1])
-    path = folder / "README.md"
-    card = ModelCard.load(path)
-    card.data.pop("licence", None)
-    if (folder / "adapter_config.json").is_file():
-        card.data.library_name = "peft"
-    card.data.pipeline_tag = "text-generation"
-    card.data.tags = sorted(set(card.data.tags or []))
-    if data is not None and data.hub_id is not None and _is_repo_id(data.hub_id):
-        card.data.datasets = [data.hub_id]
+    repo_name = public.text(trainer.hub_model_id or args.hub_model_id or folder.resolve().name)
     own = {folder.resolve().name, repo_name.split("/")[-1], f"checkpoint-{trainer.state.global_step}"}
-    evaluation, results = _evaluation(folder, own)
-    card.data.eval_results = results or None
-
-    sections = [
-        _opening(name, repo_name, card.data.get("base_model"), args, trainer.credit_method),
-        _training(trainer, data, folder),
-        f"## Recipe\n\n{_fenced(settings, 'yaml')}",
-        f"## Command\n\n{_fenced(public_command(command), 'bash')}" if command else "",
-        evaluation,
-        _pictures(folder),
-        _versions(args),
-        _citations(args),
-    ]
-    card.text = scrub("\n\n".join(s.strip() for s in sections if s) + "\n", secrets=secrets)
-    card.save(path)
+    evaluation, results = _evaluation(folder, own, public)
+    if data is not None:
+        data = _public_data(data, public)
+    base_model = _hub_base(trainer)
+    parts = {
+        "Opening": _opening(public.text(name), repo_name, base_model, args, trainer.credit_method, public),
+        "Training": _training(trainer, data, folder),
+        "Recipe": f"## Recipe\n\n{_fenced(settings, 'yaml')}",
+        "Command": _command(command, recipe, (*map(type, choices), type(args)), public) if command else "",
+        "Evaluation": evaluation,
+        "Curves": _pictures(folder),
+        "Versions": _versions(args),
+        "Citations": _citations(args),
+    }
+    for part, text in parts.items():
+        if secrets.found_in(text):
+            logger.warning("the card's section %s would hold a secret, and is left out", part)
+            parts[part] = ""
+    front = ModelCardData(
+        base_model=base_model,
+        datasets=[data.hub_id] if data is not None and _is_repo_id(data.hub_id) else None,
+        library_name="peft" if (folder / "adapter_config.json").is_file() else "transformers",
+        model_name=repo_name.split("/")[-1],
+        pipeline_tag="text-generation",
+        tags=sorted({"generated_from_trainer", *trainer._tag_names}),
+        eval_results=results or None,
+    )
+    path = folder / "README.md"
+    text = "\n\n".join(part.strip() for part in parts.values() if part)
+    ModelCard(f"---\n{front}\n---\n\n{text}\n").save(path)
     return path
 
 
-def _opening(name: str, repo_name: str, base_model: str | None, args: Any, method: Callable | None) -> str:
+def _comments(trainer: CreditTrainer, choices: tuple[Any, ...]) -> str:
+    named = any(hasattr(part, "reward") for part in choices)
+    rewards = [] if named else [reward for reward in trainer.reward_funcs if callable(reward)]
+    return function_comments(trainer.args, method=trainer.credit_method, rewards=rewards)
+
+
+def _public_data(data: TrainingData, public: Public) -> TrainingData:
+    values = {f.name: getattr(data, f.name) for f in fields(data)}
+    shown = {name: public.text(value) if isinstance(value, str) else value for name, value in values.items()}
+    return TrainingData(**shown | {"hub_id": data.hub_id if shown["hub_id"] == data.hub_id else None})
+
+
+def _hub_base(trainer: CreditTrainer) -> str | None:
+    """The base model's id on the Hub; `None` for one of a folder, also where that folder is gone by now."""
+    config = trainer.model.config
+    name = getattr(config, "_name_or_path", None)
+    if not _is_repo_id(name) or Path(name).exists():
+        return None
+    # a folder that is gone looks like an id; what came from the Hub knows its commit
+    from_hub = getattr(config, "_commit_hash", None) is not None
+    return name if from_hub or ("/" in name and not Path(name).parent.exists()) else None
+
+
+def _command(words: list[str], recipe: dict[str, Any], kinds: tuple[type, ...], public: Public) -> str:
+    ends = [number for number, word in enumerate(words, 1) if word.endswith(".py")]
+    script = public_words(words[: ends[0]] if ends else words, public)
+    return f"## Command\n\n{_fenced(command_of(recipe, script=script, kinds=kinds), 'bash')}"
+
+
+def _opening(
+    name: str, repo_name: str, base_model: str | None, args: Any, method: Callable | None, public: Public
+) -> str:
     base = f"[{escape(base_model)}](https://huggingface.co/{base_model})" if base_model else "A local model"
     first = papers_of(args)[0]
     loading = (
@@ -131,7 +168,7 @@ def _opening(name: str, repo_name: str, base_model: str | None, args: Any, metho
         f"model = AutoModelForCausalLM.from_pretrained({repo_name!r})"
     )
     rows = describe_credit(args, method=method)
-    credit = "\n".join(f"| {what} | {escape(words)} |" for what, words in rows.items())
+    credit = "\n".join(f"| {what} | {escape(public.text(words))} |" for what, words in rows.items())
     if "formula" in rows:
         credit += f"\n\n{SYMBOLS}"
     return (
@@ -156,18 +193,18 @@ def _training(trainer: CreditTrainer, data: TrainingData | None, folder: Path) -
     if data is not None:
         where = f" ([on the Hub](https://huggingface.co/datasets/{data.hub_id}))" if _is_repo_id(data.hub_id) else ""
         revision = f", revision {escape(data.revision)}" if data.revision else ""
-        lines.append(f"* Prompts: {escape(without_folders(data.name))}{where}{revision}, {data.rows:,} rows.")
+        lines.append(f"* Prompts: {escape(data.name)}{where}{revision}, {data.rows:,} rows.")
     text = "## Training\n\n" + "\n".join(lines)
     if data is not None and data.cleaning:
         text += f"\n\nWhat was left out of the prompts:\n\n{_fenced(data.cleaning, 'text')}"
     return text
 
 
-def _evaluation(folder: Path, own: set[str]) -> tuple[str, list[EvalResult]]:
+def _evaluation(folder: Path, own: set[str], public: Public) -> tuple[str, list[EvalResult]]:
     """The section, and the metrics of the models named in `own`; neither where one of the files is damaged."""
     path = folder / "evaluation" / "evaluation.json"
     try:
-        results = _eval_results(path, own) if path.is_file() else []
+        results = _eval_results(path, own, public) if path.is_file() else []
         path = path.with_suffix(".md")
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -176,7 +213,10 @@ def _evaluation(folder: Path, own: set[str]) -> tuple[str, list[EvalResult]]:
             *(path, type(error).__name__, error),
         )
         return "", []
-    return f"## Evaluation\n\n{_tamed(text)}" if text else "", results
+    if public.text(text) == REMOVED:
+        logger.warning("%s holds a secret: the card has no evaluation. Evaluate again under other names", path)
+        return "", []
+    return f"## Evaluation\n\n{_tamed(public.text(text))}" if text else "", results
 
 
 def _tamed(text: str) -> str:
@@ -204,20 +244,21 @@ def _citations(args: Any) -> str:
     return "## Citations\n\n" + _fenced("\n\n".join(entries), "bibtex")
 
 
-def _eval_results(path: Path, own: set[str]) -> list[EvalResult]:
+def _eval_results(path: Path, own: set[str], public: Public) -> list[EvalResult]:
     """The metrics of `evaluation.json` for the models named in `own`, by the last part of their names."""
     results = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
         for metric, numbers in row["metrics"].items():
             value = numbers["value"]
             if PurePath(row["model"]).name in own and value is not None and math.isfinite(value):
-                results[row["set"], row["protocol"], metric] = EvalResult(
+                name, protocol, measure = (public.text(str(text)) for text in (row["set"], row["protocol"], metric))
+                results[name, protocol, measure] = EvalResult(
                     task_type="text-generation",
-                    dataset_type=str(row["set"]),
-                    dataset_name=str(row["set"]),
-                    dataset_config=str(row["protocol"]),
-                    metric_type=metric,
-                    metric_name=metric,
+                    dataset_type=name,
+                    dataset_name=name,
+                    dataset_config=protocol,
+                    metric_type=measure,
+                    metric_name=measure,
                     metric_value=value,
                 )
     return list(results.values())

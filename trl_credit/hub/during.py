@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from .push import PushError, open_repo, push
+from .push import PushError, interrupted, open_repo, push, retry_command
 
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class PushCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         if not (self.every_save and state.is_world_process_zero):
             return
-        if self._thread is not None and self._thread.is_alive():
+        if self.under_way:
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         # a daemon, for a run that is stopped must not wait for the Hub
@@ -81,8 +81,17 @@ class PushCallback(TrainerCallback):
 
     def finish(self, folder: str | Path) -> str:
         """Pushes the result, after the push that may be under way. On the main process. Raises what [`push`] does."""
-        self.wait()
+        try:
+            self.wait()
+        except KeyboardInterrupt:
+            options = {name: value for name, value in self._options.items() if name != "token"}
+            raise interrupted(folder, retry_command(folder, self.repo_id, **options)) from None
         return push(folder, self.repo_id, **self._options)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a push is. A process that ends meanwhile waits for the client's threads: leave by `os._exit`."""
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Until the push under way has ended."""

@@ -7,30 +7,26 @@ samples of evaluation sets.
 
 import contextlib
 import json
-import os
 import shlex
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
+from .files import publishable, refuse_secrets
+
 
 IDLE_TIMEOUT = 120.0  # seconds without a byte; a commit of many files may take the Hub a minute
-PUBLISHED = (
-    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "chat_template.json"),
-    *("*processor_config.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "additional_chat_templates/*.jinja"),
-    *("README.md", "reward_curve.png", "credit_plot.png", "recipe.yaml"),
-    *("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.png"),
-)
 REPLACED = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "adapter_config.json", "recipe.yaml"),
     *("reward_curve.png", "credit_plot.png", "evaluation/evaluation.*"),
 )
-OF_CHECKPOINTS = ("trainer_state.json", "credit_state.json")
 REASONS = {
     401: "the Hub does not accept the token: run `hf auth login` or set HF_TOKEN",
     402: "the account has no room or no plan for this",
@@ -45,6 +41,13 @@ REASONS = {
 
 class PushError(RuntimeError):
     """A push that did not come to its end. The message has the reason and the command that tries again."""
+
+
+class PushInterrupted(KeyboardInterrupt):
+    """A Ctrl-C during a push. The message is one line with the command that pushes later.
+
+    Threads of the client may go on waiting for the Hub, and a process waits for them at its end: leave by `os._exit`.
+    """
 
 
 def push(
@@ -83,25 +86,66 @@ def push(
         PushError: the Hub could not be reached or said no, or a file was taken away meanwhile. The repository has
             all of a push or nothing.
         OSError: a file was taken away before anything was sent.
+        PushInterrupted: Ctrl-C.
     """
-    files = publishable(folder)
-    validate_repo_id(repo_id)
-    _refuse_secrets(Path(folder), files, token or get_token())
-    api = HfApi(endpoint=endpoint, token=token)
     command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint, script=script)
-    with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
-        opened = _open(api, repo_id, private)
-        if revision is not None:
-            api.create_branch(opened, branch=revision, exist_ok=True)
-        # what an earlier push left would stay in force: one whole file of weights beside the shards of new ones
-        there = api.list_repo_files(opened, revision=revision)
-        stale = [name for name in there if name not in files and _is_ours(name)]
-        if gone := [name for name in files if not Path(folder, name).is_file()]:
-            raise PushError(f"{repo_id} was not pushed: {gone[0]} of {folder} was taken away meanwhile")
-        operations = [CommitOperationAdd(name, Path(folder, name)) for name in files]
-        operations += [CommitOperationDelete(name) for name in stale]
-        commit = api.create_commit(opened, operations, commit_message=commit_message, revision=revision)
-    return commit.commit_url
+    stop = threading.Event()
+    try:
+        files = publishable(folder)
+        validate_repo_id(repo_id)
+        refuse_secrets(Path(folder), files, token)
+        api = HfApi(endpoint=endpoint, token=token)
+        send = partial(_send, api, Path(folder), files, repo_id, private, revision, commit_message, stop)
+        with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
+            return _interruptible(send)
+    except KeyboardInterrupt:
+        stop.set()
+        raise interrupted(folder, command) from None
+
+
+def interrupted(folder: str | Path, command: str) -> PushInterrupted:
+    """The error of a Ctrl-C, with the command that pushes later."""
+    return PushInterrupted(f"interrupted: {folder} is complete. To push it later: {command}")
+
+
+def _interruptible(work: Callable[[], str]) -> str:
+    """What `work` returns, from a thread, so that Ctrl-C ends the wait at once and not when the Hub answers."""
+    outcome: Future[str] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # to be raised where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="push", daemon=True).start()
+    return outcome.result()
+
+
+def _send(
+    api: HfApi,
+    folder: Path,
+    files: list[str],
+    repo_id: str,
+    private: bool | None,
+    revision: str | None,
+    message: str,
+    stop: threading.Event,
+) -> str:
+    opened = _open(api, repo_id, private)
+    if revision is not None:
+        api.create_branch(opened, branch=revision, exist_ok=True)
+    # what an earlier push left would stay in force: one whole file of weights beside the shards of new ones
+    there = api.list_repo_files(opened, revision=revision)
+    stale = [name for name in there if name not in files and _is_ours(name)]
+    if gone := [name for name in files if not (folder / name).is_file()]:
+        raise PushError(f"{repo_id} was not pushed: {gone[0]} of {folder} was taken away meanwhile")
+    additions = [CommitOperationAdd(name, folder / name) for name in files]
+    api.preupload_lfs_files(opened, additions, revision=revision, free_memory=False)
+    if stop.is_set():  # nobody waits for it any more, and nobody would know of the commit
+        raise PushError(f"{repo_id} was not pushed: interrupted")
+    operations = [*additions, *(CommitOperationDelete(name) for name in stale)]
+    return api.create_commit(opened, operations, commit_message=message, revision=revision).commit_url
 
 
 def open_repo(
@@ -139,66 +183,6 @@ def _is_ours(name: str) -> bool:
     return any(name.count("/") == kind.count("/") and fnmatch(name, kind) for kind in REPLACED)
 
 
-def publishable(folder: str | Path) -> list[str]:
-    """The files of `folder` that a push sends, as sorted paths relative to it.
-
-    Python files are among them where `config.json` has an `auto_map`.
-
-    Raises:
-        ValueError: `folder` is not there, holds no model or a part of one, or a file of it is a link to elsewhere.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise ValueError(f"there is no folder {str(folder)!r}: give the folder of a trained model")
-    patterns = (*PUBLISHED, "*.py") if _has_own_code(root / "config.json") else PUBLISHED
-    paths = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
-    kept = [path for path in paths if path.name not in OF_CHECKPOINTS and not path.name.startswith((".", "_"))]
-    names = sorted(path.relative_to(root).as_posix() for path in kept)
-    has_config = {"config.json", "adapter_config.json"} & set(names)
-    if any(name in OF_CHECKPOINTS for name in os.listdir(root)):  # PEFT writes a card there, with the base's folder
-        names = [name for name in names if name != "README.md"]
-    if not has_config or not any(name.endswith(".safetensors") for name in names):
-        raise ValueError(
-            f"{str(folder)!r} holds no model (config.json or adapter_config.json, and safetensors): give the folder "
-            "that training ended with, or one of its checkpoints"
-        )
-    _refuse_links(root, names)
-    for index in (name for name in names if name.endswith(".safetensors.index.json")):
-        if missing := sorted(_shards(root / index) - set(names)):
-            raise ValueError(f"{str(folder)!r} lacks {missing[0]}, which {index} names: it is not a whole model")
-    return names
-
-
-def _has_own_code(config: Path) -> bool:
-    settings = _read_json(config) if config.is_file() else None
-    return isinstance(settings, dict) and "auto_map" in settings
-
-
-def _shards(index: Path) -> set[str]:
-    content = _read_json(index)
-    shards = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shards, dict):
-        raise ValueError(f"{index} has no weight_map: it is not a whole model")
-    return {str(shard) for shard in shards.values()}
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it is not a whole model") from error
-
-
-def _refuse_links(root: Path, names: list[str]) -> None:
-    inside = [root.resolve()]
-    if inside[0].parent.name == "snapshots":  # the Hub's cache keeps all of a repository's contents beside them
-        inside.append(inside[0].parents[1] / "blobs")
-    for name in names:
-        target = (root / name).resolve()
-        if not any(target.is_relative_to(folder) for folder in inside):
-            raise ValueError(f"{root / name} is a link to {target}, outside of the folder: put a copy in its place")
-
-
 def retry_command(
     folder: str | Path,
     repo_id: str,
@@ -212,12 +196,6 @@ def retry_command(
     words = ["python", script, str(folder), "--repo_id", repo_id]
     words += ["--private"] * bool(private) + (["--revision", revision] if revision else [])
     return (f"HF_ENDPOINT={shlex.quote(endpoint)} " if endpoint else "") + shlex.join(words)
-
-
-def _refuse_secrets(root: Path, files: list[str], token: str | None) -> None:
-    for name in files:
-        if token and not name.endswith(".safetensors") and token.encode() in (root / name).read_bytes():
-            raise ValueError(f"{name} holds your access token: remove it there, and revoke the token if others saw it")
 
 
 @contextlib.contextmanager
