@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import parse_arguments
+from trl_credit.environment import ALLOWED
 from trl_credit.hub import PushInterrupted, TrainingData, publishable, push, write_model_card
 from trl_credit.hub.card import escape
 from trl_credit.hub.public import Public
@@ -249,7 +251,8 @@ def test_a_token_in_the_name_of_a_file_is_not_published(card, tmp_path, monkeypa
     for text in texts:
         plain = html.unescape(text.replace("\\", ""))
         assert TOKEN not in plain and "alice" not in plain and "new&" not in plain
-    assert "(removed).py" in texts[0] and "(removed).py:mine" in texts[1]
+    assert "(removed).jsonl, revision (removed), 3 rows" in texts[0]
+    assert "## Credit" in texts[0] and "of (removed).py (SHA-256" in texts[0] and "(removed).py:mine" in texts[1]
     assert "evaluation.md holds a secret" in caplog.text  # escaped by somebody else
     assert "## Evaluation" not in texts[0]
     record_property("tried", 8)
@@ -344,6 +347,13 @@ def test_values_of_an_environment_are_single_lines(tmp_path, env):
     (tmp_path / "a.yaml").write_text(f"env: {env}\n")
     with pytest.raises(ValueError, match="`env` in .*a.yaml.* must "):
         parse_arguments(["--config", str(tmp_path / "a.yaml")])
+
+
+def test_the_names_that_a_recipe_may_set_are_documented():
+    page = (EXAMPLES.parent / "docs" / "hub.md").read_text(encoding="utf-8")
+    listed = page.partition("<!-- env -->")[2].partition("<!-- /env -->")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == ALLOWED
+    assert not [name for name in ALLOWED if re.match(r"PATH|PYTHON|LD_|HF_TOKEN|.*PROXY|.*PLUGIN|HF_ENDPOINT", name)]
 
 
 @pytest.mark.hostile(KIND, "survived")
@@ -449,6 +459,8 @@ def test_what_a_function_given_as_an_object_means_is_said(card, monkeypatch):
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.parametrize("at", ["create", "preupload", "batch", "large/", "commit"])
 def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch, at):
+    for name in ("reward_curve.png", "credit_plot.png"):  # of several large files, each has a thread of the client
+        (folder / name).write_bytes(name.encode())
     count, hung, let_go = hub.count, [], threading.Event()
 
     def hang(request: str):
@@ -475,7 +487,7 @@ def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch, at):
 @pytest.mark.hostile(KIND, "survived")
 def test_an_interrupted_script_does_not_wait_for_the_threads_of_its_client(hub, folder, tmp_path):
     for name in ("reward_curve.png", "credit_plot.png"):  # of several files each has a thread, which Python waits for
-        (folder / name).write_bytes(b"\x89PNG")
+        (folder / name).write_bytes(name.encode())
     hanging = threading.Event()
     count = hub.count
     hub.count = lambda request: count(request) or ("/large/" in request and (hanging.set() or "hang")) or None
