@@ -100,6 +100,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
             Seconds that a reward function may take for a batch. `None`: any.
+        overwrite_output_dir (`bool`, *optional*, defaults to `False`):
+            Start anew in a folder that holds the results of another run; its checkpoints are removed.
+        allow_changed (`list[str]`, *optional*):
+            Names of what may differ from the run that wrote the checkpoint to resume from: fields, or `"algorithm"`,
+            `"batch_size"`, `"reward_funcs"`, `"model"`, `"data"`. The card lists the changes.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
             Updates in a row that are skipped because loss or gradient is not finite, before the run stops.
 
@@ -156,6 +161,12 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Start anew in the folder of another run, whose checkpoints are removed."}
+    )
+    allow_changed: list[str] | None = field(
+        default=None, metadata={"help": "Fields that may differ from those of the checkpoint that a run resumes from."}
     )
     reward_range: list[float] = field(  # a list, since a command line cannot carry a tuple
         default_factory=lambda: [0.0, 1.0], metadata={"help": "Smallest and largest total reward, for `difficulty`."}

@@ -65,3 +65,30 @@ def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> No
             "random on all processes but the first. Set it to false in the accelerate configuration (as "
             "accelerate_configs/fsdp2.yaml has it), or beta=0."
         )
+
+
+def check_amount(args: CreditConfig, dataset: Any) -> None:
+    """Checks that there is something to train: at least one generation batch, and one step.
+
+    Args:
+        dataset (`Dataset` or `IterableDataset` or `list` or `None`):
+            Training data; where it has no length the data are not checked.
+
+    Raises:
+        ValueError: fewer prompts than one generation batch has, or no step.
+    """
+    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+        raise ValueError(
+            f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs} trains no step: set one of them "
+            "to what is to be trained."
+        )
+    if not hasattr(dataset, "__len__"):
+        return
+    needed = args.generation_batch_size // args.num_generations
+    if len(dataset) < needed:
+        raise ValueError(
+            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}), so that "
+            f"no step could be trained: give at least {needed} rows, or lower per_device_train_batch_size, "
+            "gradient_accumulation_steps or steps_per_generation."
+        )
