@@ -76,7 +76,7 @@ def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
     saved = json.loads((folder / "evaluation.json").read_text())
     saved["rows"].append({**saved["rows"][0], "model": "runs/out"})  # what `evaluate.py` calls the run's last weights
     (folder / "evaluation.json").write_text(json.dumps(saved))
-    run("--learning_rate", "1.0")
+    run("--learning_rate", "1.0", "--overwrite_output_dir", "true")
     assert (
         not (folder / "evaluation.json").exists() or json.loads((folder / "evaluation.json").read_text())["rows"] == []
     )

@@ -181,7 +181,7 @@ def test_a_checkpoint_without_a_readable_belief_is_refused(make_trainer, tmp_pat
         path.unlink()
     elif damage == "truncated":
         path.write_text(path.read_text()[:20])
-    other = {"difficulty": "hard"} if damage == "of another mode" else {}
+    other = {"difficulty": "hard", "allow_changed": ["difficulty"]} if damage == "of another mode" else {}
     with pytest.raises(ValueError, match="credit_state.json"):
         make_trainer("ha_dw", max_steps=2, **settings, **other).train(resume_from_checkpoint=str(path.parent))
 
