@@ -35,6 +35,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
     "test_faults.py::test_when_a_process_dies",

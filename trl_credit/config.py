@@ -84,7 +84,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         reward_timeout (`float`, *optional*):
             Seconds that a reward function may take for a batch. `None`: any.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
-            Updates in a row that are skipped because loss or gradient is not finite, before the run stops.
+            Updates in a row that are skipped because loss or gradient is not finite, before the run stops. It also
+            stops when more than a quarter of the last 100 updates were skipped, or more than this where that is more.
 
     Raises:
         ValueError: a value out of range, or two knobs of which the combination is ill-defined; the message names the
