@@ -13,7 +13,11 @@ from ..config import CreditConfig
 logger = get_logger(__name__)  # which speaks on the main process alone; the numbers are those of all
 
 LASTS = 5  # generation batches in a row: of a single one, with few prompts, it may be chance
-_ADVANTAGES = "credit/abs_advantage/quarter_"
+_ADVANTAGES, _CUT_OFF, _FLAT = (
+    "credit/abs_advantage/quarter_",
+    "completions/clipped_ratio",
+    "credit/groups_without_signal",
+)
 
 
 @dataclass
@@ -67,10 +71,8 @@ class NothingToLearn(TrainerCallback):
         new = {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
         if rewards := new.get("reward"):  # a step that sampled: the batches before it are through
             self._close(args)
-            shares = [
-                _mean(new.get(name, [])) for name in ("completions/clipped_ratio", "credit/groups_without_signal")
-            ]
-            self._last = _Seen(len(rewards), _mean(rewards), *shares)
+            cut_off, flat = _mean(new.get(_CUT_OFF, [])), _mean(new.get(_FLAT, []))
+            self._last = _Seen(len(rewards), _mean(rewards), cut_off, flat)
         if self._last is not None:
             advantages = [x for name, values in new.items() if name.startswith(_ADVANTAGES) for x in values]
             self._last.is_updated |= bool(advantages)
