@@ -30,8 +30,11 @@ def said(caplog) -> list[str]:
     [
         ({"reward_funcs": constant}, r"{}: the rewards of a prompt's responses do not differ \(mean 0.5\)\. Usual"),
         ({"reward_funcs": nothing}, "{}: no reward function scored a response, all returned None"),
-        ({"reward_funcs": constant, "beta": 0.1}, r"{} \(the model moves by beta=0.1 alone\): the rewards"),
-        ({"reward_funcs": constant, "entropy_coef": 0.1}, r"{} \(the model moves by entropy_coef=0.1 alone\): the rew"),
+        ({"reward_funcs": constant, "beta": 0.1}, r"{} \(what still moves the model: beta=0.1\): the rewards"),
+        (
+            {"reward_funcs": constant, "entropy_coef": 0.1},
+            r"{} \(what still moves the model: entropy_coef=0.1\): the r",
+        ),
         (
             {"mask_truncated_completions": True, "generation_kwargs": NO_END},
             r"{}: every response was cut off, and mask_truncated_completions=True.*\(100 % are: raise max_comp.*=8\)",

@@ -107,7 +107,7 @@ def _no_signal(where: str, seen: _Seen, args: CreditConfig) -> str:
     else:
         what = f"the rewards of a prompt's responses do not differ (mean {seen.reward:.3g})"
     moves = [f"{name}={getattr(args, name):g}" for name in ("beta", "entropy_coef") if getattr(args, name, 0.0) != 0.0]
-    only = f" (the model moves by {' and '.join(moves)} alone)" if moves and seen.is_updated else ""
+    only = f" (what still moves the model: {', '.join(moves)})" if moves and seen.is_updated else ""
     return (
         f"nothing to learn from in {where}{only}: {what}. Usual causes: the reward never or always fires (look at "
         "log_completions=True, the reward function and the format of answers), the task is too hard or too easy (other "
