@@ -33,7 +33,7 @@ def said(caplog) -> list[str]:
         ({"reward_funcs": constant, "beta": 0.1}, r"{} \(what still moves the model: beta=0.1\): the rewards"),
         (
             {"reward_funcs": constant, "entropy_coef": 0.1},
-            r"{} \(what still moves the model: entropy_coef=0.1\): the r",
+            r"{} \(what still moves the model: entropy_coef=0.1\): ",
         ),
         (
             {"mask_truncated_completions": True, "generation_kwargs": NO_END},
