@@ -22,6 +22,8 @@ from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trl_credit
+from trl_credit.dead_knobs import defaults as knob_defaults
+from trl_credit.dead_knobs import live_part
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.evaluation.samplers import TransformersSampler
@@ -33,6 +35,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
     "test_faults.py::test_when_a_process_dies",
@@ -126,7 +129,8 @@ def make_trainer(tiny_model, tmp_path):
             "disable_tqdm": True,
         }
         if issubclass(config_class, trl_credit.CreditConfig):
-            defaults |= {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
+            small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
+            defaults |= live_part(small, {**knob_defaults(config_class), **small, **settings})
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
         return trainer_class(
             model=tiny_model,

@@ -117,6 +117,34 @@ def test_too_many_of_them_stop_the_run(make_trainer):
         count.found("gradient", at_once=True)
 
 
+def test_too_large_a_share_of_them_stops_the_run(make_trainer):
+    def left_out(patience: int, pattern: list[bool]) -> str | None:
+        count = NonFinite(patience)
+        for i, bad in enumerate(pattern):
+            try:
+                if bad:
+                    count.found("loss")
+            except FloatingPointError as error:
+                return f"{i}: {error}"
+            count.close_update()
+
+    every_second = [i % 2 == 1 for i in range(1000)]
+    assert left_out(3, every_second).startswith("51: the loss is not finite, and 25 of the 51 updates before this one")
+    assert "were left out, 49%. Nothing of the last checkpoint is lost: resume" in left_out(3, every_second)
+    # a quarter at most, spread over the window, runs on: so does a bad spell that is over
+    assert left_out(3, [i % 4 == 0 for i in range(1000)]) is None
+    assert left_out(30, ([True] * 25 + [False] * 75) * 10) is None
+    # whoever is patient about a row is so about a share
+    assert left_out(40, every_second).startswith("81: the loss is not finite, and 40 of the 81 updates")
+    assert left_out(100, every_second) is None
+
+    trainer = make_trainer(max_steps=60, save_strategy="no")
+    poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
+    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were left out, 49%.*resume"):
+        trainer.train()
+    assert trainer.state.global_step == 51
+
+
 def start(script: str, *arguments: str, ranks: int, port: int) -> list[subprocess.Popen]:
     """Processes without a launcher that would end them."""
     environment = {

@@ -13,7 +13,8 @@ from .algorithms import ALGORITHMS
 from .algorithms.table import summaries
 from .config import CreditConfig
 from .data import DataArguments
-from .demo import DEMO_SETTINGS, demo_model_path
+from .dead_knobs import live_part
+from .demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from .evaluation import PROTOCOLS
 
 
@@ -73,6 +74,10 @@ def parse_arguments(
         os.environ[str(name)] = str(value)
     if unknown := parser.set_defaults_with_config(**settings)[::2]:
         raise ValueError(f"unknown field {unknown[0].removeprefix('--')!r} in {', '.join(files)}: check --config")
+    if model == DEMO:
+        given = vars(parser.parse_known_args(argv)[0])
+        ours = {name: value for name, value in DEMO_SEGMENTS.items() if name not in config}
+        parser.set_defaults(**live_part(ours, given))
     script, data, args, model_args, unknown = parser.parse_args_into_dataclasses(
         args=argv, return_remaining_strings=True
     )

@@ -15,7 +15,8 @@ from huggingface_hub import EvalResult, ModelCard
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from ..demo import DEMO_SETTINGS
+from ..dead_knobs import live_part
+from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS
 from ..report.credit_plot import plot_credit
 from ..trainer import CreditTrainer
 from .describe import SYMBOLS, describe_credit
@@ -83,7 +84,8 @@ def write_model_card(
     for part in choices:
         recipe |= changed(part)
     # the embedded model has defaults of its own
-    recipe |= changed(args, always=DEMO_SETTINGS if recipe.get("model_name_or_path") == "demo" else ())
+    of_demo = {**DEMO_SETTINGS, **live_part(DEMO_SEGMENTS, vars(args))}
+    recipe |= changed(args, always=of_demo if recipe.get("model_name_or_path") == "demo" else ())
     secrets = [args.hub_token]
     settings = scrub(function_comments(args, method=trainer.credit_method) + to_yaml(recipe), secrets=secrets)
     (folder / "recipe.yaml").write_text(settings, encoding="utf-8")

@@ -106,7 +106,7 @@ class CreditTrainer(CheckpointedTrainer):
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        check_arguments(args, kwargs, wanted=self.config_class)
+        check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
         self._live: LivePass | None = None
         self.difficulty = make_belief(args)
         if kwargs.get("rollout_func") is not None:

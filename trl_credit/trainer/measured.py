@@ -10,6 +10,7 @@ from ..rollouts.policy import Planned
 from .batches import Batch, replace_last
 from .engine_calls import Phases
 from .metrics import group_statistics, length_statistics, response_hashes
+from .nothing_to_learn import NothingToLearn
 
 
 class MeasuredTrainer(GRPOTrainer):
@@ -18,6 +19,7 @@ class MeasuredTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._phases = Phases()
         super().__init__(*args, **kwargs)
+        self.add_callback(NothingToLearn(self))
 
     @property
     def rank(self) -> int:

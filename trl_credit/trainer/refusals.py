@@ -24,13 +24,13 @@ def check_trl_version(version: str) -> None:
         )
 
 
-def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditConfig]) -> None:
+def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wanted: type[CreditConfig]) -> None:
     """Checks the arguments of a trainer whose configuration should be a `wanted`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: liger bypasses the loss, rollouts cannot continue such responses, or a function that the
-            configuration names is not to be found here.
+        ValueError: there are not as many weights as rewards, liger bypasses the loss, rollouts cannot continue such
+            responses, or a function that the configuration names is not to be found here.
     """
     if not isinstance(args, CreditConfig):
         raise TypeError(
@@ -41,6 +41,12 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditCon
         raise ValueError(
             f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it: set "
             "use_liger_kernel=False, or install trl>=1.14."
+        )
+    count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
+    if args.reward_weights is not None and len(args.reward_weights) != count:
+        raise ValueError(
+            f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward "
+            "functions: give one for each, in their order, or leave it out (all 1)."
         )
     for name in args.own_functions():  # a configuration that was saved may name what is not here
         args.own_function(name)
