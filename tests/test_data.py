@@ -479,7 +479,7 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
         ({"name": "aime24", "decontaminate": ("all",)}, "'aime24' cannot be free of itself"),
         ({"name": "gsm8k", "decontaminate": ("amc23",)}, "no 'amc23' in"),
         ({"name": "minerva"}, "more than once, keep one of minerva.jsonl, minerva.csv"),
-        ({"name": "math"}, "math.jsonl' is not the set 'math': there is no column .*, but q"),
+        ({"name": "math"}, "math.jsonl' is not the set 'math': line 1: there is no column .*, but q"),
         ({"name": "olympiadbench"}, "olympiadbench.jsonl' has no rows"),
         ({"name": "gsm8k.jsonl"}, "no file 'gsm8k.jsonl'"),
         ({"name": "own.jsonl", "revision": "x"}, "is a file: leave out --dataset_revision"),
