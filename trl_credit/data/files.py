@@ -3,7 +3,7 @@
 import difflib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow
@@ -145,8 +145,10 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
             "folders with the sets that are known by name"
         )
     if path.suffix.lower() in FILE_FORMATS or ("/" in name and not _HUB_NAME.fullmatch(name)):
-        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise ValueError(f"there is no file {name!r}{did_you_mean(path.name, beside)}: check --dataset_name")
+        files = path.parent.iterdir() if path.parent.is_dir() else ()
+        beside = [str(file) for file in files if file.suffix.lower() in FILE_FORMATS]
+        hint = did_you_mean(path.stem, beside, key=lambda file: Path(file).stem)
+        raise ValueError(f"there is no file {name!r}{hint}: check --dataset_name")
     if "/" not in name:  # sets of the Hub have an owner
         raise ValueError(
             f"there is no set {name!r}{did_you_mean(name, SETS)}: give --dataset_name one of {', '.join(SETS)}, a "
@@ -165,7 +167,8 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
     return data
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known word that is most like it, as a question to put behind it, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def did_you_mean(word: str, known: Iterable[str], *, key: Callable[[str], str] = str) -> str:
+    """What is most like a word that is not known, by its `key`: a question to put behind the word, or nothing."""
+    said = {key(one): one for one in known}
+    near = difflib.get_close_matches(word, said, n=1)
+    return f" (did you mean {said[near[0]]!r}?)" if near else ""
