@@ -46,11 +46,6 @@ def read(name, content, **settings):
     return load_prompts(str(name), style="plain", **settings)
 
 
-def table(path, columns, **types):
-    arrays = {name: pyarrow.array(values, type=types.get(name)) for name, values in columns.items()}
-    pyarrow.parquet.write_table(pyarrow.table(arrays), path)
-
-
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(
     ("line", "message"),
@@ -84,15 +79,15 @@ def table(path, columns, **types):
         (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested too deeply"),
         (b"[" * 50_000, "nested too deeply"),
         (b'{"prompt": "x", "answer": "2", "meta": ' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 64 deep"),
-        (b'{"prompt": "x", "answer": {"value": "2"}}', "is a dict, neither text nor a number"),
-        (b'{"prompt": "x", "answer": ["2", null]}', "is a NoneType, neither text nor a number"),
-        (b'{"prompt": "x", "answer": [[2]]}', "is a list, neither text nor a number"),
+        (b'{"prompt": "x", "answer": {"value": "2"}}', "a dict and neither text nor a number"),
+        (b'{"prompt": "x", "answer": ["2", null]}', "a NoneType and neither text nor a number"),
+        (b'{"prompt": "x", "answer": [[2]]}', "a list and neither text nor a number"),
         (b'{"prompt": "", "answer": "2"}', "has no prompt"),
         (b'{"answer": "2"}', "has no prompt"),
-        (b'{"prompt": 12, "answer": "2"}', "the prompt is a int"),
-        (b'{"prompt": {"role": "user"}, "answer": "2"}', "the prompt is a dict"),
-        (b'{"prompt": ["x"], "answer": "2"}', "the prompt is a list"),
-        (b'{"prompt": [{"content": "x"}], "answer": "2"}', "the prompt is a list"),
+        (b'{"prompt": 12, "answer": "2"}', "column 'prompt' holds a int"),
+        (b'{"prompt": {"role": "user"}, "answer": "2"}', "column 'prompt' holds a dict"),
+        (b'{"prompt": ["x"], "answer": "2"}', "column 'prompt' holds a list"),
+        (b'{"prompt": [{"content": "x"}], "answer": "2"}', "column 'prompt' holds a list"),
         (b'{"prompt": [{"role": "user", "content": "x"}], "answer": "2"}', "column 'prompt' holds a list, and text"),
     ],
 )
@@ -177,19 +172,25 @@ def test_a_broken_csv_file(refused, content, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"prompt": ["x", "y"], "answer": [date(2020, 1, 2), None]}, "row 0: the answer 2020-01-02 is a date"),
-        ({"prompt": ["x", "y"], "answer": [None, datetime(2020, 1, 2)]}, "row 1: the answer 2020-01-02 00:00:00 is"),
-        ({"prompt": ["x", "y"], "answer": [1.5, float("nan")]}, "row 1: the answer nan is no answer"),
-        ({"prompt": ["x", "y"], "answer": [float("inf"), 1.0]}, "row 0: the answer inf is no answer"),
-        ({"prompt": ["x", "y"], "answer": [b"2", b"3"]}, "row 0: the answer b'2' is a bytes"),
-        ({"prompt": ["x", "y"], "answer": [{"gold": 2}, None]}, "row 0: the answer {'gold': 2} is a dict"),
-        ({"prompt": [date(2020, 1, 2)], "answer": ["2"]}, "row 0: the prompt is a date"),
-        ({"prompt": [float("nan")], "answer": ["2"]}, "row 0: the prompt is a float"),
+        ({"prompt": ["x", "y"], "answer": [date(2020, 1, 2), None]}, "row 0: column 'answer' holds 2020-01-02, a date"),
+        (
+            {"prompt": ["x", "y"], "answer": [None, datetime(2020, 1, 2)]},
+            "row 1: column 'answer' holds 2020-01-02 00",
+        ),
+        ({"prompt": ["x", "y"], "answer": [1.5, float("nan")]}, "row 1: column 'answer' holds nan, which is no answer"),
+        ({"prompt": ["x", "y"], "answer": [float("inf"), 1.0]}, "row 0: column 'answer' holds inf, which is no answer"),
+        ({"prompt": ["x", "y"], "answer": [b"2", b"3"]}, "row 0: column 'answer' holds b'2', a bytes"),
+        ({"prompt": ["x", "y"], "answer": [{"gold": 2}, None]}, "row 0: column 'answer' holds {'gold': 2}, a dict"),
+        ({"prompt": [date(2020, 1, 2)], "answer": ["2"]}, "row 0: column 'prompt' holds a date"),
+        ({"prompt": [float("nan")], "answer": ["2"]}, "row 0: column 'prompt' holds a float"),
         ({"prompt": [], "answer": []}, "has no rows"),
+        ({"prompt": ["x"], "answer": ["2"], "Answer": ["3"]}, "two columns are called 'answer': rename one"),
     ],
 )
 def test_types_of_parquet_that_are_no_prompt_or_answer(refused, tmp_path, columns, message):
-    table(tmp_path / "x.parquet", columns)
+    arrays = list(map(pyarrow.array, columns.values()))
+    names = [name.lower() for name in columns]
+    pyarrow.parquet.write_table(pyarrow.table(arrays, names=names), tmp_path / "x.parquet")
     said = refused("x.parquet")
     assert "'x.parquet'" in said and message in said
 

@@ -31,9 +31,9 @@ def answer_text(answer: object) -> str | None:
 
 def _scalar_text(value: object) -> str:
     if not isinstance(value, str | int | float | Decimal | np.number):
-        raise ValueError(f"{_shown(value)} is a {type(value).__name__}, neither text nor a number")
+        raise ValueError(f"{_shown(value)}, a {type(value).__name__} and neither text nor a number")
     if isinstance(value, float | np.floating) and not isinstance(value, Real) and not math.isfinite(value):
-        raise ValueError(f"{value} is no answer")
+        raise ValueError(f"{value}, which is no answer")
     return str(value)
 
 

@@ -17,6 +17,8 @@ from .sets import SETS
 
 logger = logging.getLogger(__name__)
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+# what pyarrow and datasets raise of a file or folder with anything in it
+_DAMAGED = (ValueError, OSError, KeyError, TypeError, AttributeError, NotImplementedError, MemoryError)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
@@ -75,7 +77,7 @@ def read_path(path: Path, split: str) -> Dataset | Records:
         data = load_from_disk(str(path))
     except FileNotFoundError as error:
         raise ValueError(f"{str(path)!r} is not a folder of save_to_disk") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:  # what is in it may be anything
+    except _DAMAGED as error:
         raise ValueError(f"{str(path)!r} cannot be read as a folder of save_to_disk: {error}") from error
     if isinstance(data, DatasetDict):
         if split not in data:
@@ -101,8 +103,10 @@ def read_file(name: str) -> Dataset | Records:
         try:
             table = _read_parquet(name) if kind == "parquet" else _read_arrow(name)
             table.validate(full=True)  # offsets that point elsewhere would end the process
+            if twice := next((column for column in table.column_names if table.column_names.count(column) > 1), None):
+                raise ValueError(f"two columns are called {twice!r}: rename one")
             data = Dataset(table)
-        except (ValueError, OSError, NotImplementedError) as error:
+        except _DAMAGED as error:
             raise ValueError(f"{name!r} cannot be read as {kind}: {error}") from error
     else:
         data = read_records(name)

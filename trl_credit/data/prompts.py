@@ -85,8 +85,8 @@ def _prompts(source: Dataset | Records, name: str, column: str) -> list[str | li
             raise ValueError(f"{_place(source, name, number)} has no {column}: take it out, or check --prompt_column")
         if not isinstance(prompt, str) and not _are_messages(prompt):
             raise ValueError(
-                f"{_place(source, name, number)}: the {column} is a {type(prompt).__name__}, neither text nor a list "
-                "of messages with `role` and `content`: write it as text, or check --prompt_column"
+                f"{_place(source, name, number)}: column {column!r} holds a {type(prompt).__name__}, neither text nor "
+                "a list of messages with `role` and `content`: write it as text, or check --prompt_column"
             )
     return prompts
 
@@ -111,7 +111,8 @@ def _answers(source: Dataset | Records, name: str, column: str) -> list[str | No
             texts.append(answer_text(answer))
         except ValueError as error:
             raise ValueError(
-                f"{_place(source, name, number)}: the {column} {error}: write it as text, or check --answer_column"
+                f"{_place(source, name, number)}: column {column!r} holds {error}: write it as text, or check "
+                "--answer_column"
             ) from error
     return texts
 

@@ -169,9 +169,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _integer(text: str) -> int:
+def _integer(text: str) -> int | Real:
     try:
-        return int(text)
+        return Real(text) if text == "-0" else int(text)
     except ValueError:  # Python's own limit, since the time grows with the square of the digits
         raise ValueError(f"a number of {len(text):,} digits: write it as text, in quotes") from None
 
