@@ -1,7 +1,7 @@
 """From rows as they were written to columns of one type each: nothing is guessed, and no number loses a digit."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -12,7 +12,7 @@ from .records import WIDEST, Real, Records, refuse
 
 
 DEEPEST = 64  # levels of lists and objects in a row: Arrow has no limit of its own but the stack
-_PIECE = 10_000  # rows; a piece of a text column holds less than 2 GiB
+_PIECE = 10_000  # rows: a piece of a text column must hold less than 2 GiB, and datasets hashes a copy of each
 _INTEGERS = range(-(2**63), 2**63)
 
 
@@ -62,9 +62,13 @@ def to_dataset(records: Records, columns: Sequence[str], *, textual: Sequence[st
             if column not in textual:
                 raise
             features[column], found[column] = Value("string"), list(map(answer_text, values))
+    return in_pieces(len(records), features, lambda part: {name: values[part] for name, values in found.items()})
+
+
+def in_pieces(rows: int, features: dict[str, Any], columns: Callable[[slice], dict[str, list]]) -> Dataset:
+    """A data set of `rows` rows, of which `columns` gives those of a slice: what it makes lives no longer than that."""
     pieces = [
-        Dataset.from_dict({name: values[i : i + _PIECE] for name, values in found.items()}, Features(features))
-        for i in range(0, len(records), _PIECE)
+        Dataset.from_dict(columns(slice(i, min(i + _PIECE, rows))), Features(features)) for i in range(0, rows, _PIECE)
     ]
     return concatenate_datasets(pieces)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, Features, Value, concatenate_datasets
+from datasets import Dataset, Value, concatenate_datasets
 
-from .columns import answer_text, to_dataset
+from .columns import answer_text, in_pieces, to_dataset
 from .files import did_you_mean
 from .records import Records
 from .sets import PromptStyle, to_prompt
@@ -61,20 +61,26 @@ def as_prompts(
             file has no one type.
     """
     prompts = _prompts(source, name, prompt_column)
-    made, features = {}, {"prompt": _TEXT, "answer": _TEXT, "id": _TEXT}
     parts = [_columns(source, rest, answer_column)] if (rest := _rest(source)) else []
-    if all(isinstance(prompt, str) for prompt in prompts):
-        made["prompt"] = [to_prompt(prompt, style, conversational=conversational) for prompt in prompts]
-        if conversational:
-            features["prompt"] = [{"role": _TEXT, "content": _TEXT}]
-    else:
+    is_text = all(isinstance(prompt, str) for prompt in prompts)
+    if not is_text:
         messages = _columns(source, [prompt_column], None)
         parts.append(messages if prompt_column == "prompt" else messages.rename_column(prompt_column, "prompt"))
-    if answer_column is not None:
-        made["answer"] = _answers(source, name, answer_column)
+    answers = [] if answer_column is None else _answers(source, name, answer_column)
     own = [source[column][:] for column in IDS if column in source.column_names]
-    made["id"] = [row_id([column[i] for column in own], Path(name).stem, i) for i in range(len(source))]
-    parts.append(Dataset.from_dict(made, Features({column: features[column] for column in made})))
+
+    def made(part: slice) -> dict[str, list]:
+        columns = {}
+        if is_text:
+            columns["prompt"] = [to_prompt(text, style, conversational=conversational) for text in prompts[part]]
+        if answer_column is not None:
+            columns["answer"] = answers[part]
+        numbers = range(part.start, part.stop)
+        return {**columns, "id": [row_id([column[i] for column in own], Path(name).stem, i) for i in numbers]}
+
+    prompt = [{"role": _TEXT, "content": _TEXT}] if conversational else _TEXT
+    features = {column: prompt if column == "prompt" else _TEXT for column in made(slice(0, 0))}
+    parts.append(in_pieces(len(source), features, made))
     return concatenate_datasets(parts, axis=1)
 
 
