@@ -11,7 +11,6 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from .records import WIDEST, Real, Records, refuse
 
 
-DEEPEST = 64  # levels of lists and objects in a row: Arrow has no limit of its own but the stack
 _PIECE = 10_000  # rows: a piece of a text column must hold less than 2 GiB, and datasets hashes a copy of each
 _INTEGERS = range(-(2**63), 2**63)
 
@@ -73,14 +72,12 @@ def in_pieces(rows: int, features: dict[str, Any], columns: Callable[[slice], di
     return concatenate_datasets(pieces)
 
 
-def _typed(values: list, lines: Sequence[int], path: str, name: str, depth: int = 0) -> tuple[Any, list]:
+def _typed(values: list, lines: Sequence[int], path: str, name: str) -> tuple[Any, list]:
     """The feature of a column and its values as Arrow takes them; `lines` says where each value comes from."""
     kinds: dict[str, int] = {}
     for value, line in zip(values, lines, strict=True):
         if value is not None:
             kinds.setdefault(_kind(value), line)
-    if depth > DEEPEST:
-        refuse(path, min(kinds.values(), default=lines[0]), f"column {name!r} is nested more than {DEEPEST} deep")
     if len(kinds) > 1:
         (one, line), (other, later) = list(kinds.items())[:2]
         refuse(path, later, f"column {name!r} holds {other}, and {one} in line {line}: write all rows alike")
@@ -89,7 +86,7 @@ def _typed(values: list, lines: Sequence[int], path: str, name: str, depth: int 
         return _numbers(values, lines, path, name)
     if kind == "a list":
         inner, where = _flat(values, lines)
-        feature, inner = _typed(inner, where, path, name, depth + 1)
+        feature, inner = _typed(inner, where, path, name)
         rest = iter(inner)
         return [feature], [None if v is None else [next(rest) for _ in v] for v in values]
     if kind == "an object":
@@ -101,7 +98,7 @@ def _typed(values: list, lines: Sequence[int], path: str, name: str, depth: int 
             )
         for key in keys:
             inner = [None if value is None else value.get(key) for value in values]
-            feature[key], fields[key] = _typed(inner, lines, path, f"{name}.{key}", depth + 1)
+            feature[key], fields[key] = _typed(inner, lines, path, f"{name}.{key}")
         rows = zip(*fields.values(), strict=True) if fields else ([] for _ in values)
         return feature, [
             None if value is None else dict(zip(fields, row, strict=True))

@@ -107,8 +107,9 @@ def load_prompts(
 ) -> Dataset:
     """Loads a set with the columns `prompt`, `answer` and `id`.
 
-    A known set has besides these its bare `problem` and what it has of `level`, `names` and `truth`; other sets keep
-    all their columns. They go to the reward functions. What was dropped or repaired is logged.
+    An answer is text, with the digits that the file has. A known set has besides these its bare `problem` and what it
+    has of `level`, `names` and `truth`; other sets keep all their columns, and have no `answer` where no column holds
+    it. They go to the reward functions. What was dropped or repaired is logged.
 
     Args:
         name (`str`):
@@ -137,7 +138,9 @@ def load_prompts(
             Of procedural tasks.
 
     Raises:
-        ValueError: no such file, set, split, column or style, a file that cannot be read, or no rows left.
+        ValueError: no such file, set, split, column or style; a file that cannot be read as it was written, with the
+            line; or no rows left.
+        OSError: a file that cannot be opened.
         ConnectionError: the Hub cannot be reached.
     """
     style = resolve_style(style)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 
 WIDEST = 1000  # columns; where each row has names of its own, the table grows with the square of the rows
+DEEPEST = 64  # levels of lists and objects in a row: where they are thousands, Arrow has no limit but the stack
 _SPACE = " \t\r\n"  # JSON's
 _BLANK = re.compile(f"[{_SPACE}]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -146,6 +147,9 @@ def _json_value(text: str, at: int, path: str, line: int) -> tuple[Any, int]:
         value, end = _DECODER.raw_decode(text, at)
         if _SURROGATE.search(text, at, end):
             json.dumps(value, ensure_ascii=False).encode()
+        # most rows have fewer brackets than that, in text or not
+        if text.count("[", at, end) + text.count("{", at, end) > DEEPEST and _depth(value) > DEEPEST:
+            raise RecursionError
     except json.JSONDecodeError as error:
         # in a list of rows, the error is at a line of its own
         line += text.count("\n", at, error.pos)
@@ -153,12 +157,20 @@ def _json_value(text: str, at: int, path: str, line: int) -> tuple[Any, int]:
         why = error.msg.removesuffix(" at")
         refuse(path, line, f"{why} at character {error.colno}, {shown!r}: mend the line, or take it out")
     except RecursionError:
-        refuse(path, line, "it is nested too deeply")
+        refuse(path, line, f"it is nested more than {DEEPEST} deep")
     except UnicodeEncodeError as error:
         refuse(path, line, f"{error.object[error.start]!r} is half of a surrogate pair, which is no character")
     except ValueError as error:
         refuse(path, line, error)
     return value, end
+
+
+def _depth(value: object) -> int:
+    depth, level = 0, [value]
+    while nested := [each for each in level if isinstance(each, list | dict)]:
+        depth += 1
+        level = [child for each in nested for child in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
