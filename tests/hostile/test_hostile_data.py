@@ -75,12 +75,12 @@ def read(name, content, **settings):
         (b'{"prompt": "x", "answer": ' + b"9" * 5000 + b"}", "a number of 5,000 digits"),
         (b'{"prompt": "x", "answer": "2", "answer": "3"}', "the key 'answer' is there twice"),
         (b'{"prompt": "x", "answer": "2", "meta": {"a": 1, "a": 2}}', "the key 'a' is there twice"),
-        (b'{"prompt": "x", "answer": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested more than 64 deep"),
-        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested more than 64 deep"),
-        (b'{"prompt": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 64 deep"),
-        (b'{"prompt": "x", "answer": ' + b'{"a":' * 64 + b"1" + b"}" * 65, "nested more than 64 deep"),
-        (b"[" * 50_000, "nested more than 64 deep"),
-        (b'{"prompt": "x", "answer": "2", "meta": ' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 64 deep"),
+        (b'{"prompt": "x", "answer": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested more than 32 deep"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested more than 32 deep"),
+        (b'{"prompt": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 32 deep"),
+        (b'{"prompt": "x", "answer": ' + b'{"a":' * 32 + b"1" + b"}" * 33, "nested more than 32 deep"),
+        (b"[" * 50_000, "nested more than 32 deep"),
+        (b'{"prompt": "x", "answer": "2", "meta": ' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 32 deep"),
         (b'{"prompt": "x", "answer": {"value": "2"}}', "a dict and neither text nor a number"),
         (b'{"prompt": "x", "answer": ["2", null]}', "a NoneType and neither text nor a number"),
         (b'{"prompt": "x", "answer": [[2]]}', "a list and neither text nor a number"),
@@ -394,7 +394,7 @@ def test_rows_of_every_shape(tmp_path, monkeypatch):
 @pytest.mark.hostile(KIND, "survived")
 def test_nested_as_deep_as_may_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    deep = '{"a": [' * 31 + '"' + "[{" * 99 + '"' + "]}" * 31
+    deep = '[{"a": ' * 15 + '["' + "[{" * 99 + '"]' + "}]" * 15
     data = read("x.jsonl", f'{{"prompt": "x", "answer": "2", "meta": {deep}}}\n'.encode() + GOOD)
     assert data["meta"] == [json.loads(deep), None]
 

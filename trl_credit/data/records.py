@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 
 
 WIDEST = 1000  # columns; where each row has names of its own, the table grows with the square of the rows
-DEEPEST = 64  # levels of lists and objects in a row: where they are thousands, Arrow has no limit but the stack
+DEEPEST = (
+    32  # levels of lists and objects in a row: of thousands Arrow dies, and at 60 datasets cannot hash its columns
+)
 _SPACE = " \t\r\n"  # JSON's
 _BLANK = re.compile(f"[{_SPACE}]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
