@@ -121,6 +121,16 @@ def test_a_column_with_no_exact_type_is_refused(refused, values, line, message):
 
 
 @pytest.mark.hostile(KIND, "refused")
+def test_a_table_that_grows_with_the_square_of_its_rows(refused, record_property):
+    rows = "".join(f'{{"prompt": "x", "answer": "2", "a{i}": 1}}\n' for i in range(50_000))
+    said = refused("x.jsonl", content=rows.encode())
+    assert "'x.jsonl', line 999: the rows have more than 1,000 different columns" in said
+    rows = "".join(f'{{"prompt": "x", "answer": "2", "meta": {{"a{i}": 1}}}}\n' for i in range(50_000))
+    assert "objects of column 'meta' have 50,000 different keys" in refused("x.jsonl", content=rows.encode())
+    record_property("tried", 2)
+
+
+@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -197,20 +207,32 @@ def test_types_of_parquet_that_are_no_prompt_or_answer(refused, tmp_path, column
     assert "'x.parquet'" in said and message in said
 
 
-@pytest.mark.hostile(KIND, "refused")
-def test_damaged_binary_files(refused, tmp_path, record_property):
-    """Cut off, overwritten at random, or another format: an error, and never the end of the process."""
+@pytest.fixture
+def binary_files(tmp_path, monkeypatch):
+    """Name → content of a file in each binary format."""
+    monkeypatch.chdir(tmp_path)
     rows = pyarrow.Table.from_pylist([{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(200)])
     pyarrow.parquet.write_table(rows, "x.parquet")
     with pyarrow.OSFile("x.arrow", "wb") as file, pyarrow.ipc.new_stream(file, rows.schema) as out:
         out.write_table(rows)
-    wholes = {name: Path(name).read_bytes() for name in ("x.parquet", "x.arrow")}
-    tried, noise = 0, random.Random(0)
-    for name, whole in wholes.items():
-        for content in (whole[:100], whole[:-1] if name == "x.parquet" else whole[: len(whole) // 2], b"", GOOD):
-            assert f"'{name}'" in refused(name, content=content)
-            tried += 1
-        for _ in range(60):  # most are caught; where only letters changed, it is another text
+    return {name: Path(name).read_bytes() for name in ("x.parquet", "x.arrow")}
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("damage", ["cut in its head", "cut in two", "empty", "text"])
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_damaged_binary_files(refused, binary_files, name, damage):
+    whole = binary_files[name]
+    contents = {"cut in its head": whole[:100], "cut in two": whole[: len(whole) // 2], "empty": b"", "text": GOOD}
+    assert f"'{name}'" in refused(name, content=contents[damage])
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_binary_files_overwritten_at_random(binary_files, record_property):
+    """An error, or another text where only letters changed; and never the end of the process."""
+    noise = random.Random(0)
+    for name, whole in binary_files.items():
+        for _ in range(60):
             damaged = bytearray(whole)
             for _ in range(noise.choice((1, 8))):
                 damaged[noise.randrange(len(whole))] = noise.randrange(256)
@@ -218,8 +240,7 @@ def test_damaged_binary_files(refused, tmp_path, record_property):
                 assert 0 < len(read(name, bytes(damaged))) <= 200
             except (ValueError, OSError) as error:
                 assert name in str(error)
-            tried += 1
-    record_property("tried", tried)
+    record_property("tried", 120)
 
 
 @pytest.mark.hostile(KIND, "refused")
@@ -262,12 +283,13 @@ def test_a_name_that_is_wrong(refused, name, flags, message):
 
 
 @pytest.mark.hostile(KIND, "refused")
-def test_what_cannot_be_opened(refused, tmp_path):
+def test_what_cannot_be_opened(refused, record_property):
     os.symlink("loop.jsonl", "loop.jsonl")
     os.symlink("nowhere.jsonl", "hanging.jsonl")
     os.mkfifo("pipe.jsonl")
     for name in ("loop.jsonl", "hanging.jsonl", "pipe.jsonl", "x" * 300 + ".jsonl", "a/" * 200 + "x.jsonl"):
         assert name in refused(name)
+    record_property("tried", 5)
 
 
 @pytest.mark.hostile(KIND, "survived")

@@ -9,9 +9,7 @@ from typing import Any, NoReturn
 
 
 WIDEST = 1000  # columns; where each row has names of its own, the table grows with the square of the rows
-DEEPEST = (
-    32  # levels of lists and objects in a row: of thousands Arrow dies, and at 60 datasets cannot hash its columns
-)
+DEEPEST = 32  # levels of lists and objects in a row: Arrow dies of thousands, and datasets cannot hash 60
 _SPACE = " \t\r\n"  # JSON's
 _BLANK = re.compile(f"[{_SPACE}]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
