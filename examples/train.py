@@ -59,6 +59,8 @@ def build(argv: list[str]) -> Run:
         data = load_from_arguments(data_args, tokenizer=tokenizer, seed=args.seed)
         warn_of_unknown_tokens(data["prompt"][:20], tokenizer)
         if accuracy_reward in rewards:
+            if "answer" not in data.column_names:
+                raise ValueError(f"{dataset!r} has no answers for the reward: set --answer_column, or another --reward")
             check_answers(data["answer"])
     if model != demo_model_path():
         args.model_init_kwargs = {
