@@ -28,6 +28,7 @@ from trl_credit.evaluation import EvaluationCallback, forget_after
 from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_card
 from trl_credit.report import ConsoleCallback, plot_rewards
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from trl_credit.rewards.signature import required_parameters
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 
 
@@ -56,7 +57,8 @@ def build(argv: list[str]) -> Run:
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
         except OSError as error:
             raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
-        data = load_from_arguments(data_args, tokenizer=tokenizer, seed=args.seed)
+        needs_answers = any("answer" in required_parameters(reward) for reward in rewards)
+        data = load_from_arguments(data_args, tokenizer=tokenizer, seed=args.seed, needs_answers=needs_answers)
         warn_of_unknown_tokens(data["prompt"][:20], tokenizer)
         if accuracy_reward in rewards:
             check_answers(data["answer"])

@@ -53,7 +53,7 @@ class DataArguments:
     )
 
 
-def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) -> Dataset:
+def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int, needs_answers: bool = True) -> Dataset:
     """`load_prompts` of the flags; messages where the tokenizer has a chat template and the style is for chat."""
     if arguments.dataset_name is None:
         raise ValueError("there is no data: set --dataset_name")
@@ -72,6 +72,7 @@ def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) 
         max_prompt_tokens=arguments.max_prompt_tokens,
         decontaminate=arguments.decontaminate or (),
         seed=seed,
+        needs_answers=needs_answers,
     )
 
 
@@ -102,6 +103,7 @@ def load_prompts(
     max_prompt_tokens: int | None = None,
     decontaminate: Sequence[str] = (),
     seed: int = 42,
+    needs_answers: bool = True,
 ) -> Dataset:
     """Loads a set with the columns `prompt`, `answer` and `id`.
 
@@ -133,6 +135,8 @@ def load_prompts(
             Evaluation sets whose problems are dropped, or `all`.
         seed (`int`, *optional*, defaults to 42):
             Of procedural tasks.
+        needs_answers (`bool`, *optional*, defaults to `True`):
+            Whether a set without a column of answers is refused. If not, it has none here either.
 
     Raises:
         ValueError: no such file, set, split, column or style, a file that cannot be read, or no rows left.
@@ -154,20 +158,22 @@ def load_prompts(
         data = load_other(name, revision=revision, split=split, config=config)
         report = CleaningReport(name, rows=len(data))
         prompt_column = _column(data, prompt_column, PROMPT_COLUMNS, "--prompt_column")
-        answer_column = _column(data, answer_column, ANSWER_COLUMNS, "--answer_column")
+        if needs_answers or answer_column is not None or set(ANSWER_COLUMNS) & set(data.column_names):
+            answer_column = _column(data, answer_column, ANSWER_COLUMNS, "--answer_column")
     prompt_column, answer_column = prompt_column or "problem", answer_column or "answer"
     if decontaminate:
         data = _without_overlap(data, prompt_column, report, decontaminate, data_dir)
 
     def finish(row: dict, number: int) -> dict:
-        prompt, answer = row[prompt_column], row[answer_column]
+        prompt, answer = row[prompt_column], row.get(answer_column)
         if not prompt:
             raise ValueError(f"row {number} of {name!r} has no {prompt_column}: take it out, or check --prompt_column")
         if isinstance(answer, list):
             answer = ", ".join(map(str, answer))
+        answers = {"answer": None if answer is None else str(answer)} if answer_column in row else {}
         return {
             "prompt": to_prompt(prompt, style, conversational=conversational),
-            "answer": None if answer is None else str(answer),
+            **answers,
             "id": _id(row, Path(name).stem, number),
         }
 
