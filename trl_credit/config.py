@@ -99,7 +99,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
-            Seconds that a reward function may take for a batch. `None`: any.
+            Seconds that a reward function may take for a batch. What comes later is not accepted: the run stops with
+            the function's name and a prompt. Where Python cannot raise that error (C code that keeps its lock, a
+            blocking call in an `async def`), a watching process kills this one 3 seconds later, never a notebook.
+            `None` or infinity: any time.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
             Updates in a row that are skipped because loss or gradient is not finite, before the run stops.
 
@@ -152,7 +155,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}
     )
     reward_timeout: float | None = field(
-        default=None, metadata={"help": "Seconds that a reward function may take for a batch. `None`: any."}
+        default=None,
+        metadata={"help": "Seconds that a reward function may take for a batch before the run stops. `None`: any."},
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
@@ -238,7 +242,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             raise ValueError(f"difficulty_rate must be positive and finite, got {self.difficulty_rate}.")
         if self.difficulty_window < 1:
             raise ValueError(f"difficulty_window must be at least 1 batch, got {self.difficulty_window}.")
-        if self.reward_timeout is not None and not self.reward_timeout > 0.0:
+        if self.reward_timeout is not None and not self.reward_timeout > 0.0:  # NaN neither
             raise ValueError(f"reward_timeout must be a positive number of seconds or None, got {self.reward_timeout}.")
         if self.nonfinite_patience < 0:
             raise ValueError(f"nonfinite_patience must be at least 0 updates, got {self.nonfinite_patience}.")

@@ -87,6 +87,8 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
 
             try:
                 return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
+            except GeneratorExit:  # a loop that ends closes it
+                raise
             except BaseException as error:
                 if _is_kept(error):
                     raise
@@ -141,9 +143,11 @@ class _Call:
             return list(rewards)
         found = list(itertools.islice(rewards, self.responses + 1))
         if len(found) != self.responses:
-            count = len(rewards) if hasattr(rewards, "__len__") else len(found)
-            more = "more than " * (len(found) > self.responses and count == len(found))
-            raise self._refused(f"{more}{count - bool(more)} rewards for {self._batch()}: return one per response")
+            if hasattr(rewards, "__len__"):
+                count = str(len(rewards))
+            else:
+                count = f"more than {self.responses}" if len(found) > self.responses else str(len(found))
+            raise self._refused(f"{count} rewards for {self._batch()}: return one per response")
         return found
 
     def numbers(self, rewards: list) -> list[float | None]:

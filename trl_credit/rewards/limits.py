@@ -8,7 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .watchdog import default_watchdog
+from .watchdog import GRACE, default_watchdog
+
+
+_FAREWELL = GRACE / 3  # seconds for a coroutine that is cancelled
 
 
 class LimitPassed(TimeoutError):
@@ -73,8 +76,12 @@ class Limit:
             try:
                 # not wait_for, which waits on for a task that refuses to be cancelled
                 await asyncio.wait({task}, timeout=self.seconds)
-            finally:
+            except asyncio.CancelledError:
                 task.cancel()
+                raise
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_FAREWELL)  # still watched, since what it does then may block
         return self._in_time(outcome, start)
 
     def _in_time(self, outcome: "_Outcome", start: float) -> Any:
