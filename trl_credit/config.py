@@ -156,7 +156,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     reward_timeout: float | None = field(
         default=None,
-        metadata={"help": "Seconds that a reward function may take for a batch before the run stops. `None`: any."},
+        metadata={"help": "Seconds of a reward function for a batch, then the run stops. `None`: any."},
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
