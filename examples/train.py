@@ -28,7 +28,10 @@ from trl_credit.evaluation import EvaluationCallback, forget_after
 from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_card
 from trl_credit.report import ConsoleCallback, plot_rewards
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from trl_credit.rewards.guard import RewardError
+from trl_credit.rewards.limits import LimitPassed
 from trl_credit.rewards.signature import required_parameters
+from trl_credit.rewards.watchdog import WatchdogError
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 
 
@@ -122,7 +125,15 @@ def main(argv: list[str]) -> None:
     main_process = trainer.accelerator.is_main_process
     if main_process:
         print(f"{name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
+    try:
+        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
+    except (
+        RewardError,
+        LimitPassed,
+        WatchdogError,
+    ) as error:  # which say what to do; what a function raised keeps its traceback
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     trainer.save_model()
     if main_process:
         (folder / "reward_curve.png").unlink(missing_ok=True)  # of an earlier run, should there be nothing to draw

@@ -97,7 +97,7 @@ WRONG = {
     "complex numbers": (returns([1.0, 1j]), ValueError, r"\(a complex\) for response 1.*'2\+2='.*finite number"),
     "complex numbers of numpy": (returns(np.array([1j, 1j])), ValueError, "for response 0.*finite number"),
     "lists": (returns([[1.0], [1.0]]), ValueError, r"\(a list\) for response 0.*finite number"),
-    "rows of a tensor": (returns(torch.ones(2, 3)), ValueError, r"\(a Tensor\) for response 0.*finite number"),
+    "rows of a tensor": (returns(torch.ones(2, 1, 99)), ValueError, r"\(a Tensor\) for response 0.*finite number"),
     "objects": (returns([object(), None]), ValueError, r"\(a object\) for response 0"),
     "what fails as a number": (returns([Uncountable(), None]), ValueError, r"\(a Uncountable\) for response 0"),
     "an integer beyond floats": (returns([1.0, 10**400]), ValueError, r"\(a int\) for response 1"),
@@ -355,6 +355,18 @@ def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, mon
         assert stop.value.code == 2 and "--answer_column" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.hostile(FUNCTIONS, "refused")
+def test_a_wrong_result_ends_the_script_with_one_line(tmp_path, monkeypatch, one_thread, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return 0.5\n")
+    with pytest.raises(SystemExit) as stop:
+        script.main([*QUICK, "--reward", "mine.py:mine"])
+    said = capsys.readouterr().err.strip()
+    assert stop.value.code == 1 and "Traceback" not in said
+    assert "error: reward function 'mine' returned 0.5 (a float) for 8 responses, the first to prompt '" in said
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
 @pytest.mark.hostile(TIMES, "refused")
 def test_a_training_run_that_hangs_where_python_cannot_act_is_killed(tmp_path):
     (tmp_path / "hangs.py").write_text(
@@ -553,10 +565,11 @@ def test_the_watching_process_ends_with_a_process_that_is_killed_and_has_left_fo
 @pytest.mark.parametrize("executable", ["", "/no/such/python", "/bin/true"])
 def test_a_limit_that_cannot_be_watched_is_an_error(monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
-    dog = watchdog.Watchdog()
-    with pytest.raises(RuntimeError, match="watches reward_timeout cannot be started .* or set reward_timeout=None"):
-        with dog.watch("f", 1.0, message="f is late."):
-            pass
+    watchdog.default_watchdog().close()
+    with pytest.raises(
+        RuntimeError, match="^the process that watches reward_timeout cannot .* set reward_timeout=None"
+    ):
+        guard_rewards(returns([1.0, 0.0]), timeout=60.0)(**GIVEN)
 
 
 @pytest.mark.hostile(TIMES, "survived")

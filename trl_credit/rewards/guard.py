@@ -15,12 +15,17 @@ from torch import nn
 from ..names import function_label
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
+from .watchdog import WatchdogError
 
 
 _LONGEST = 200  # characters of a prompt in a message
 _LONGEST_ERROR = 500  # of what an error says
 _values = reprlib.Repr()
 _values.maxstring = _values.maxother = 80
+
+
+class RewardError(ValueError):
+    """A result that is no list of rewards: one line that names the function, a prompt and the fix."""
 
 
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
@@ -41,10 +46,12 @@ def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequ
             What the functions will be given, so that a signature that cannot take it is refused here.
 
     Raises:
-        ValueError: a function cannot be called as TRL will. From the wrapped function: it returned NaN, ±inf,
-            something that is no number, no list of numbers, or a number of rewards other than that of responses.
+        ValueError: a function cannot be called as TRL will.
+        RewardError: from the wrapped function: it returned NaN, ±inf, something that is no number, no list of numbers,
+            or a number of rewards other than that of responses.
         RuntimeError: from the wrapped function: it raised something, or called `sys.exit`.
-        TimeoutError: from the wrapped function: it took longer than `timeout`.
+        LimitPassed: from the wrapped function: it took longer than `timeout`.
+        WatchdogError: from the wrapped function: the watching process cannot be started.
     """
     if timeout is not None and timeout > threading.TIMEOUT_MAX:  # infinity too
         timeout = None
@@ -113,10 +120,6 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     return guarded
 
 
-class _Refused(ValueError):
-    """A result that is no list of rewards."""
-
-
 class _Call:
     """One call of a reward function, and what can be said of it."""
 
@@ -138,7 +141,7 @@ class _Call:
             raise self._refused("a coroutine: define it with `async def`, so that it is awaited")
         if isinstance(rewards, (str, bytes, Mapping, Set)) or not _is_iterable(rewards):
             kind = f" (a {type(rewards).__name__})" if rewards is not None else ""
-            raise self._refused(f"{_values.repr(rewards)}{kind} for {self._batch()}: return a list, one per response")
+            raise self._refused(f"{_brief(rewards)}{kind} for {self._batch()}: return a list, one per response")
         if self.responses is None:
             return list(rewards)
         found = list(itertools.islice(rewards, self.responses + 1))
@@ -161,7 +164,7 @@ class _Call:
             except ValueError as explained:
                 return explained
         if isinstance(error, SystemExit):
-            what = f"called sys.exit({'' if error.code is None else _values.repr(error.code)})"
+            what = f"called sys.exit({'' if error.code is None else _brief(error.code)})"
         else:
             what = f"raised {type(error).__name__}: {_said(error)}"
         return RuntimeError(f"reward function {self.name!r} {what}, on {self._batch()}. Nothing was trained on them.")
@@ -174,14 +177,14 @@ class _Call:
             number = None
         if number is not None and math.isfinite(number):
             return number
-        shown = str(number) if number is not None else f"{_values.repr(reward)} (a {type(reward).__name__})"
+        shown = str(number) if number is not None else f"{_brief(reward)} (a {type(reward).__name__})"
         raise self._refused(
             f"{shown} for response {i} of the batch, to prompt {self._prompt(i)}: return a finite number, or None "
             "where the function does not apply"
         )
 
-    def _refused(self, what: str) -> _Refused:
-        return _Refused(f"reward function {self.name!r} returned {what}.")
+    def _refused(self, what: str) -> RewardError:
+        return RewardError(f"reward function {self.name!r} returned {what}.")
 
     def _batch(self) -> str:
         return f"{self.responses or 0} responses, the first to prompt {self._prompt(0)}"
@@ -206,7 +209,7 @@ def _is_kept(error: BaseException) -> bool:
             return asyncio.current_task().cancelling() > 0
         except RuntimeError:  # in no loop
             return False
-    return isinstance(error, (LimitPassed, _Refused))
+    return isinstance(error, (LimitPassed, RewardError, WatchdogError))
 
 
 def _is_iterable(value: Any) -> bool:
@@ -215,6 +218,10 @@ def _is_iterable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _brief(value: Any) -> str:
+    return " ".join(_values.repr(value).split())
 
 
 def _said(error: BaseException) -> str:

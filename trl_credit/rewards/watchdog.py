@@ -28,6 +28,10 @@ _LOOK = 1.0  # seconds between two looks at whether the watched process lives
 _LAST_WORDS = 2.0  # seconds for a message to somebody who may have stopped to read
 
 
+class WatchdogError(RuntimeError):
+    """The process that watches cannot be started."""
+
+
 class Watchdog:
     """Tells a process of its own which calls run, and until when.
 
@@ -54,7 +58,7 @@ class Watchdog:
                 The line that says what took too long and what to do; what becomes of the process is added.
 
         Raises:
-            RuntimeError: the process cannot be started.
+            WatchdogError: the process cannot be started.
         """
         number = next(self._numbers)
         # a clock that all processes of a machine share, so that it does not matter when the line is read
@@ -138,7 +142,7 @@ def _start() -> subprocess.Popen[bytes]:
                 raise OSError(f"it ended with status {process.wait()}")
         return process
     except OSError as error:
-        raise RuntimeError(
+        raise WatchdogError(
             f"the process that watches reward_timeout cannot be started ({error}): allow this user another process, "
             "or set reward_timeout=None."
         ) from error
