@@ -131,7 +131,7 @@ def main(argv: list[str]) -> None:
         RewardError,
         LimitPassed,
         WatchdogError,
-    ) as error:  # which say what to do; what a function raised keeps its traceback
+    ) as error:  # these say what to do
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     trainer.save_model()
