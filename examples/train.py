@@ -28,6 +28,10 @@ from trl_credit.evaluation import EvaluationCallback, forget_after
 from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_card
 from trl_credit.report import ConsoleCallback, plot_rewards
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from trl_credit.rewards.guard import RewardError
+from trl_credit.rewards.limits import LimitPassed
+from trl_credit.rewards.signature import required_parameters
+from trl_credit.rewards.watchdog import WatchdogError
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 
 
@@ -56,7 +60,8 @@ def build(argv: list[str]) -> Run:
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
         except OSError as error:
             raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
-        data = load_from_arguments(data_args, tokenizer=tokenizer, seed=args.seed)
+        needs_answers = any("answer" in required_parameters(reward) for reward in rewards)
+        data = load_from_arguments(data_args, tokenizer=tokenizer, seed=args.seed, needs_answers=needs_answers)
         warn_of_unknown_tokens(data["prompt"][:20], tokenizer)
         if accuracy_reward in rewards:
             if "answer" not in data.column_names:
@@ -122,7 +127,15 @@ def main(argv: list[str]) -> None:
     main_process = trainer.accelerator.is_main_process
     if main_process:
         print(f"{name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
+    try:
+        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
+    except (
+        RewardError,
+        LimitPassed,
+        WatchdogError,
+    ) as error:  # these say what to do
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     trainer.save_model()
     if main_process:
         (folder / "reward_curve.png").unlink(missing_ok=True)  # of an earlier run, should there be nothing to draw

@@ -82,7 +82,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
-            Seconds that a reward function may take for a batch. `None`: any.
+            Seconds that a reward function may take for a batch. What comes later is not accepted: the run stops with
+            the function's name and a prompt. Where Python cannot raise that error (C code that keeps its lock, a
+            blocking call in an `async def`), a watching process kills this one 3 seconds later, never a notebook.
+            `None` or infinity: any time.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
             Start anew in a folder that holds the results of another run; its checkpoints are removed.
         allow_changed (`list[str]`, *optional*):
@@ -141,7 +144,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}
     )
     reward_timeout: float | None = field(
-        default=None, metadata={"help": "Seconds that a reward function may take for a batch. `None`: any."}
+        default=None,
+        metadata={"help": "Seconds of a reward function for a batch, then the run stops. `None`: any."},
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}

@@ -21,6 +21,8 @@ ALWAYS = (
     "behavior_logps",
     "reward_timeout",
     "nonfinite_patience",
+    "overwrite_output_dir",
+    "allow_changed",
     "rollouts",
     "policy_loss",
     "whiten_advantages",

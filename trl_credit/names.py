@@ -94,6 +94,8 @@ def _look_up(name: str, what: str, known: Iterable[str]) -> tuple[Callable, Path
             )
         return _GIVEN[name], None
     path = None
+    if name.endswith(".py"):
+        raise ValueError(f"{what} {name!r} is a file: name the function in it too, as {name}:function")
     if ":" in name:
         file, _, attribute = name.rpartition(":")
         path = Path(file)
@@ -107,6 +109,8 @@ def _look_up(name: str, what: str, known: Iterable[str]) -> tuple[Callable, Path
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             raise ValueError(f"{what} {name!r}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever the user's own module does
+            raise ValueError(f"{what} {name!r}: importing {module_name} {_raised(error)}") from error
     else:
         choices = ", ".join(known)
         raise ValueError(
@@ -259,8 +263,14 @@ def _load_file(path: Path, asked: str) -> ModuleType:
     sys.modules[name] = module  # where dataclasses and pickle look for it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's own file does
+    except (Exception, SystemExit) as error:  # whatever the user's own file does
         del sys.modules[name]
-        raise ValueError(f"{asked}: {path.name} raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"{asked}: {path.name} {_raised(error)}") from error
     _FILES[str(path)] = digest, module
     return module
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else repr(error.code)}): take that out of it"
+    return f"raised {type(error).__name__}: {error}"

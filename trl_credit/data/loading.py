@@ -55,7 +55,7 @@ class DataArguments:
     )
 
 
-def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) -> Dataset:
+def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int, needs_answers: bool = True) -> Dataset:
     """`load_prompts` of the flags; messages where the tokenizer has a chat template and the style is for chat."""
     if arguments.dataset_name is None:
         raise ValueError("there is no data: set --dataset_name")
@@ -74,6 +74,7 @@ def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) 
         max_prompt_tokens=arguments.max_prompt_tokens,
         decontaminate=arguments.decontaminate or (),
         seed=seed,
+        needs_answers=needs_answers,
     )
 
 
@@ -104,6 +105,7 @@ def load_prompts(
     max_prompt_tokens: int | None = None,
     decontaminate: Sequence[str] = (),
     seed: int = 42,
+    needs_answers: bool = True,
 ) -> Dataset:
     """Loads a set with the columns `prompt`, `answer` and `id`.
 
@@ -136,6 +138,8 @@ def load_prompts(
             Evaluation sets whose problems are dropped, or `all`.
         seed (`int`, *optional*, defaults to 42):
             Of procedural tasks.
+        needs_answers (`bool`, *optional*, defaults to `True`):
+            Whether a set without a column of answers is refused. If not, it has none here either.
 
     Raises:
         ValueError: no such file, set, split, column or style; a file that cannot be read as it was written, with the
@@ -159,7 +163,7 @@ def load_prompts(
         source = load_other(name, revision=revision, split=split, config=config)
         report = CleaningReport(name, rows=len(source))
         prompt_column = find_column(source, name, prompt_column, PROMPT_COLUMNS, "--prompt_column")
-        if answer_column is not None or any(column in source.column_names for column in ANSWER_COLUMNS):
+        if needs_answers or answer_column is not None or set(ANSWER_COLUMNS) & set(source.column_names):
             answer_column = find_column(source, name, answer_column, ANSWER_COLUMNS, "--answer_column")
     known = name in SETS or name.startswith(GYM)
     prompt_column, answer_column = prompt_column or "problem", answer_column or ("answer" if known else None)

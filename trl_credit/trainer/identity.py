@@ -41,7 +41,6 @@ _FREE = (
     "overwrite_output_dir",
     "reward_timeout",
     "nonfinite_patience",
-    "nonfinite_share",
     "rollout_batch_size",
     "cache_implementation",
     "ds3_gather_for_generation",

@@ -7,6 +7,7 @@ import trl
 from packaging.version import Version
 
 from ..config import CreditConfig
+from ..rewards.signature import Rows
 
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
@@ -56,6 +57,33 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
                 f"{name} with rollouts={args.rollouts!r}: a response cannot be continued from its middle "
                 f"there. Leave {name} out, or set rollouts='none'."
             )
+
+
+def reward_rows(args: CreditConfig, others: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Rows]:
+    """What rows will bring to the reward functions, of each data set that a trainer is given.
+
+    `others` are its positional arguments after `args`, where TRL has the data sets first.
+    """
+    given = dict(zip(("train_dataset", "eval_dataset"), others, strict=False)) | kwargs
+    # where something adds to the rows, or takes from them, their columns are not known
+    fixed = kwargs.get("rollout_func") is None and not args.remove_unused_columns
+    environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
+    found = []
+    for what in ("train_dataset", "eval_dataset"):
+        data = given.get(what)
+        for name, rows in data.items() if isinstance(data, dict) else [(None, data)]:
+            if rows is not None:
+                columns = _columns(rows) if fixed else None
+                found.append(Rows(what if name is None else f"{what}[{name!r}]", columns, environments))
+    return found
+
+
+def _columns(data: Any) -> tuple[str, ...] | None:
+    """The names in a row, or `None` where they are not known before one is made."""
+    names, shape = getattr(data, "column_names", None), getattr(data, "format", None) or {}
+    if not isinstance(names, list) or shape.get("type") == "custom" or set(shape.get("columns", names)) != set(names):
+        return None  # a stream, or a transform that makes rows of others
+    return tuple(names)
 
 
 def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
