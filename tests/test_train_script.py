@@ -112,7 +112,7 @@ def test_lora_flags(run, tmp_path):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        (["--algo", "strace"], "unknown algorithm 'strace': choose one of grpo"),
+        (["--algo", "strace"], "unknown algorithm 'strace': did you mean 's_trace'?"),
         (["--config", "no.yaml"], "no file 'no.yaml'"),
         (["--dataset_name", "no.jsonl"], "no file 'no.jsonl'"),
         (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),

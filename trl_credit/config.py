@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from trl import GRPOConfig
 
+from .checks import check_settings
 from .credit.steps import STEP_SPLITTERS
 from .names import is_own_function, name_of, resolve_function
 from .segment_config import SEGMENT_CHOICES, SegmentKnobs, check_segment_knobs
@@ -173,6 +174,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         # TRL's own field, as TRL means it
         asked_of_trl = self.importance_sampling_level == "sequence" and self.importance in ("token", "sequence")
         self.importance = "sequence" if asked_of_trl else self.importance
+        check_settings(self)
         super().__post_init__()
         self.reward_range = tuple(self.reward_range)
         self._check_ranges()
