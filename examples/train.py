@@ -35,7 +35,8 @@ from trl_credit.hub import PushCallback, PushError, TrainingData, write_model_ca
 from trl_credit.mistakes import check_output_dir, fail
 from trl_credit.report import ConsoleCallback
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
-from trl_credit.run import Ending, StopSignals
+from trl_credit.run import Ending
+from trl_credit.signals import StopSignals
 from trl_credit.startup import show_vllm_version
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 

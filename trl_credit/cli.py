@@ -116,7 +116,8 @@ def _construct(of: type, values: dict[str, Any], given: dict[str, str]) -> Any:
         message = one_line(error)
         given = {name: as_typed for name, as_typed in given.items() if name in own}
         # "credit", "debug" and their like are words of any sentence
-        if not any(re.search(rf"\b{name}\b{'=' * name.isalpha()}", message) for name in given):
+        named = (rf"^{name}\b|\b{name}=" if name.isalpha() else rf"\b{name}\b" for name in given)
+        if not any(re.search(pattern, message) for pattern in named):
             for name in given:
                 try:
                     of(**{other: value for other, value in own.items() if other != name})

@@ -169,8 +169,8 @@ def as_written(message: str, fields: Iterable[str], argv: list[str], files: Mapp
     return re.sub(pattern, put, message)
 
 
-def check_output_dir(path: str | Path) -> None:
-    """Tries whether a run can write to its folder, and leaves nothing behind.
+def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
+    """Tries whether a run can write to its folder, and leaves nothing behind. `name` is that of the setting.
 
     Raises:
         ValueError: it is a file, lies below one, cannot be written to, or the disk is full.
@@ -182,7 +182,7 @@ def check_output_dir(path: str | Path) -> None:
     if not there.is_dir():
         kind = "a link to nowhere" if there.is_symlink() and not there.exists() else "a file"
         what = "is" if there == folder else f"lies below {str(there)!r}, which is"
-        raise ValueError(f"output_dir={str(folder)!r} {what} {kind}: name a folder")
+        raise ValueError(f"{name}={str(folder)!r} {what} {kind}: name a folder")
     probe = there / f".trl_credit_{os.getpid()}"
     try:
         try:
@@ -192,6 +192,6 @@ def check_output_dir(path: str | Path) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         if disk_full(error):
-            raise ValueError(f"output_dir={str(folder)!r} is on a full disk: make room, or name another") from error
+            raise ValueError(f"{name}={str(folder)!r} is on a full disk: make room, or name another") from error
         reason = error.strerror or one_line(error)
-        raise ValueError(f"output_dir={str(folder)!r} cannot be written to ({reason}): name another folder") from error
+        raise ValueError(f"{name}={str(folder)!r} cannot be written to ({reason}): name another folder") from error

@@ -7,6 +7,8 @@ import sys
 import warnings
 from typing import Any
 
+from .signals import is_main
+
 
 _VLLM_VERSION = "TRL currently supports vLLM versions"
 # by logger: what it says of a machine without a GPU, in every run
@@ -33,11 +35,6 @@ def quiet_start() -> None:
 def show_vllm_version() -> None:
     """For runs with vLLM: TRL's warning of a version that it does not know is shown again, once."""
     warnings.filterwarnings("once", message=_VLLM_VERSION, category=UserWarning)
-
-
-def is_main() -> bool:
-    """Whether this is the process that speaks, where a launcher started several."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _end_at_once(number: int, frame: Any) -> None:
