@@ -36,7 +36,7 @@ from trl_credit.mistakes import check_output_dir, fail
 from trl_credit.report import ConsoleCallback
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from trl_credit.run import Ending
-from trl_credit.signals import StopSignals
+from trl_credit.signals import StopSignals, is_main
 from trl_credit.startup import show_vllm_version
 from trl_credit.trainer.checkpoints import checkpoint_step, is_complete, last_checkpoint
 
@@ -50,7 +50,8 @@ class Run(NamedTuple):
 def build(argv: list[str]) -> Run:
     """Everything that can be wrong with the input is found here, before the first step."""
     script, data_args, args, model_args, _ = parse_arguments(argv)
-    check_output_dir(args.output_dir)
+    if is_main():  # other nodes need not have the folder
+        check_output_dir(args.output_dir)
     if args.use_vllm:
         show_vllm_version()
     if resume := args.resume_from_checkpoint:
@@ -160,11 +161,14 @@ def main(argv: list[str]) -> None:
                     print(f"evaluation    {table}")
                 if ends is not None:
                     print(f"reward        {ends[0]:.3f} → {ends[1]:.3f}")
-    if pusher is not None and main_process:  # last, so that a failed push loses nothing
-        try:
-            print(f"pushed        {pusher.finish(folder)}")
-        except (ValueError, OSError, PushError) as error:
-            fail(error, code=1)
+        if pusher is not None and main_process:  # last, so that a failed push loses nothing
+            try:
+                print(f"pushed        {pusher.finish(folder)}")
+            except (ValueError, OSError, PushError) as error:
+                fail(error, code=1)
+            except KeyboardInterrupt:
+                print(f"interrupted while pushing: {folder} is whole, examples/push.py pushes it", file=sys.stderr)
+                raise SystemExit(stop.code) from None
 
 
 if __name__ == "__main__":

@@ -17,6 +17,13 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def end_at_once(number: int, frame: Any) -> None:
+    """The handler of Ctrl-C before there is anything to keep."""
+    if is_main():
+        print("\ninterrupted while loading: nothing was trained or written", file=sys.stderr, flush=True)
+    os._exit(128 + number)  # an exception may get lost in the import of a C extension
+
+
 class StopSignals:
     """Within it, Ctrl-C and SIGTERM raise `KeyboardInterrupt` once; a second Ctrl-C ends the process at once.
 
@@ -35,7 +42,8 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         # elsewhere SIGTERM keeps its own way: a handler would wait for a collective call that never returns
         for number in (signal.SIGINT, signal.SIGTERM) if is_main() else (signal.SIGINT,):
-            self._before[number] = signal.signal(number, self._handle)
+            before = signal.signal(number, self._handle)
+            self._before[number] = signal.default_int_handler if before is end_at_once else before
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -1,13 +1,9 @@
 """What a script does before it imports torch and TRL, which takes seconds and says what nobody can act on."""
 
 import logging
-import os
 import signal
-import sys
 import warnings
-from typing import Any
-
-from .signals import is_main
+from .signals import end_at_once
 
 
 _VLLM_VERSION = "TRL currently supports vLLM versions"
@@ -21,7 +17,7 @@ _NO_NEWS = {
 def begin() -> None:
     """The first call of a script: quiets the start, and makes Ctrl-C while libraries are imported one line."""
     quiet_start()
-    signal.signal(signal.SIGINT, _end_at_once)
+    signal.signal(signal.SIGINT, end_at_once)
 
 
 def quiet_start() -> None:
@@ -35,9 +31,3 @@ def quiet_start() -> None:
 def show_vllm_version() -> None:
     """For runs with vLLM: TRL's warning of a version that it does not know is shown again, once."""
     warnings.filterwarnings("once", message=_VLLM_VERSION, category=UserWarning)
-
-
-def _end_at_once(number: int, frame: Any) -> None:
-    if is_main():
-        print("\ninterrupted while loading: nothing was trained or written", file=sys.stderr, flush=True)
-    os._exit(128 + number)  # an exception may get lost in the import of a C extension
