@@ -3,6 +3,7 @@
 import logging
 import signal
 import warnings
+
 from .signals import end_at_once
 
 
