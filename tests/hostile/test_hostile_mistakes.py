@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import trl_credit
-from trl_credit.mistakes import disk_full
+from trl_credit.mistakes import check_output_dir, disk_full
 from trl_credit.run import RESULTS, Ending
 from trl_credit.signals import StopSignals
 from trl_credit.startup import quiet_start, show_vllm_version
@@ -388,6 +388,15 @@ def limit_of_files():
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.hostile(KIND, "refused")
+def test_a_full_disk_before_the_start(tmp_path, limit_of_files):
+    check_output_dir(tmp_path / "run" / "one")
+    limit_of_files(100)
+    with pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$"):
+        check_output_dir(tmp_path / "run" / "one")
+    assert not list(tmp_path.iterdir())  # neither try left anything
 
 
 @pytest.mark.hostile(KIND, "survived")
