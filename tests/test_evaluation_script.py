@@ -41,7 +41,7 @@ def test_the_script_with_no_more_than_a_size(call, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--protocol", "s-trace"], "unknown --protocol 's-trace': choose one of s_trace"),
+        (["--protocol", "s-trace"], "unknown --protocol 's-trace': did you mean 's_trace'?"),
         (["--protocol", "s_trace", "--sets", "gsm8k"], "has the sets math500, aime24"),
         (["--protocol", "custom"], "--protocol custom wants --samples, --temperature, --max_new_tokens"),
         (["--models", "x"], "--models wants a --protocol"),

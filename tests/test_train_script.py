@@ -29,6 +29,9 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
     assert "Selective Eligibility Traces" in (folder / "README.md").read_text()
     assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
+    # a newcomer's console: nothing but ours, and the progress bar
+    assert done.stdout.startswith("S-trace on 1,024 prompts, 4 responses each\n")
+    assert all("it/s]" in line for line in done.stderr.splitlines() if line.strip())
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def test_lora_flags(run, tmp_path):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        (["--algo", "strace"], "unknown algorithm 'strace': choose one of grpo"),
+        (["--algo", "strace"], "unknown algorithm 'strace': did you mean 's_trace'?"),
         (["--config", "no.yaml"], "no file 'no.yaml'"),
         (["--dataset_name", "no.jsonl"], "no file 'no.jsonl'"),
         (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
@@ -140,7 +143,7 @@ def test_lora_flags(run, tmp_path):
         (["--evaluation_protocol", "no_such"], "no_such"),
         (["--dataset_name", "gsm8k", "--data_dir", "no_such"], "--data_dir"),
         (["--trace_lambda", "1.5"], "trace_lambda must be in [0, 1]"),
-        (["--num_generations", "3"], "divisible"),
+        (["--num_generations", "3"], "--num_generations=3 does not divide the 8 responses"),
         (["--model_name_or_path", "./no_such_model"], "no_such_model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from trl import GRPOConfig
 
+from .checks import check_settings
 from .config_checks import CHOICES, FUNCTION_KNOBS, check_combinations, check_ranges
 from .dead_knobs import TRACES, check_dead_knobs
 from .names import is_own_function, name_of, resolve_function
@@ -172,6 +173,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         # TRL's own field, as TRL means it
         asked_of_trl = self.importance_sampling_level == "sequence" and self.importance in ("token", "sequence")
         self.importance = "sequence" if asked_of_trl else self.importance
+        check_settings(self)
         super().__post_init__()
         check_ranges(self)
         self.reward_range = tuple(self.reward_range)

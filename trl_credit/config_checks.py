@@ -25,7 +25,6 @@ CHOICES = {
     "baseline": ("group", "optimal"),
     "difficulty": ("none", "history", "hard", "fixed"),
     "behavior_logps": ("recomputed", "sampler"),
-    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),  # TRL's: see the normalizer
     **SEGMENT_CHOICES,
 }
 # the knobs that take a function of one's own, and the built-in ones that they choose among
@@ -58,16 +57,13 @@ RANGES = {
     **dict.fromkeys(("advantage_floor", "truncated_value"), _FINITE._replace(optional=True)),
     "certain_tolerance": Range(lambda x: 0.0 <= x < 1.0, "in [0, 1)"),
     "process_reward_weight": _FINITE,
-    # TRL's own, which it does not look at
+    # TRL's own, which it does not look at; the others are in checks.py
     "top_entropy_quantile": _SHARE,
-    "temperature": _POSITIVE,
     "epsilon": _NOT_NEGATIVE,  # from 1 on there is no lower bound, as in TRL
     "epsilon_high": Range(lambda x: x >= 0.0, ">= 0", optional=True),
     "delta": Range(lambda x: x > 0.0, "positive", optional=True),
-    "top_p": Range(lambda x: 0.0 < x <= 1.0, "above 0 and at most 1"),
-    "min_p": _SHARE._replace(optional=True),
-    **dict.fromkeys(("beta", "learning_rate", "weight_decay"), _NOT_NEGATIVE),
-    **dict.fromkeys(("repetition_penalty", "sapo_temperature_neg", "sapo_temperature_pos"), _POSITIVE),
+    "beta": _NOT_NEGATIVE,
+    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), _POSITIVE),
     **dict.fromkeys(("entropy_coef", "entropy_coef_min", "entropy_coef_max", "entropy_target"), _FINITE),
 }
 FLAGS = ("leave_own_out", "include_last", "replay_legacy")

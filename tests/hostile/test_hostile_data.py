@@ -265,7 +265,7 @@ def test_binary_files_overwritten_at_random(binary_files, record_property):
         (
             "cols.jsonl",
             ["--prompt_column", "q", "--reward", "accuracy"],
-            "no answers for the reward: set --answer_column",
+            "has no column 'answer' or 'solution' or 'target': set --answer_column",
         ),
         ("gsm8k", ["--data_dir", "folder"], "no 'gsm8k' in 'folder'"),
         ("gsm8k", ["--data_dir", "sets"], "is not the set 'gsm8k': line 2: there is no column problem or question"),

@@ -105,7 +105,7 @@ def load_prompts(
     max_prompt_tokens: int | None = None,
     decontaminate: Sequence[str] = (),
     seed: int = 42,
-    needs_answers: bool = True,
+    needs_answers: bool = False,
 ) -> Dataset:
     """Loads a set with the columns `prompt`, `answer` and `id`.
 
@@ -138,7 +138,7 @@ def load_prompts(
             Evaluation sets whose problems are dropped, or `all`.
         seed (`int`, *optional*, defaults to 42):
             Of procedural tasks.
-        needs_answers (`bool`, *optional*, defaults to `True`):
+        needs_answers (`bool`, *optional*, defaults to `False`):
             Whether a set without a column of answers is refused. If not, it has none here either.
 
     Raises:

@@ -42,6 +42,7 @@ class CheckpointedTrainer(RolloutEngine):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._resumes_inside = False  # of a generation batch, of which TRL generates the rest anew
         self._claims = 0
+        self.was_done = False  # whether the run that was resumed last was at its end before
         super().__init__(*args, **kwargs)
         self._borders = Borders(self.args)
         self._folder = RunFolder(self.args.output_dir)
@@ -129,7 +130,7 @@ class CheckpointedTrainer(RolloutEngine):
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
         if resume is not None:
             self._together(lambda: self._check_checkpoint(resume))  # before anything is loaded
-        claimed_before = self._claims > 0
+        claimed_before, self.was_done = self._claims > 0, False
         self.claim_output_dir(resume)
         try:
             output = super().train(resume, *args, **kwargs)
@@ -173,7 +174,7 @@ class CheckpointedTrainer(RolloutEngine):
         return super().get_batch_samples(*args, **kwargs)
 
     def _left_as_it_is(self) -> TrainOutput:
-        step = self.state.global_step
+        step, self.was_done = self.state.global_step, True
         logger.warning(
             "already at step %d of %d: nothing was trained. For more, raise max_steps (num_train_epochs)",
             step,
