@@ -118,9 +118,12 @@ def test_the_line_says_what_is_not_0(capsys):
     callback.on_log(None, state, TrainerControl(), logs)
     quiet = dict.fromkeys(logs, 0.0) | {"reward": 0.0}
     callback.on_log(None, state, TrainerControl(), quiet)
-    full, empty = capsys.readouterr().out.splitlines()
+    callback.on_log(None, state, TrainerControl(), dict.fromkeys(logs) | {"entropy": 0.5})
+    callback.on_log(None, state, TrainerControl(), {"train_runtime": 1.0})
+    full, empty, unscored = capsys.readouterr().out.splitlines()
     assert full == (
         "step    25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  cut off 12.5 %  no signal 25.0 %  KL 0.0012  "
         "entropy 0.31  0.21 s/step"
     )
     assert empty == "step    25  reward 0.000 ± 0.000  loss +0.0000"
+    assert unscored == "step    25  no reward  entropy 0.50"

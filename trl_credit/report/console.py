@@ -67,9 +67,11 @@ class ConsoleCallback(ProgressCallback):
         if scores:
             parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
             self._show(f"step {state.global_step:>5}  evaluation  " + "  ".join(parts))
-        if logs.get("reward") is None:
+        if "reward" not in logs:
             return
-        parts = [f"step {state.global_step:>5}", f"reward {logs['reward']:.3f} ± {logs.get('reward_std') or 0.0:.3f}"]
+        mean, std = logs["reward"], logs.get("reward_std") or 0.0
+        reward = "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"  # no function gave one
+        parts = [f"step {state.global_step:>5}", reward]
         parts += [
             text.format(logs[key] * scale)
             for key, text, scale in _SHOWN
