@@ -134,7 +134,7 @@ def test_lora_flags(run, tmp_path):
         (["--dataset_name", "gsm8kk"], "there is no set 'gsm8kk' (did you mean 'gsm8k'?)"),
         (["--dataset_name", "holes.jsonl"], "'holes.jsonl', line 2 has no problem"),
         (["--resume_from_checkpoint", "no_such"], "no checkpoint in 'no_such'"),
-        (["--resume_from_checkpoint", "true"], "no checkpoint in 'out'"),
+        (["--resume_from_checkpoint", "true"], "no complete checkpoint in"),
         (["--reward", "rows.txt:f"], "that ends in .py"),
         (["--reward", "no_such"], "unknown reward 'no_such'"),
         (["--reward", "os.path.no_such"], "'no_such' is not a function"),

@@ -21,7 +21,8 @@ _RULES: tuple[_Rule, ...] = (
         lambda x: x >= 1,
     ),
     ("num_generations", "at least 2, for responses to be compared", lambda x: x >= 2),
-    ("learning_rate weight_decay max_grad_norm adam_epsilon warmup_steps", "0 or more", lambda x: 0 <= x < math.inf),
+    ("learning_rate weight_decay adam_epsilon warmup_steps", "0 or more", lambda x: 0 <= x < math.inf),
+    ("max_grad_norm", "0 (no clipping) or more", lambda x: x >= 0),
     ("temperature repetition_penalty", "above 0 and finite", lambda x: 0 < x < math.inf),
     ("top_p vllm_gpu_memory_utilization", "above 0 and at most 1", lambda x: 0 < x <= 1),
     ("min_p", "from 0 to 1", lambda x: 0 <= x <= 1),
@@ -54,7 +55,7 @@ _OTHER_TRACKERS = ("all", "azure_ml", "kubeflow", "none")
 
 
 # TRL's choices: of some of them it says nothing, and trains by another formula or stops in the first step
-_CHOICES = {
+TRL_CHOICES = {
     "loss_type": "grpo dapo dr_grpo bnpo cispo sapo luspo vespo".split(),
     "importance_sampling_level": "token sequence".split(),
     "multi_objective_aggregation": "sum_then_normalize normalize_then_sum".split(),
@@ -70,8 +71,8 @@ def check_settings(args: Any) -> None:
             names a number that fits.
     """
     check_numbers(args)
-    for name, choices in _CHOICES.items():
-        if (value := getattr(args, name, None)) is not None and value not in choices:
+    for name, choices in TRL_CHOICES.items():
+        if (value := getattr(args, name, choices[0])) not in choices:
             raise ValueError(f"{name}={value!r} is unknown{choose(value, choices)}")
     _check_groups(args)
 

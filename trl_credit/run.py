@@ -101,6 +101,7 @@ class Ending(TrainerCallback):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.trainer.release_output_dir()
         if error is None or isinstance(error, SystemExit):
             return
         self._close_bar()

@@ -39,8 +39,6 @@ def length_reward(completions, **kwargs):
     [
         ({"steps_per_generation": 4}, 3, "3 rows, and one generation batch takes 8 prompts .*at least 8 rows"),
         ({}, 1, "1 rows, and one generation batch takes 2 prompts"),
-        ({"max_steps": 0}, 64, "max_steps=0 .* trains no step"),
-        ({"max_steps": -1, "num_train_epochs": 0}, 64, "num_train_epochs=0 trains no step"),
     ],
 )
 def test_nothing_to_train(make_trainer, tmp_path, settings, n_prompts, message):

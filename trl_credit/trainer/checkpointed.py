@@ -81,6 +81,11 @@ class CheckpointedTrainer(RolloutEngine):
         self._together(lambda: self._claim(resume_from_checkpoint))
         self._claims += 1
 
+    def release_output_dir(self) -> None:
+        """Lets others train in `output_dir`."""
+        self._claims = 0
+        self._folder.release()
+
     def changes_of_run(self) -> list[str]:
         """What was changed on purpose between the lives of this run, a sentence for each time (main process)."""
         return lives_in_words(self._folder.record)
@@ -142,8 +147,7 @@ class CheckpointedTrainer(RolloutEngine):
             raise
         finally:
             if not claimed_before:
-                self._claims = 0
-                self._folder.release()
+                self.release_output_dir()
         if self.state.global_step == 0:
             raise self._too_short()
         return output
