@@ -35,6 +35,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
     "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
@@ -47,7 +48,11 @@ SLOW = (
     "test_layouts.py",
     "test_recipes.py::test_two_steps",
     "test_resume.py",
+    "test_rewards.py::test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour[whole]",
+    "test_rewards.py::test_golds_are_checked_whole_and_the_empty_ones_are_named[whole]",
+    "test_rewards.py::test_whole_outputs",
     "test_segment_composition.py::test_segments_compose",
+    "test_segment_values.py::test_values_converge_to_enumeration_at_the_monte_carlo_rate[2048]",
     "test_stack.py::test_bfloat16",
     "test_stack.py::test_torch_compile",
     "test_vllm.py",

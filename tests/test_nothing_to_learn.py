@@ -45,7 +45,7 @@ def said(caplog) -> list[str]:
         ({"reward_funcs": constant, **TREE, "beta": 0.1}, "{}: the rewards"),  # which leaves the update out, KL and all
         ({"reward_funcs": nothing, **TREE}, "{}: no reward function"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_it_is_said_once_and_at_the_end(make_trainer, caplog, settings, message):
     trainer = make_trainer(**settings, max_steps=7)

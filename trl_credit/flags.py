@@ -116,7 +116,8 @@ def _described(action: Action, width: int) -> str:
         shown = " ".join(map(str, default)) if isinstance(default, (list, tuple)) else default
         said += f" (default: {shown})"
     flag, indent = f"  {action.option_strings[0]} {value}", " " * 34
-    text = textwrap.fill(" ".join(said.split()), width, initial_indent=indent, subsequent_indent=indent)
+    layout = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
+    text = textwrap.fill(" ".join(said.split()), width, **layout)
     return f"{flag}\n{text}" if len(flag) > 32 else flag.ljust(34) + text[34:]
 
 

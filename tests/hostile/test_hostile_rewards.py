@@ -362,7 +362,7 @@ def test_a_wrong_result_ends_the_script_with_one_line(tmp_path, monkeypatch, one
     with pytest.raises(SystemExit) as stop:
         script.main([*QUICK, "--reward", "mine.py:mine"])
     said = capsys.readouterr().err.strip()
-    assert stop.value.code == 1 and "Traceback" not in said
+    assert stop.value.code == 2 and "Traceback" not in said  # as all that is found before the first step
     assert "error: reward function 'mine' returned 0.5 (a float) for 8 responses, the first to prompt '" in said
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
