@@ -18,13 +18,13 @@ import trl
 from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 def learn(algo: str, seed: int, max_steps: int | None) -> tuple[list[float], float]:
     """Mean reward of each logged step, and seconds of training."""
     config_class, trainer_class = ALGORITHMS[algo]
-    settings = {**DEMO_SETTINGS, "logging_steps": 1, "seed": seed}
+    settings = demo_settings(config_class, logging_steps=1, seed=seed)
     if max_steps is not None:
         settings["max_steps"] = max_steps
     with tempfile.TemporaryDirectory() as folder:

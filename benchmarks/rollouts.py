@@ -21,7 +21,7 @@ import trl
 from transformers.utils import logging
 
 from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 class Counter:
@@ -68,15 +68,15 @@ def run(settings: dict, steps: int, seed: int) -> dict[str, float]:
             disable_tqdm=True,
             log_level="error",
             loss_type="dapo",
-            **{
-                **DEMO_SETTINGS,
-                "max_steps": steps,
-                "logging_steps": 1,
-                "seed": seed,
-                "per_device_train_batch_size": min(group, 32),
-                "gradient_accumulation_steps": prompts * group // min(group, 32),
+            **demo_settings(
+                CreditConfig,
+                max_steps=steps,
+                logging_steps=1,
+                seed=seed,
+                per_device_train_batch_size=min(group, 32),
+                gradient_accumulation_steps=prompts * group // min(group, 32),
                 **settings,
-            },
+            ),
         )
         trainer = CreditTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(seed=seed))
         trainer.remove_callback(transformers.PrinterCallback)

@@ -8,6 +8,11 @@ Without --sets it takes all sets of the protocol. Started again after an interru
 Every response is kept in <output_dir>/samples, and --rescore judges them anew without a model. See docs/evaluation.md.
 """
 
+if __name__ == "__main__":  # before torch and TRL are imported
+    from trl_credit.startup import begin
+
+    begin()
+
 import argparse
 import os
 import sys
@@ -18,12 +23,12 @@ from datasets import disable_progress_bars
 from transformers.utils import logging
 
 from trl_credit.evaluation import PROTOCOLS, evaluate, rescore
+from trl_credit.mistakes import OneLineParser, check_output_dir, disk_full, fail
+from trl_credit.signals import StopSignals
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--models", nargs="+", default=["demo"], help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
@@ -70,6 +75,7 @@ def run(args: argparse.Namespace) -> Path:
             "this script is one process: start it with python, and use several GPUs by --backend vllm "
             "--tensor_parallel_size N"
         )
+    check_output_dir(folder, name="--output_dir")
     if args.rescore:
         rescore(folder, metrics=args.metrics)
         return folder
@@ -106,12 +112,22 @@ def main(argv: list[str]) -> None:
     logging.disable_progress_bar()  # of loading; the evaluation has its own
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning)
-    args = parse(argv)
-    try:
-        folder = run(args)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+    with StopSignals() as stop:
+        try:
+            folder = run(parse(argv))
+        except (ValueError, OSError, ImportError) as error:
+            if disk_full(error):
+                fail(
+                    "disk full: the samples that were finished are whole; make room, and the same command goes on",
+                    code=1,
+                )
+            fail(error, code=2)
+        except KeyboardInterrupt:
+            print(
+                f"\ninterrupted ({stop.cause}): the samples so far are kept; go on with: {stop.command(argv)}",
+                file=sys.stderr,
+            )
+            raise SystemExit(stop.code) from None
     print("\n" + (folder / "evaluation.md").read_text(encoding="utf-8"))
     print(f"table    {folder / 'evaluation.md'}\nscores   {folder / 'evaluation.json'}")
     print(f"figure   {folder / 'evaluation.png'}\nsamples  {folder / 'samples'}")

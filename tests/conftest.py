@@ -22,6 +22,8 @@ from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trl_credit
+from trl_credit.dead_knobs import defaults as knob_defaults
+from trl_credit.dead_knobs import live_part
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.evaluation.samplers import TransformersSampler
@@ -33,16 +35,25 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
+    "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
     "test_faults.py::test_when_a_process_dies",
-    "test_hostile_cards.py::test_an_interrupted_script",
+    "test_hostile_cards.py::test_an_interrupted_",
+    "test_hostile_rewards.py::test_a_training_run_that_hangs",
+    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[power",
+    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[stubborn",
     "test_hub.py::test_a_killed_push",
     "test_hub.py::test_train_and_push_end_to_end",
     "test_layouts.py",
     "test_recipes.py::test_two_steps",
     "test_resume.py",
+    "test_rewards.py::test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour[whole]",
+    "test_rewards.py::test_golds_are_checked_whole_and_the_empty_ones_are_named[whole]",
+    "test_rewards.py::test_whole_outputs",
     "test_segment_composition.py::test_segments_compose",
+    "test_segment_values.py::test_values_converge_to_enumeration_at_the_monte_carlo_rate[2048]",
     "test_stack.py::test_bfloat16",
     "test_stack.py::test_torch_compile",
     "test_vllm.py",
@@ -127,7 +138,8 @@ def make_trainer(tiny_model, tmp_path):
             "disable_tqdm": True,
         }
         if issubclass(config_class, trl_credit.CreditConfig):
-            defaults |= {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
+            small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
+            defaults |= live_part(small, {**knob_defaults(config_class), **small, **settings})
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
         return trainer_class(
             model=tiny_model,

@@ -4,10 +4,11 @@ import re
 from dataclasses import fields
 
 import pytest
-from trl import GRPOConfig
+from trl import GRPOConfig, ModelConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.cli import parse_arguments, read_config
+from trl_credit.cli import ScriptArguments, parse_arguments, read_config
+from trl_credit.data import DataArguments
 from trl_credit.demo import demo_model_path
 
 
@@ -60,7 +61,7 @@ def test_what_a_file_says_about_itself_is_no_setting(tmp_path):
         ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
         ({"a": "algo: no_such\n"}, "unknown algorithm 'no_such'"),
         ({"a": "trace_lamda: 0.5\n"}, "unknown field 'trace_lamda'"),
-        ({"a": "trace_lambda: 1.5\n"}, "trace_lambda must be in"),
+        ({"a": "trace_lambda: 1.5\n"}, "^trace_lambda in .*a.yaml must be in"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, files, message):
@@ -85,15 +86,56 @@ def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
     assert model.model_name_or_path == "some/model" and args.max_steps == -1
 
 
+HEADINGS = [
+    *("Run and checkpoints", "Model", "Data", "Rewards", "Credit", "Segments", "Rollouts", "Evaluation"),
+    *("TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
+]
+
+
+def parts_of_help(capsys, monkeypatch, *argv):
+    """The flags under each heading, with their text."""
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments([*argv, "--help"])
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0 and max(map(len, shown.splitlines())) <= 120
+    headings = re.split(r"^(\S[^\n]*):$", shown, flags=re.MULTILINE)[1:]
+    return {
+        title: {flag[0]: " ".join(flag[1].split()) for flag in re.findall(r"^  --(\w+)(.*(?:\n {34}.*)*)", text, re.M)}
+        for title, text in zip(headings[::2], headings[1::2], strict=True)
+    }
+
+
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_credit_flag_has_help_and_a_default(algo, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "9999")  # so that no line is broken
-    with pytest.raises(SystemExit):
-        parse_arguments(["--algo", algo, "--help"])
-    options = capsys.readouterr().out.partition("\noptions:")[2]
+    parts = parts_of_help(capsys, monkeypatch, "--algo", algo)
+    shown = {flag: text for title in HEADINGS[:8] for flag, text in parts[title].items()}
     trl_fields = {f.name for f in fields(GRPOConfig)}
     own = [f.name for f in fields(CreditConfig) if f.name not in trl_fields]
     assert len(own) > 40
     for name in own:
-        text = re.search(rf"--{name}\b[^\n]*?  +(\S[^\n]*)|--{name}\b[^\n]*\n {{20,}}(\S[^\n]*)", options)
-        assert text and "(default: " in text[0], name
+        assert "(default: " in shown[name] and len(shown[name].partition(" (default: ")[0].split()) > 2, name
+
+
+def test_help_has_every_flag_once_under_its_heading(capsys, monkeypatch):
+    parts = parts_of_help(capsys, monkeypatch)
+    assert list(parts) == HEADINGS and all(parts.values())
+    shown = [flag for flags in parts.values() for flag in flags]
+    assert len(shown) == len(set(shown))
+    known = {f.name for of in (CreditConfig, DataArguments, ModelConfig, ScriptArguments) for f in fields(of) if f.init}
+    assert set(shown) == known | {"config"}
+    for title, flag in (
+        ("Run and checkpoints", "learning_rate"),
+        ("Data", "dataset_name"),
+        ("Rewards", "reward"),
+        ("Credit", "trace_lambda"),
+        ("Segments", "segmentation"),
+        ("Rollouts", "tree_branching"),
+        ("Evaluation", "evaluation_protocol"),
+        ("Model", "lora_r"),
+        ("TRL's (GRPOConfig)", "loss_type"),
+        ("transformers' (TrainingArguments)", "weight_decay"),
+    ):
+        assert flag in parts[title]
+    assert parts["Run and checkpoints"]["max_steps"].startswith("N ")
+    assert parts["Run and checkpoints"]["num_generations"].startswith("N ")

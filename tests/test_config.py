@@ -175,6 +175,7 @@ def test_the_command_line_reads_every_knob():
     (config,) = TrlParser(ALGORITHMS["ha_dw"][0]).parse_args_and_config(
         ["--output_dir", "unused", "--use_cpu", "True", "--bf16", "False", "--reward_range", "-1", "1"]
         + ["--advantage_floor", "-0.2", "--leave_own_out", "False", "--selective_rate", "0.3"]
+        + ["--importance", "eligible", "--selector", "entropy"]
     )
     assert config.reward_range == (-1.0, 1.0) and config.advantage_floor == -0.2
     assert config.leave_own_out is False and config.selective_rate == 0.3

@@ -112,9 +112,10 @@ def test_torn_lines_and_chunks_are_done_again(tmp_path):
         path.write_bytes(torn)
         run(tmp_path)
         assert path.read_bytes() == whole
-    path.write_bytes(b"".join(lines[:3]) + b"{broken\n" + b"".join(lines[4:]))
-    with pytest.raises(ValueError, match="line 4 of .* is damaged .*--overwrite"):
-        run(tmp_path)
+    for damaged in (b"{broken", b"7", b"{}", b"[" * 50_000, b"\xff"):
+        path.write_bytes(b"".join(lines[:3]) + damaged + b"\n" + b"".join(lines[4:]))
+        with pytest.raises(ValueError, match="line 4 of .* is damaged .*--overwrite"):
+            run(tmp_path)
     run(tmp_path, overwrite=True)
     assert path.read_bytes() == whole
     path.write_text('{"some": "file"}\n')

@@ -120,7 +120,7 @@ def test_a_folder_with_stale_rows_alone_has_no_table_afterwards(tmp_path):
     folder = stale_folder(tmp_path, ["checkpoint-2", "runs/run"])
     forget_after(folder, 0)
     assert [path for path in folder.rglob("*") if path.is_file()] == []
-    for damaged in ("{", '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}'):
+    for damaged in ("{", "[" * 50_000, '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}'):
         (folder / "evaluation.json").write_text(damaged)
         with pytest.raises(ValueError, match="evaluation.json is damaged .*: delete it"):
             forget_after(folder, 0)

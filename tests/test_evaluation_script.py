@@ -2,8 +2,10 @@
 
 import importlib.util
 import json
+from datetime import date
 
 import pytest
+from datasets import Dataset
 from evaluation_helpers import SCRIPT
 
 
@@ -39,7 +41,7 @@ def test_the_script_with_no_more_than_a_size(call, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--protocol", "s-trace"], "unknown --protocol 's-trace': choose one of s_trace"),
+        (["--protocol", "s-trace"], "unknown --protocol 's-trace': did you mean 's_trace'?"),
         (["--protocol", "s_trace", "--sets", "gsm8k"], "has the sets math500, aime24"),
         (["--protocol", "custom"], "--protocol custom wants --samples, --temperature, --max_new_tokens"),
         (["--models", "x"], "--models wants a --protocol"),
@@ -65,7 +67,14 @@ def test_the_script_with_no_more_than_a_size(call, tmp_path, capsys):
         (["--tensor_parallel_size", "2"], "--tensor_parallel_size wants --backend vllm"),
         (["--revision", "main"], "--revision is for models on the Hub"),
         (["--rescore"], "there are no finished samples"),
-        (["--sets", "none.jsonl", *CUSTOM], "none.jsonl"),
+        (["--sets", "none.jsonl", *CUSTOM], "there is no file 'none.jsonl': check --sets"),
+        (["--sets", "nan.jsonl", *CUSTOM], "'nan.jsonl', line 2: NaN is no number of JSON"),
+        (
+            ["--sets", "columns.jsonl", *CUSTOM],
+            "has no column 'prompt' or 'problem' or 'question': rename one of q, a",
+        ),
+        (["--sets", "dates.parquet", *CUSTOM], "row 0 of 'dates.parquet', column 'level': a date is neither text"),
+        (["--sets", "e.jsonl.txt", *CUSTOM], "is not a .jsonl, .json, .parquet, .arrow, .csv file: give --sets one"),
         (["--prompt_style", "x", "--sets", "e.jsonl", *CUSTOM], "--prompt_style 'x'"),
         (["--sets", "e.jsonl", *CUSTOM], "row 1 of 'e.jsonl' has no answer"),
     ],
@@ -74,6 +83,11 @@ def test_the_script_with_no_more_than_a_size(call, tmp_path, capsys):
 def test_wrong_input_is_one_line_and_exit_code_2(call, tmp_path, capsys, argv, message):
     rows = [{"problem": "1+1", "answer": "2"}, {"problem": "1+2", "answer": ""}]
     (tmp_path / "e.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "nan.jsonl").write_text('{"problem": "1+1", "answer": 2.5}\n{"problem": "1+2", "answer": NaN}\n')
+    (tmp_path / "columns.jsonl").write_text('{"q": "1+1", "a": 2}\n')
+    dated = Dataset.from_list([{"problem": "1+1", "answer": "2", "level": date(2020, 1, 2)}])
+    dated.to_parquet(str(tmp_path / "dates.parquet"))
+    (tmp_path / "e.jsonl.txt").write_text("1+1=2")
     if "demo" not in argv and "--protocol" not in argv and "--models" not in argv:
         argv = [*argv, "--protocol", "demo"]
     with pytest.raises(SystemExit) as stop:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,9 +15,16 @@ import torch
 from conftest import WORKERS
 from transformers import TrainerCallback
 
+from trl_credit.rewards import watchdog
 from trl_credit.rewards.guard import guard_rewards
 from trl_credit.trainer.checkpoints import last_checkpoint
 from trl_credit.trainer.nonfinite import NonFinite
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """On a machine that stands still for seconds, the process of the tests must not be killed."""
+    monkeypatch.setattr(watchdog, "GRACE", 120.0)
 
 
 GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
@@ -117,6 +125,34 @@ def test_too_many_of_them_stop_the_run(make_trainer):
         count.found("gradient", at_once=True)
 
 
+def test_too_large_a_share_of_them_stops_the_run(make_trainer):
+    def left_out(patience: int, pattern: list[bool]) -> str | None:
+        count = NonFinite(patience)
+        for i, bad in enumerate(pattern):
+            try:
+                if bad:
+                    count.found("loss")
+            except FloatingPointError as error:
+                return f"{i}: {error}"
+            count.close_update()
+
+    every_second = [i % 2 == 1 for i in range(1000)]
+    assert left_out(3, every_second).startswith("51: the loss is not finite, and 25 of the 51 updates before this one")
+    assert "were left out, 49%. Nothing of the last checkpoint is lost: resume" in left_out(3, every_second)
+    # a quarter at most, spread over the window, runs on: so does a bad spell that is over
+    assert left_out(3, [i % 4 == 0 for i in range(1000)]) is None
+    assert left_out(30, ([True] * 25 + [False] * 75) * 10) is None
+    # whoever is patient about a row is so about a share
+    assert left_out(40, every_second).startswith("81: the loss is not finite, and 40 of the 81 updates")
+    assert left_out(100, every_second) is None
+
+    trainer = make_trainer(max_steps=60, save_strategy="no")
+    poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
+    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were left out, 49%.*resume"):
+        trainer.train()
+    assert trainer.state.global_step == 51
+
+
 def start(script: str, *arguments: str, ranks: int, port: int) -> list[subprocess.Popen]:
     """Processes without a launcher that would end them."""
     environment = {
@@ -139,16 +175,19 @@ def start(script: str, *arguments: str, ranks: int, port: int) -> list[subproces
     ]
 
 
-@pytest.mark.parametrize("fault", ["dies", "hangs"])
+@pytest.mark.parametrize("fault", ["dies", "hangs", "holds"])
 def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault, unused_port):
     # a process that hangs ends by its reward_timeout, and the others by its end
     processes = start("run_faults.py", fault, str(tmp_path), ranks=2, port=unused_port)
     try:
-        _, errors = processes[0].communicate(timeout=90)
+        _, errors = processes[0].communicate(timeout=180)
+        _, said = processes[1].communicate(timeout=180)
     finally:
         for process in processes:
             process.kill()
     assert processes[0].returncode not in (0, None)
+    assert processes[1].returncode == {"dies": 7, "hangs": 1, "holds": -signal.SIGKILL}[fault]
+    assert fault == "dies" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
     assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
 
 

@@ -21,7 +21,7 @@ from huggingface_hub.utils import close_session
 from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import DEMO_SETTINGS
+from trl_credit.demo import DEMO_SETTINGS, demo_settings
 from trl_credit.hub import (
     PushCallback,
     PushError,
@@ -632,7 +632,8 @@ def test_every_algorithm_cites_its_own_paper_first(algo, tmp_path):
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_a_recipe_gives_the_same_configuration_again(algo, tmp_path):
     config = ALGORITHMS[algo][0]
-    knobs = {**DEMO_SETTINGS, "difficulty": "hard", "reward_range": [0.0, 2.0], "steps_per_generation": 2}
+    more = {"difficulty": "hard", "reward_range": [0.0, 2.0], "steps_per_generation": 2}
+    knobs = demo_settings(config, **more)
     args = config(output_dir=str(tmp_path), report_to="none", lr_scheduler_kwargs={"a": 1}, **knobs)
     recipe = yaml.safe_load(to_yaml(changed(args)))
     again = config(output_dir=str(tmp_path), report_to="none", **recipe)

@@ -125,12 +125,12 @@ def test_a_configuration_comes_back_from_pickle_and_torch(algo, tmp_path):
 
 
 def test_another_process_reads_them_with_torch_alone(tmp_path):
-    args = ALGORITHMS["gspo"][0](output_dir="x", use_cpu=True, bf16=False, report_to="none", trace_lambda=0.5)
+    args = ALGORITHMS["p_trace"][0](output_dir="x", use_cpu=True, bf16=False, report_to="none", trace_lambda=0.5)
     torch.save(args, tmp_path / "training_args.bin")
     files = [str(tmp_path / "training_args.bin"), str(SAVED_BY_0_1)]
     code = f"import torch; files = [torch.load(file, weights_only=False) for file in {files}]; "
     code += "print(*((type(args).__name__, args.trace_lambda) for args in files))"
-    assert run(code) == "('GSPOConfig', 0.5) ('STraceConfig', 0.9)"
+    assert run(code) == "('PTraceConfig', 0.5) ('STraceConfig', 0.9)"
 
 
 def test_the_arguments_that_version_0_1_saved_are_read():

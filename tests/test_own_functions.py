@@ -143,8 +143,8 @@ def test_the_built_in_function_by_name_gives_the_same_run(make_trainer, tmp_path
 
 
 def test_a_segmentation_of_ones_own(make_trainer, tmp_path):
-    chain = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "max_steps": 2, "segment_length": 3}
-    left = trained(make_trainer, tmp_path, "built-in", segmentation="fixed_length", **chain)
+    chain = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "max_steps": 2}
+    left = trained(make_trainer, tmp_path, "built-in", segmentation="fixed_length", segment_length=3, **chain)
     right = trained(make_trainer, tmp_path, "own", segmentation=own("every_third"), **chain)
     assert same_weights(left, right)
     assert right.state.log_history[0]["credit/segments_per_response"] > 1
@@ -158,7 +158,8 @@ def test_credit_of_ones_own_on_rollouts(make_trainer, tmp_path, rollouts):
         seen.append(tokens)
         return assign_credit(config, tokens)
 
-    knobs = {"rollouts": rollouts, "rollouts_per_state": 2, "loss_type": "dapo", "temperature": 1.3}
+    knobs = {"rollouts": rollouts, "loss_type": "dapo", "temperature": 1.3}
+    knobs |= {"rollouts_per_state": 2} if rollouts == "chain" else {}
     left = trained(make_trainer, tmp_path, "built-in", **knobs)
     right = trained(make_trainer, tmp_path, "own", credit=spy, **knobs)
     assert same_weights(left, right)

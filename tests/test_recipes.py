@@ -20,13 +20,13 @@ from trl_credit.demo.task import work_out
 
 ROOT = Path(__file__).resolve().parents[1] / "examples"
 RECIPES = ROOT / "recipes"
-EMBEDDED = RECIPES / "embedded.yaml"
+EMBEDDED, EMBEDDED_TREE = RECIPES / "embedded.yaml", RECIPES / "embedded_tree.yaml"
 README = (RECIPES / "README.md").read_text()
 # read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
 SFT = sorted(RECIPES.glob("sft/*.yaml"))
 ALL = sorted(p for p in RECIPES.glob("*/*.yaml") if not p.name.startswith("base") and p not in SFT)
 TEXTS, NUMBERS = {"what", "should_reach"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
-LENGTHS = {"max_prompt_tokens", "max_completion_length", "tree_segment_length", "max_steps"}
+LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
 SOURCE = r"Table \d|Fig\. \d|Sec\. \d|App\. [A-Z]|[Aa]bstract"
 
 spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
@@ -38,8 +38,12 @@ def name(path: Path) -> str:
     return str(path.relative_to(RECIPES).with_suffix(""))
 
 
+def embedded(recipe: Path) -> Path:
+    return EMBEDDED_TREE if resolved(recipe)["rollouts"] == "tree" else EMBEDDED
+
+
 def build(recipe: Path, folder: Path):
-    return script.build(["--config", str(recipe), str(EMBEDDED), "--output_dir", str(folder)]).trainer
+    return script.build(["--config", str(recipe), str(embedded(recipe)), "--output_dir", str(folder)]).trainer
 
 
 def about(path: Path) -> dict:
@@ -64,7 +68,7 @@ def differences(path: Path, other: Path) -> set[str]:
 @pytest.mark.parametrize("path", ALL, ids=name)
 def test_two_steps_on_the_embedded_model(path, tmp_path, one_thread):
     trainer = build(path, tmp_path)
-    own, shrunk = read_config([str(path)]), read_config([str(EMBEDDED)])
+    own, shrunk = read_config([str(path)]), read_config([str(embedded(path))])
     for key in own.keys() - shrunk.keys() - {"output_dir"}:
         if key in {f.name for f in fields(trainer.args)}:  # the others are the script's or the model's
             assert getattr(trainer.args, key) == own[key], key
@@ -80,6 +84,7 @@ def test_embedded_changes_model_data_and_lengths_alone():
     data = {"dataset_name", "reward"}
     run = {"logging_steps", "save_strategy"}
     assert set(yaml.safe_load(EMBEDDED.read_text())) == model | data | LENGTHS | run
+    assert set(yaml.safe_load(EMBEDDED_TREE.read_text())) == {"base", "tree_segment_length"}
 
 
 @pytest.mark.parametrize("path", ALL, ids=name)

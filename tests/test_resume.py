@@ -52,6 +52,18 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout):
     left = sorted(p.name for p in (tmp_path / "killed").glob("checkpoint-*"))
     assert left == ["checkpoint-3"], killed.stderr[-4000:]
     run([*command, script, "resume", str(tmp_path)], tmp_path)
+    if layout == "zero3":  # whose optimizer is nothing that a run without DeepSpeed could read
+        done = subprocess.run(
+            [sys.executable, script, "resume", str(tmp_path)], capture_output=True, text=True, env=ENVIRONMENT
+        )
+        assert done.returncode == 1
+        assert "holds the optimizer of a run with DeepSpeed ZeRO-3, which a run without" in done.stderr
+    if layout == "ddp":  # at its end already: nothing is trained, by any process, and nothing is written
+        before = {
+            path: path.stat().st_mtime_ns for path in (tmp_path / "killed").rglob("*") if "credit_run" not in path.name
+        }
+        run([*command, script, "resume", str(tmp_path)], tmp_path)
+        assert before == {path: path.stat().st_mtime_ns for path in before}
 
     whole, resumed = tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6"
     weights = load_file(whole / "model.safetensors")

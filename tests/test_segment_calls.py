@@ -11,9 +11,8 @@ import trl_credit.trainer.engine
 
 @pytest.mark.parametrize("segmentation", ["cutpoints", "fixed_length", "fixed_count", "steps"])
 def test_a_chain_takes_two_engine_calls(make_trainer, segmentation):
-    trainer = make_trainer(
-        **CHAIN, segmentation=segmentation, segment_length=2, num_segments=3, max_steps=2, step_splitter="newline"
-    )
+    knobs = {"fixed_length": {"segment_length": 2}, "steps": {}}.get(segmentation, {"num_segments": 3})
+    trainer = make_trainer(**CHAIN, segmentation=segmentation, max_steps=2, **knobs)
     calls = engine_calls(trainer)
     trainer.train()
     assert len(calls) == 2 * 2

@@ -75,7 +75,9 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, alg
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     model = tiny_qwen3_moe(tokenizer, router_aux_loss_coef=0.5)
     config_class, trainer_class = trl_credit.ALGORITHMS[algo]
+    tree = {"tree_branching": [2, 2], "tree_segment_length": 2} if algo == "spo_tree" else {}
     args = config_class(
+        **tree,
         output_dir=str(tmp_path),
         report_to="none",
         save_strategy="no",
@@ -85,8 +87,6 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(tiny_model, tmp_path, alg
         per_device_train_batch_size=8,
         num_generations=4,
         max_completion_length=8,
-        tree_branching=[2, 2],
-        tree_segment_length=2,
         beta=0.0,
     )
 

@@ -29,6 +29,9 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
     assert "Selective Eligibility Traces" in (folder / "README.md").read_text()
     assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
+    # a newcomer's console: nothing but ours, and the progress bar
+    assert done.stdout.startswith("S-trace on 1,024 prompts, 4 responses each\n")
+    assert all("it/s]" in line for line in done.stderr.splitlines() if line.strip())
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
     saved = json.loads((folder / "evaluation.json").read_text())
     saved["rows"].append({**saved["rows"][0], "model": "runs/out"})  # what `evaluate.py` calls the run's last weights
     (folder / "evaluation.json").write_text(json.dumps(saved))
-    run("--learning_rate", "1.0")
+    run("--learning_rate", "1.0", "--overwrite_output_dir", "true")
     assert (
         not (folder / "evaluation.json").exists() or json.loads((folder / "evaluation.json").read_text())["rows"] == []
     )
@@ -112,14 +115,14 @@ def test_lora_flags(run, tmp_path):
 @pytest.mark.parametrize(
     "argv, message",
     [
-        (["--algo", "strace"], "unknown algorithm 'strace': choose one of grpo"),
+        (["--algo", "strace"], "unknown algorithm 'strace': did you mean 's_trace'?"),
         (["--config", "no.yaml"], "no file 'no.yaml'"),
         (["--dataset_name", "no.jsonl"], "no file 'no.jsonl'"),
         (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
         (["--dataset_name", "good.jsonl", "--answer_column", "x"], "--answer_column to one of problem, answer"),
         (["--dataset_name", "unreadable.jsonl"], "cannot be read as mathematics (row 1: ''"),
         (["--dataset_name", "empty.jsonl"], "empty.jsonl' has no rows"),
-        (["--dataset_name", "broken.jsonl"], "broken.jsonl' cannot be read as json"),
+        (["--dataset_name", "broken.jsonl"], "broken.jsonl', line 1: Expecting value"),
         (["--dataset_name", "prose.jsonl"], "8 of 8 answers cannot be read"),
         (["--dataset_name", "nulls.jsonl"], "cannot be read as mathematics (row 1: ''"),
         (["--dataset_name", "broken.parquet"], "broken.parquet' cannot be read as parquet"),
@@ -128,10 +131,10 @@ def test_lora_flags(run, tmp_path):
         (["--config", "broken.yaml"], "'broken.yaml' cannot be read as YAML"),
         (["--config", "typo.yaml"], "trace_lamda"),
         (["--alg", "grpo"], "unknown flag '--alg'"),
-        (["--dataset_name", "gsm8kk"], "there is no set 'gsm8kk'"),
-        (["--dataset_name", "holes.jsonl"], "row 1 of 'holes.jsonl' has no problem"),
+        (["--dataset_name", "gsm8kk"], "there is no set 'gsm8kk' (did you mean 'gsm8k'?)"),
+        (["--dataset_name", "holes.jsonl"], "'holes.jsonl', line 2 has no problem"),
         (["--resume_from_checkpoint", "no_such"], "no checkpoint in 'no_such'"),
-        (["--resume_from_checkpoint", "true"], "no checkpoint in 'out'"),
+        (["--resume_from_checkpoint", "true"], "no complete checkpoint in"),
         (["--reward", "rows.txt:f"], "that ends in .py"),
         (["--reward", "no_such"], "unknown reward 'no_such'"),
         (["--reward", "os.path.no_such"], "'no_such' is not a function"),
@@ -140,7 +143,7 @@ def test_lora_flags(run, tmp_path):
         (["--evaluation_protocol", "no_such"], "no_such"),
         (["--dataset_name", "gsm8k", "--data_dir", "no_such"], "--data_dir"),
         (["--trace_lambda", "1.5"], "trace_lambda must be in [0, 1]"),
-        (["--num_generations", "3"], "divisible"),
+        (["--num_generations", "3"], "--num_generations=3 does not divide the 8 responses"),
         (["--model_name_or_path", "./no_such_model"], "no_such_model"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -64,7 +64,8 @@ def test_one_seed_one_run_with_the_random_selector(make_trainer):
 
 def test_batches_and_accumulation_give_one_step(make_trainer):
     """8 rows at once = 4 + 4, for the losses whose normaliser spans the accumulation window."""
-    for knobs in ({"importance": "eligible", "selector": "entropy"}, {"token_mask": "probability"}):
+    masked = {"token_mask": "probability", "probability_threshold": 0.3}
+    for knobs in ({"importance": "eligible", "selector": "entropy"}, masked):
         parameters = []
         for batch, accumulation in ((8, 1), (4, 2)):
             trainer = make_trainer(
@@ -73,7 +74,6 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
                 per_device_train_batch_size=batch,
                 gradient_accumulation_steps=accumulation,
                 max_steps=1,
-                probability_threshold=0.3,
                 **knobs,
             )
             trainer.train()
@@ -181,7 +181,7 @@ def test_a_checkpoint_without_a_readable_belief_is_refused(make_trainer, tmp_pat
         path.unlink()
     elif damage == "truncated":
         path.write_text(path.read_text()[:20])
-    other = {"difficulty": "hard"} if damage == "of another mode" else {}
+    other = {"difficulty": "hard", "allow_changed": ["difficulty"]} if damage == "of another mode" else {}
     with pytest.raises(ValueError, match="credit_state.json"):
         make_trainer("ha_dw", max_steps=2, **settings, **other).train(resume_from_checkpoint=str(path.parent))
 
@@ -270,7 +270,8 @@ def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_one_token_completions(make_trainer, algo):
-    trainer = make_trainer(algo, max_completion_length=1, tree_branching=[4], max_steps=1)
+    one_level = {"tree_branching": [4]} if algo == "spo_tree" else {}
+    trainer = make_trainer(algo, max_completion_length=1, max_steps=1, **one_level)
     trainer.train()
     assert all(map(math.isfinite, finite_history(trainer)))
 

@@ -1,26 +1,32 @@
 """From a command line and YAML files to the arguments of a run."""
 
 import argparse
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-from trl import ModelConfig, TrlParser
+from trl import ModelConfig
 
 from .algorithms import ALGORITHMS
 from .algorithms.table import summaries
+from .checks import check_numbers, check_trackers
 from .config import CreditConfig
 from .data import DataArguments
-from .demo import DEMO_SETTINGS, demo_model_path
+from .dead_knobs import live_part
+from .demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from .environment import set_environment
 from .evaluation import PROTOCOLS
-from .flags import accept_none
+from .flags import FlagParser, fitted, type_hints
+from .mistakes import OneLineParser, as_written, choose, did_you_mean, one_line, unknown_argument, with_choice, written
+from .none_flags import accept_none
+from .settings_files import read_settings
 
 
 DEMO = "demo"  # as a model, a data set or a reward: the embedded one
 
 
+# what a dataclass raises that will not have its values
+_REFUSALS = (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError, OSError)
 _ALGO = {"help": ""}  # of all algorithms, which are known when flags are parsed
 
 
@@ -52,43 +58,102 @@ def parse_arguments(
     files say.
 
     Raises:
-        ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused.
+        ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
+            names it as it was written.
     """
-    files, argv = _config_files(argv)
-    config = read_config(files)
-    said = _peek(argv)
-    algo = str(said.algo or config.get("algo") or ScriptArguments.algo)
+    said, argv = _peek(argv)
+    config, files = read_settings(said.config)
+    algo = str(config.get("algo", ScriptArguments.algo) if said.algo is None else said.algo)
     if algo not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algo!r}: choose one of {', '.join(ALGORITHMS)}")
-    model = said.model_name_or_path or config.get("model_name_or_path") or DEMO
+        where = "" if said.algo is not None or "algo" not in files else f" in {files['algo']}"
+        raise ValueError(f"unknown algorithm {algo!r}{where}{choose(algo, ALGORITHMS)}")
+    model = config.get("model_name_or_path") if said.model_name_or_path is None else said.model_name_or_path
+    model = DEMO if model is None else model
 
     _ALGO["help"] = f"Algorithm: {summaries().replace('%', '%%')}."
     config_class = ALGORITHMS[algo][0]
     _inherit_help(config_class)
-    kinds = (ScriptArguments, DataArguments, config_class, ModelConfig)
-    parser = TrlParser(kinds, allow_abbrev=False)
-    accept_none(parser, kinds)
+    classes = (ScriptArguments, DataArguments, config_class, ModelConfig)
+    parser = FlagParser(classes)
+    accept_none(parser, classes)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:
         parser.set_defaults(**DEMO_SETTINGS)
     settings = dict(config)
-    set_environment(settings.pop("env", None), where=", ".join(files))
-    if unknown := parser.set_defaults_with_config(**settings)[::2]:
-        raise ValueError(f"unknown field {unknown[0].removeprefix('--')!r} in {', '.join(files)}: check --config")
-    script, data, args, model_args, unknown = parser.parse_args_into_dataclasses(
-        args=argv, return_remaining_strings=True
-    )
-    if unknown:
-        raise ValueError(f"unknown flag {unknown[0]!r}: --help lists them")
-    if script.evaluate_on and script.evaluation_protocol is None:
-        raise ValueError(f"--evaluate_on wants an --evaluation_protocol: one of {', '.join(PROTOCOLS)}")
-    for part in (script, data):
-        for name in (f.name for f in fields(part) if "list" in str(f.type)):
-            if isinstance(value := getattr(part, name), str):  # `reward: accuracy` in a file
-                setattr(part, name, [value])
+    set_environment(settings.pop("env", None), where=files.get("env", "a file"))
+    hints = type_hints(classes)
+    for name, value in settings.items():
+        if name not in hints:
+            raise ValueError(
+                f"unknown field {name!r} in {files[name]}{did_you_mean(name, hints) or ': --help lists the fields'}"
+            )
+        settings[name] = fitted(value, name, hints, file=files[name])
+    parser.set_defaults_with_config(**settings)
+    if model == DEMO:
+        ours = {name: value for name, value in DEMO_SEGMENTS.items() if name not in config}
+        parser.set_defaults(**live_part(ours, vars(parser.parse_known_args(argv)[0])))
+    values, rest = parser.parse_known_args(argv)
+    if rest:
+        raise ValueError(unknown_argument(rest[0], parser.flags()))
+    for name, value in vars(values).items():
+        if value == "" and parser.get_default(name) != "":
+            raise ValueError(f"--{name} is empty: write a value behind it, or leave it out")
+    given = {name: f"{name} in {files[name]}" for name in settings} | written(argv)
+    try:
+        script, data, args, model_args = (_construct(of, vars(values), given) for of in classes)
+        _check_script(script)
+        check_trackers(args.report_to)
+        check_numbers(model_args)
+    except _REFUSALS as error:
+        raise ValueError(with_choice(as_written(one_line(error), hints, argv, files))) from error
     if model == DEMO:
         model_args.model_name_or_path = demo_model_path()
     return script, data, args, model_args, config
+
+
+def _construct(of: type, values: dict[str, Any], given: dict[str, str]) -> Any:
+    """A dataclass from its part of the values. Where its refusal names none of the settings that were given (by their
+    names, as they were written), the one without which it does not come is put before it."""
+    own = {f.name: values[f.name] for f in fields(of) if f.init}
+    try:
+        return of(**own)
+    except _REFUSALS as error:
+        message = one_line(error)
+        given = {name: as_typed for name, as_typed in given.items() if name in own}
+        # "credit", "debug" and their like are words of any sentence
+        named = (rf"^{name}\b|\b{name}=" if name.isalpha() else rf"\b{name}\b" for name in given)
+        if not any(re.search(pattern, message) for pattern in named):
+            for name in given:
+                try:
+                    of(**{other: value for other, value in own.items() if other != name})
+                except _REFUSALS as still:
+                    if one_line(still) == message:
+                        continue
+                raise ValueError(f"{given[name]}: {message}") from error
+        raise
+
+
+def in_words_of_the_user(error: BaseException, argv: list[str]) -> str:
+    """What an exception says of a run that was started with these flags, in one line, with its settings as they were
+    written: `--beta`, or `beta in my.yaml`."""
+    message = one_line(error)
+    try:
+        said, rest = _peek(argv)
+        files = read_settings(said.config)[1]
+    except ValueError:  # which is the mistake, and has been said
+        return message
+    names = type_hints((ScriptArguments, DataArguments, CreditConfig, ModelConfig))
+    return as_written(message, names, rest, files)
+
+
+def _check_script(script: ScriptArguments) -> None:
+    if script.evaluation_protocol is not None and script.evaluation_protocol not in PROTOCOLS:
+        name = script.evaluation_protocol
+        raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, PROTOCOLS)}")
+    if script.evaluate_on and script.evaluation_protocol is None:
+        raise ValueError(f"--evaluate_on wants an --evaluation_protocol: one of {', '.join(PROTOCOLS)}")
+    if script.evaluate_every < 1:
+        raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
 
 
 def _inherit_help(config_class: type[CreditConfig]) -> None:
@@ -100,50 +165,18 @@ def _inherit_help(config_class: type[CreditConfig]) -> None:
 
 
 def read_config(paths: list[str]) -> dict[str, Any]:
-    """The settings of YAML files, later ones over earlier ones.
-
-    A file's `base` (a path or several, relative to it) comes before the file itself. Its `about`, a mapping that says
-    what the file is for, is no setting: it is left out, and not inherited from a `base`.
-
-    Raises:
-        ValueError: a file is missing, is not a mapping, has an `about` that is not one, or is its own base.
-    """
-    merged: dict[str, Any] = {}
-    for path in paths:
-        merged |= _read(Path(path), ())
-    return merged
+    """The settings of YAML files, later ones over earlier ones: see [`~trl_credit.settings_files.read_settings`]."""
+    return read_settings(paths)[0]
 
 
-def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}: check --config{' and `base`' if readers else ''}")
-    if path.resolve() in readers:
-        raise ValueError(f"{str(path)!r} is its own `base`")
-    try:
-        own = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{str(path)!r} cannot be read as YAML: {error}") from error
-    if not isinstance(own, dict):
-        raise ValueError(f"{str(path)!r} must hold `name: value` lines: check --config")
-    if not isinstance(own.pop("about", {}), dict):
-        raise ValueError(f"`about` in {str(path)!r} must hold `name: value` lines: check --config")
-    bases = own.pop("base", [])
-    merged: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
-        merged |= _read(path.parent / base, (*readers, path.resolve()))
-    return merged | own
-
-
-def _config_files(argv: list[str]) -> tuple[list[str], list[str]]:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", nargs="+", action="extend", default=[])
-    known, rest = parser.parse_known_args(argv)
-    return known.config, rest
-
-
-def _peek(argv: list[str]) -> argparse.Namespace:
-    """What must be known before the flags of the algorithm's configuration can be parsed."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--algo", "--model_name_or_path"):
-        parser.add_argument(flag)
-    return parser.parse_known_args(argv)[0]
+def _peek(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What must be known before the flags of the algorithm's configuration can be parsed, and the words without the
+    names of files."""
+    first = OneLineParser(add_help=False)
+    first.add_argument("--config", nargs="+", action="extend", default=[])
+    files, rest = first.parse_known_args(argv)
+    second = OneLineParser(add_help=False)
+    for flag in ("--algo", "--model_name_or_path", "--model-name-or-path"):
+        second.add_argument(flag)
+    said = second.parse_known_args(rest)[0]
+    return argparse.Namespace(**vars(said), config=files.config), rest

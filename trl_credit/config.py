@@ -1,35 +1,19 @@
 """The composable knobs of credit assignment, on top of TRL's `GRPOConfig`."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from trl import GRPOConfig
 
-from .credit.steps import STEP_SPLITTERS
+from .checks import check_settings
+from .config_checks import CHOICES, FUNCTION_KNOBS, check_combinations, check_ranges
+from .dead_knobs import TRACES, check_dead_knobs
 from .names import is_own_function, name_of, resolve_function
-from .segment_config import SEGMENT_CHOICES, SegmentKnobs, check_segment_knobs
+from .segment_config import SegmentKnobs, check_segment_knobs
 
 
-TRACES = ("eligible", "lambda_trace")
-CHOICES = {
-    "importance": ("token", "sequence", "sequence_token", *TRACES),
-    "selector": ("none", "entropy", "random"),
-    "trace_style": ("recent", "both"),
-    "loss_weight": ("none", "trace_past", "trace_future"),
-    "token_mask": ("none", "probability"),
-    "baseline": ("group", "optimal"),
-    "difficulty": ("none", "history", "hard", "fixed"),
-    "behavior_logps": ("recomputed", "sampler"),
-    **SEGMENT_CHOICES,
-}
-# the knobs that take a function of one's own, and the built-in ones that they choose among
-FUNCTION_KNOBS = {
-    "credit": (),
-    **{name: CHOICES[name] for name in ("selector", "token_mask", "baseline", "segmentation")},
-    "step_splitter": tuple(STEP_SPLITTERS),
-}
+__all__ = ["CHOICES", "FUNCTION_KNOBS", "TRACES", "CreditConfig"]
 
 
 @dataclass
@@ -99,9 +83,18 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
-            Seconds that a reward function may take for a batch. `None`: any.
+            Seconds that a reward function may take for a batch. What comes later is not accepted: the run stops with
+            the function's name and a prompt. Where Python cannot raise that error (C code that keeps its lock, a
+            blocking call in an `async def`), a watching process kills this one 3 seconds later, never a notebook.
+            `None` or infinity: any time.
+        overwrite_output_dir (`bool`, *optional*, defaults to `False`):
+            Start anew in a folder that holds the results of another run; its checkpoints are removed.
+        allow_changed (`list[str]`, *optional*):
+            Names of what may differ from the run that wrote the checkpoint to resume from: fields, or `"algorithm"`,
+            `"batch_size"`, `"reward_funcs"`, `"model"`, `"data"`. The card lists the changes.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
-            Updates in a row that are skipped because loss or gradient is not finite, before the run stops.
+            Updates in a row that are skipped because loss or gradient is not finite, before the run stops. It also
+            stops when more than a quarter of the last 100 updates were skipped, or more than this where that is more.
 
     Raises:
         ValueError: a value out of range, or two knobs of which the combination is ill-defined; the message names the
@@ -152,10 +145,17 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}
     )
     reward_timeout: float | None = field(
-        default=None, metadata={"help": "Seconds that a reward function may take for a batch. `None`: any."}
+        default=None,
+        metadata={"help": "Seconds of a reward function for a batch, then the run stops. `None`: any."},
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Start anew in the folder of another run, whose checkpoints are removed."}
+    )
+    allow_changed: list[str] | None = field(
+        default=None, metadata={"help": "Fields that may differ from those of the checkpoint that a run resumes from."}
     )
     reward_range: list[float] = field(  # a list, since a command line cannot carry a tuple
         default_factory=lambda: [0.0, 1.0], metadata={"help": "Smallest and largest total reward, for `difficulty`."}
@@ -173,11 +173,13 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         # TRL's own field, as TRL means it
         asked_of_trl = self.importance_sampling_level == "sequence" and self.importance in ("token", "sequence")
         self.importance = "sequence" if asked_of_trl else self.importance
+        check_settings(self)
         super().__post_init__()
+        check_ranges(self)
         self.reward_range = tuple(self.reward_range)
-        self._check_ranges()
-        self._check_combinations(sequence_of_trl=asked_of_trl)
+        check_combinations(self, sequence_of_trl=asked_of_trl)
         check_segment_knobs(self)
+        check_dead_knobs(self)
         if self.importance == "sequence":
             self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
 
@@ -208,110 +210,3 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         name = getattr(self, knob)
         known = FUNCTION_KNOBS[knob]
         return resolve_function(name, what=knob, known=known, anew=False) if is_own_function(name) else None
-
-    def _check_ranges(self) -> None:
-        for name, setting in self.own_functions().items():
-            resolve_function(setting, what=name, known=FUNCTION_KNOBS[name])
-        if self.credit is not None and not is_own_function(self.credit):
-            raise ValueError(
-                f"credit={self.credit!r} must be package.module.function, file.py:function, or None: built-in "
-                "algorithms are chosen by their own configuration classes."
-            )
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed and not (name in FUNCTION_KNOBS and is_own_function(value)):
-                own = ", package.module.function or file.py:function" * (name in FUNCTION_KNOBS)
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}{own}, got {value!r}.")
-        for name in (
-            "trace_lambda",
-            "gamma",
-            "selective_rate",
-            "difficulty_rate_min",
-            "difficulty_threshold",
-        ):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}.")
-        for name in ("probability_threshold", "difficulty_scale"):
-            if not (getattr(self, name) > 0.0 and math.isfinite(getattr(self, name))):
-                raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}.")
-        if not (self.difficulty_rate > 0.0 and math.isfinite(self.difficulty_rate)):
-            raise ValueError(f"difficulty_rate must be positive and finite, got {self.difficulty_rate}.")
-        if self.difficulty_window < 1:
-            raise ValueError(f"difficulty_window must be at least 1 batch, got {self.difficulty_window}.")
-        if self.reward_timeout is not None and not self.reward_timeout > 0.0:
-            raise ValueError(f"reward_timeout must be a positive number of seconds or None, got {self.reward_timeout}.")
-        if self.nonfinite_patience < 0:
-            raise ValueError(f"nonfinite_patience must be at least 0 updates, got {self.nonfinite_patience}.")
-        if self.advantage_floor is not None and not math.isfinite(self.advantage_floor):
-            raise ValueError(f"advantage_floor must be finite or None, got {self.advantage_floor}.")
-        if not (self.epsilon >= 0.0 and math.isfinite(self.epsilon)):  # from 1 on there is no lower bound, as in TRL
-            raise ValueError(f"epsilon must be at least 0 and finite, got {self.epsilon}.")
-        if self.epsilon_high is not None and not self.epsilon_high >= 0.0:
-            raise ValueError(f"epsilon_high must be >= 0 or None, got {self.epsilon_high}.")
-        low_high = self.reward_range
-        if len(low_high) != 2 or not all(map(math.isfinite, low_high)) or not low_high[0] < low_high[1]:
-            raise ValueError(f"reward_range must be two finite numbers, the smaller first, got {low_high}.")
-
-    def _check_combinations(self, *, sequence_of_trl: bool) -> None:
-        if self.importance_sampling_level != "token" and self.importance != "sequence":
-            raise ValueError(
-                f"importance_sampling_level={self.importance_sampling_level!r} with importance={self.importance!r}: "
-                "leave importance_sampling_level alone and choose importance='sequence' (GSPO) or 'sequence_token'."
-            )
-        if self.credit is not None and self.policy_loss != "clip":
-            raise ValueError(
-                f"credit={self.credit!r} with policy_loss={self.policy_loss!r}: each of them is the whole credit "
-                "function. Leave one out; a function may call trl_credit.assignment.policy_iteration itself."
-            )
-        if is_own_function(self.segmentation) and self.rollouts != "chain":
-            raise ValueError(
-                f"segmentation={self.segmentation!r} cuts the responses of a chain, and rollouts={self.rollouts!r} has "
-                "none: set rollouts='chain', or leave segmentation out."
-            )
-        if self.importance == "sequence":
-            for name, off in (("token_mask", "none"), ("loss_weight", "none"), ("top_entropy_quantile", 1.0)):
-                if name == "top_entropy_quantile" and sequence_of_trl:
-                    continue  # TRL's two fields mean together what they mean in TRL
-                if getattr(self, name) != off:
-                    raise ValueError(
-                        f"importance='sequence' averages over the response, so {name}={getattr(self, name)!r}, which "
-                        f"differs from token to token, would be averaged away: set importance='sequence_token', or "
-                        f"{name}={off!r}."
-                    )
-        if self.behavior_logps == "sampler" and not self.use_vllm:
-            raise ValueError(
-                "behavior_logps='sampler' takes log-probabilities from vLLM: set use_vllm=True, or 'recomputed'."
-            )
-        if self.selector != "none" and self.importance != "eligible":
-            raise ValueError(
-                f"selector={self.selector!r} selects the tokens that leave an eligible trace, and importance="
-                f"{self.importance!r} has none: set importance='eligible' (S-trace), or selector='none'."
-            )
-        if self.has_trace and self.loss_type in ("cispo", "vespo", "sapo"):
-            raise ValueError(
-                f"importance={self.importance!r} with loss_type={self.loss_type!r}: that loss does not take its "
-                "gradient through the clipped importance weight, so the trace would be lost or bent: set loss_type to "
-                "'dapo', 'grpo', 'bnpo' or 'dr_grpo'."
-            )
-        if self.importance == "sequence_token" and self.loss_type == "vespo":
-            raise ValueError(
-                "loss_type='vespo' builds its own sequence weight from the per-token ratios: set importance='token'."
-            )
-        if self.loss_type == "luspo" and self.importance not in ("token", "sequence"):
-            raise ValueError(
-                f"loss_type='luspo' with importance={self.importance!r}: it is defined for importance='sequence' (and "
-                "does with 'token' what TRL does): set one of them, or loss_type."
-            )
-        if self.has_trace and self.beta != 0.0 and self.use_bias_correction_kl:
-            raise ValueError(
-                f"use_bias_correction_kl=True multiplies the KL term by the importance weight, and with importance="
-                f"{self.importance!r} the trace would flow through the KL: set use_bias_correction_kl=False."
-            )
-        if self.multi_objective_aggregation != "sum_then_normalize":
-            for name, off in (("baseline", "group"), ("difficulty", "none")):
-                if getattr(self, name) != off:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)!r} needs one reward per response, and "
-                        f"multi_objective_aggregation={self.multi_objective_aggregation!r} has one per function: set "
-                        "multi_objective_aggregation='sum_then_normalize'."
-                    )

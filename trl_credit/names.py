@@ -94,6 +94,8 @@ def _look_up(name: str, what: str, known: Iterable[str]) -> tuple[Callable, Path
             )
         return _GIVEN[name], None
     path = None
+    if name.endswith(".py"):
+        raise ValueError(f"{what} {name!r} is a file: name the function in it too, as {name}:function")
     if ":" in name:
         file, _, attribute = name.rpartition(":")
         path = Path(file)
@@ -107,6 +109,8 @@ def _look_up(name: str, what: str, known: Iterable[str]) -> tuple[Callable, Path
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             raise ValueError(f"{what} {name!r}: {error}") from error
+        except (Exception, SystemExit) as error:  # whatever the user's own module does
+            raise ValueError(f"{what} {name!r}: importing {module_name} {_raised(error)}") from error
     else:
         choices = ", ".join(known)
         raise ValueError(
@@ -167,6 +171,52 @@ def source_of_object(function: Callable, name: str) -> FunctionSource:
     return FunctionSource(name, path, _sha256(path.read_bytes() if path else _source_text(function).encode()))
 
 
+def digest_of(function: Callable) -> str:
+    """Hexadecimal SHA-256 of all that a function's results may depend on and that can be seen from outside: its file
+    (its own source where there is none), the arguments that a partial binds, and plain values that a closure holds.
+
+    Of a function of this package the file is left out, which changes with every release.
+    """
+    defined = _defined(function)
+    parts = [_held(function), *(_stable(value) for value in _closure(defined))]
+    if (getattr(defined, "__module__", None) or "").partition(".")[0] != __package__:
+        parts.append(source_of_object(function, function_label(function)).digest)
+    else:
+        parts.append(f"{defined.__module__}.{defined.__qualname__}")
+    return _sha256("\n".join(parts).encode())
+
+
+def _held(function: Callable) -> str:
+    held = []
+    while isinstance(function, functools.partial):
+        held.append(_stable([function.args, function.keywords]))
+        function = function.func
+    return " ".join(held)
+
+
+def _closure(defined: Any) -> list[Any]:
+    values = []
+    for cell in getattr(defined, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    return values
+
+
+def _stable(value: Any) -> str:
+    """Text that is the same in another process for the same plain value; other objects are shown by their type."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(sorted(f"{_stable(k)}: {_stable(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_stable, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_stable, value))) + "}"
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return repr(value)
+    return function_label(value) if callable(value) else type(value).__name__
+
+
 def _file_of(function: Callable) -> Path | None:
     try:
         path = inspect.getsourcefile(_defined(function))
@@ -213,8 +263,14 @@ def _load_file(path: Path, asked: str) -> ModuleType:
     sys.modules[name] = module  # where dataclasses and pickle look for it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's own file does
+    except (Exception, SystemExit) as error:  # whatever the user's own file does
         del sys.modules[name]
-        raise ValueError(f"{asked}: {path.name} raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"{asked}: {path.name} {_raised(error)}") from error
     _FILES[str(path)] = digest, module
     return module
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else repr(error.code)}): take that out of it"
+    return f"raised {type(error).__name__}: {error}"

@@ -1,6 +1,5 @@
 """The knobs of segment credit: which segments, valued how, trained how."""
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -156,12 +155,6 @@ def check_segment_knobs(config: "CreditConfig") -> None:
         _check_chain(config)
     elif config.rollouts == "tree":
         _check_tree(config)
-    if config.rollouts != "tree":
-        for name, off in (("replay_iterations", 1), ("replay_legacy", False)):
-            if getattr(config, name) != off:
-                _refuse(config, name, f"only a tree has rows to replay: set rollouts='tree', or {name}={off!r}")
-    if config.process_reward_weight != 0.0 and config.rollouts == "none":
-        _refuse(config, "process_reward_weight", "it needs values of segments: set rollouts='chain' or 'tree', or 0")
     if config.policy_loss == "policy_iteration":
         _check_policy_iteration(config)
 
@@ -187,12 +180,6 @@ def _check_ranges(config: "CreditConfig") -> None:
     if not isinstance(branching, (list, tuple)) or not branching or not all(map(_is_count, branching)):
         raise ValueError(f"tree_branching must be whole numbers of at least 1, one per level, got {branching!r}.")
     config.tree_branching = list(branching)
-    if not 0.0 <= config.certain_tolerance < 1.0:
-        raise ValueError(f"certain_tolerance must be in [0, 1), got {config.certain_tolerance}.")
-    for name in ("truncated_value", "process_reward_weight"):
-        value = getattr(config, name)
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, got {value}.")
 
 
 def _check_rollouts(config: "CreditConfig") -> None:

@@ -403,7 +403,19 @@ LINES = {
         "2",
     ],
     "grpo_lambda": ["--advantage_floor", "None", "--trace_style", "both", "--evaluation_protocol", "demo"],
-    "ha_dw": ["--difficulty", "hard", "--difficulty_window", "3", "--optim_args", "a=1,b=2", "--warmup_steps", "0.1"],
+    "ha_dw": [
+        "--difficulty",
+        "hard",
+        "--reward_range",
+        "-0.00001",
+        "2",
+        "--difficulty_window",
+        "3",
+        "--optim_args",
+        "a=1,b=2",
+        "--warmup_steps",
+        "0.1",
+    ],
     "vine_ppo": ["--rollouts_per_state", "5", "--temperature", "0.7", "--gradient_checkpointing", "false"],
     "spo_chain": ["--cutpoint_interval", "3", "--model_init_kwargs", '{"trust_remote_code": true, "x": {"y": [1]}}'],
     "spo_tree": ["--tree_branching", "2", "3", "--replay_cap", "None", "--max_grad_norm", "0.5"],
@@ -504,3 +516,24 @@ def test_an_interrupted_script_does_not_wait_for_the_threads_of_its_client(hub, 
     last = error.strip().splitlines()[-1]
     assert process.returncode == 130 and "Traceback" not in error
     assert last == f"interrupted: {folder} is complete. To push it later: python {words[1]} {folder} --repo_id me/x"
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_an_interrupted_run_does_not_wait_for_the_push_of_a_checkpoint(hub, tmp_path):
+    hanging = threading.Event()
+    count = hub.count
+    hub.count = lambda request: count(request) or ("/large/" in request and (hanging.set() or "hang")) or None
+    clean = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "HF_TOKEN")}
+    clean |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
+    words = [sys.executable, str(EXAMPLES / "train.py"), "--output_dir", "out", "--push_to_hub", "--hub_model_id", "x"]
+    words += "--max_steps 100000 --per_device_train_batch_size 8 --num_generations 4 --save_steps 1".split()
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=clean | {"NO_PROXY": "127.0.0.1"}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert hanging.wait(120)
+        process.send_signal(signal.SIGINT)
+        error = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in error and "interrupted at step" in error

@@ -12,7 +12,9 @@ from datasets import Dataset
 from ..rewards.reasoning_gym import reasoning_gym_rows
 from .cleaning import CleaningReport, clean, find_overlap
 from .files import FILE_FORMATS, find_file, from_hub, load_other, read_path
-from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style, to_prompt
+from .prompts import IDS, as_prompts, find_column, problems, row_id
+from .records import Records
+from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style
 
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class DataArguments:
     )
 
 
-def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) -> Dataset:
+def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int, needs_answers: bool = True) -> Dataset:
     """`load_prompts` of the flags; messages where the tokenizer has a chat template and the style is for chat."""
     if arguments.dataset_name is None:
         raise ValueError("there is no data: set --dataset_name")
@@ -72,6 +74,7 @@ def load_from_arguments(arguments: DataArguments, *, tokenizer: Any, seed: int) 
         max_prompt_tokens=arguments.max_prompt_tokens,
         decontaminate=arguments.decontaminate or (),
         seed=seed,
+        needs_answers=needs_answers,
     )
 
 
@@ -102,11 +105,13 @@ def load_prompts(
     max_prompt_tokens: int | None = None,
     decontaminate: Sequence[str] = (),
     seed: int = 42,
+    needs_answers: bool = False,
 ) -> Dataset:
     """Loads a set with the columns `prompt`, `answer` and `id`.
 
-    A known set has besides these its bare `problem` and what it has of `level`, `names` and `truth`; other sets keep
-    all their columns. They go to the reward functions. What was dropped or repaired is logged.
+    An answer is text, with the digits that the file has. A known set has besides these its bare `problem` and what it
+    has of `level`, `names` and `truth`; other sets keep all their columns, and have no `answer` where no column holds
+    it. They go to the reward functions. What was dropped or repaired is logged.
 
     Args:
         name (`str`):
@@ -133,9 +138,13 @@ def load_prompts(
             Evaluation sets whose problems are dropped, or `all`.
         seed (`int`, *optional*, defaults to 42):
             Of procedural tasks.
+        needs_answers (`bool`, *optional*, defaults to `False`):
+            Whether a set without a column of answers is refused. If not, it has none here either.
 
     Raises:
-        ValueError: no such file, set, split, column or style, a file that cannot be read, or no rows left.
+        ValueError: no such file, set, split, column or style; a file that cannot be read as it was written, with the
+            line; or no rows left.
+        OSError: a file that cannot be opened.
         ConnectionError: the Hub cannot be reached.
     """
     style = resolve_style(style)
@@ -145,34 +154,22 @@ def load_prompts(
         raise ValueError(f"leave out --prompt_column and --answer_column: the columns of {name!r} are known")
     if name.startswith(GYM):
         rows = reasoning_gym_rows(name.removeprefix(GYM), settings=_settings(config), seed=seed)
-        data, report = Dataset.from_list(rows), CleaningReport(name, rows=len(rows))
+        source, report = Dataset.from_list(rows), CleaningReport(name, rows=len(rows))
     elif name in SETS:
         if config is not None:
             raise ValueError(f"leave out --dataset_config: that of {name!r} is known")
-        data, report = _load_known(name, data_dir=data_dir, revision=revision, split=split)
+        source, report = _load_known(name, data_dir=data_dir, revision=revision, split=split)
     else:
-        data = load_other(name, revision=revision, split=split, config=config)
-        report = CleaningReport(name, rows=len(data))
-        prompt_column = _column(data, prompt_column, PROMPT_COLUMNS, "--prompt_column")
-        answer_column = _column(data, answer_column, ANSWER_COLUMNS, "--answer_column")
-    prompt_column, answer_column = prompt_column or "problem", answer_column or "answer"
+        source = load_other(name, revision=revision, split=split, config=config)
+        report = CleaningReport(name, rows=len(source))
+        prompt_column = find_column(source, name, prompt_column, PROMPT_COLUMNS, "--prompt_column")
+        if needs_answers or answer_column is not None or set(ANSWER_COLUMNS) & set(source.column_names):
+            answer_column = find_column(source, name, answer_column, ANSWER_COLUMNS, "--answer_column")
+    known = name in SETS or name.startswith(GYM)
+    prompt_column, answer_column = prompt_column or "problem", answer_column or ("answer" if known else None)
+    data = as_prompts(source, name, prompt_column, answer_column, style=style, conversational=conversational)
     if decontaminate:
-        data = _without_overlap(data, prompt_column, report, decontaminate, data_dir)
-
-    def finish(row: dict, number: int) -> dict:
-        prompt, answer = row[prompt_column], row[answer_column]
-        if not prompt:
-            raise ValueError(f"row {number} of {name!r} has no {prompt_column}: take it out, or check --prompt_column")
-        if isinstance(answer, list):
-            answer = ", ".join(map(str, answer))
-        return {
-            "prompt": to_prompt(prompt, style, conversational=conversational),
-            "answer": None if answer is None else str(answer),
-            "id": _id(row, Path(name).stem, number),
-        }
-
-    taken = [column for column in ("prompt", "answer", "id") if column in data.column_names]
-    data = data.map(finish, with_indices=True, remove_columns=taken, desc="prompts")
+        data = _without_overlap(data, problems(source, name, prompt_column), report, decontaminate, data_dir)
     if max_prompt_tokens is not None:
         fits = [i for i, prompt in enumerate(data["prompt"]) if prompt_tokens(prompt, tokenizer) <= max_prompt_tokens]
         report.too_long = len(data) - len(fits)
@@ -221,12 +218,16 @@ def _load_known(
     else:
         path = find_file(name, split, data_dir)
         source, where = read_path(path, split), str(path)
-    try:
-        rows = [{**known.read(row), "id": _id(row, name, i)} for i, row in enumerate(source)]
-        if empty := [row["id"] for row in rows if not isinstance(row["problem"], str)]:
-            raise ValueError(f"no problem in the row {empty[0]}")
-    except (KeyError, IndexError, TypeError, ValueError) as error:  # whatever shape a file of that name may have
-        raise ValueError(f"{where!r} is not the set {name!r}: {error}") from error
+    rows = []
+    for i, row in enumerate(source):
+        try:
+            rows.append({**known.read(row), "id": row_id([row.get(c) for c in IDS], name, i)})
+            if not isinstance(rows[-1]["problem"], str):
+                raise ValueError("no problem")
+        # whatever shape a file of that name may have
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+            place = f"line {source.lines[i]}" if isinstance(source, Records) else f"row {i}"
+            raise ValueError(f"{where!r} is not the set {name!r}: {place}: {error}") from error
     rows, report = clean(rows, name=name, drop=not known.evaluation, english=known.english, distinct=known.distinct)
     if not rows:
         raise ValueError(f"{where!r} has no rows")
@@ -236,25 +237,8 @@ def _load_known(
     return data, report
 
 
-def _column(data: Dataset, wanted: str | None, guesses: tuple[str, ...], flag: str) -> str:
-    if wanted is None:
-        found = [c for c in guesses if c in data.column_names]
-        if found:
-            return found[0]
-        wanted = guesses[0]
-    if wanted not in data.column_names:
-        raise ValueError(f"there is no column {wanted!r}: set {flag} to one of {', '.join(data.column_names)}")
-    return wanted
-
-
-def _id(row: dict, name: str, number: int) -> str:
-    """The row's own id, with the name of the set before it where it is just a number; else name and row number."""
-    own = next((row[c] for c in ("id", "unique_id") if row.get(c) not in (None, "")), number)
-    return f"{name}-{own}" if str(own).isdecimal() else str(own)
-
-
 def _without_overlap(
-    data: Dataset, prompt_column: str, report: CleaningReport, decontaminate: Sequence[str], data_dir: str | None
+    data: Dataset, texts: list[str], report: CleaningReport, decontaminate: Sequence[str], data_dir: str | None
 ) -> Dataset:
     sets = [known for known in SETS if SETS[known].evaluation] if "all" in decontaminate else list(decontaminate)
     for known in sets:
@@ -266,11 +250,9 @@ def _without_overlap(
     evaluation = {
         known: _load_known(known, data_dir=data_dir, revision=None, split="test")[0]["problem"] for known in sets
     }
-    texts = [p if isinstance(p, str) else str(p[-1]["content"]) for p in data[prompt_column]]
     found = find_overlap(texts, evaluation)
-    report.overlap = {
-        known: [_id(data[i], Path(report.name).stem, i) for i in numbers] for known, numbers in found.items()
-    }
+    ids = data["id"]
+    report.overlap = {known: [ids[i] for i in numbers] for known, numbers in found.items()}
     inside = {i for numbers in found.values() for i in numbers}
     return data.select([i for i in range(len(data)) if i not in inside])
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ..rewards import extract_answer
 from .cleaning import DAPO_WRAPPER, strip_dapo_wrapper
+from .columns import answer_text
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class PromptStyle:
 
 def read_problem(row: dict) -> dict:
     """`problem`, `question` or `prompt` with an `answer`: most sets, and the files of all."""
-    return {"problem": _first(row, "problem", "question", "prompt"), "answer": _text(_first(row, "answer"))}
+    return {"problem": _first(row, "problem", "question", "prompt"), "answer": answer_text(_first(row, "answer"))}
 
 
 def read_gsm8k(row: dict) -> dict:
@@ -79,17 +80,16 @@ def read_math(row: dict) -> dict:
     level = str(row.get("level", "")).removeprefix("Level ")
     return {
         "problem": _first(row, "problem"),
-        "answer": _text(answer),
+        "answer": answer_text(answer),
         "level": int(level) if level.isdecimal() else None,
     }
 
 
 def read_olympiadbench(row: dict) -> dict:
     """`final_answer` is a list, with one entry or several."""
-    answer = _first(row, "final_answer", "answer")
     return {
         "problem": _first(row, "problem", "question"),
-        "answer": ", ".join(map(str, answer)) if isinstance(answer, list) else _text(answer),
+        "answer": answer_text(_first(row, "final_answer", "answer")),
     }
 
 
@@ -99,7 +99,7 @@ def read_dapo(row: dict) -> dict:
     if isinstance(problem, list):
         problem = problem[-1]["content"]
     gold = row["reward_model"]["ground_truth"] if "reward_model" in row else _first(row, "answer", "solution")
-    return {"problem": strip_dapo_wrapper(problem), "answer": _text(gold)}
+    return {"problem": strip_dapo_wrapper(problem), "answer": answer_text(gold)}
 
 
 def read_orz(row: dict) -> dict:
@@ -107,14 +107,14 @@ def read_orz(row: dict) -> dict:
     if "0" not in row and "conversations" not in row:
         return read_problem(row)
     question, reply = row["conversations"] if "conversations" in row else (row["0"], row["1"])
-    return {"problem": question["value"].strip(), "answer": _text(reply["ground_truth"]["value"])}
+    return {"problem": question["value"].strip(), "answer": answer_text(reply["ground_truth"]["value"])}
 
 
 def read_knights_and_knaves(row: dict) -> dict:
     """`names` and, in `truth`, who is a knight; the answer is the list of "(1) Zoey is a knight"."""
     return {
         "problem": _first(row, "problem", "quiz"),
-        "answer": _first(row, "answer", "solution_text_format"),
+        "answer": answer_text(_first(row, "answer", "solution_text_format")),
         "names": list(_first(row, "names")),
         "truth": [bool(knight) for knight in _first(row, "truth", "solution")],
     }
@@ -149,10 +149,6 @@ def _first(row: dict, *columns: str) -> object:
         if column in row:
             return row[column]
     raise ValueError(f"there is no column {' or '.join(columns)}, but {', '.join(map(str, row))}")
-
-
-def _text(answer: object) -> str | None:
-    return None if answer is None else str(answer)
 
 
 def _test(repo: str, revision: str | None, licence: str, *, hub: str = "test", **settings) -> DataSet:

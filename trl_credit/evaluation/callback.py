@@ -95,7 +95,12 @@ class EvaluationCallback(TrainerCallback):
         self.jobs = make_jobs(sets, [protocol], changes)
         self.problems = {
             job.set_name: load_problems(
-                job.set_name, self.tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems
+                job.set_name,
+                self.tokenizer,
+                data_dir=data_dir,
+                style=prompt_style,
+                max_problems=max_problems,
+                flag="--evaluate_on",
             )
             for job in self.jobs
         }

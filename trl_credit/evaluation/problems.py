@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ def load_problems(
     data_dir: str | None = None,
     style: str = "boxed",
     max_problems: int | None = None,
+    flag: str = "--sets",
 ) -> list[Problem]:
     """The test problems of a set: "demo", a name that `load_prompts` knows, or a file.
 
@@ -53,6 +55,8 @@ def load_problems(
             Prompt style of `trl_credit.data`.
         max_problems (`int`, *optional*):
             The first so many problems alone.
+        flag (`str`, *optional*, defaults to "--sets"):
+            What the set was named by, for messages.
 
     Raises:
         ValueError: no such set, a problem without an answer or with a level that cannot be read, or two problems with
@@ -63,17 +67,26 @@ def load_problems(
     if name == "demo":
         data = demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED)
     elif name.startswith("reasoning_gym:"):
-        raise ValueError(f"--sets {name!r} is scored in parts of 1, and an evaluation wants right or wrong")
+        raise ValueError(f"{flag} {name!r} is scored in parts of 1, and an evaluation wants right or wrong")
     else:
-        data = load_prompts(
-            name,
-            data_dir=data_dir,
-            split="test" if name in SETS and "test" in SETS[name].splits else None,
-            style=style,
-            conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
-            tokenizer=tokenizer,
-        )
+        try:
+            data = load_prompts(
+                name,
+                data_dir=data_dir,
+                split="test" if name in SETS and "test" in SETS[name].splits else None,
+                style=style,
+                conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
+                tokenizer=tokenizer,
+            )
+        except ValueError as error:
+            raise ValueError(_in_evaluation(str(error), flag)) from error
     return as_problems(data, name, tokenizer, max_problems)
+
+
+def _in_evaluation(said: str, flag: str) -> str:
+    """What is wrong with a data set, without the flags that training alone has."""
+    said = re.sub(r", or check --(prompt|answer)_column", "", said.replace("--dataset_name", flag))
+    return re.sub(r"set --(prompt|answer)_column to one of", "rename one of", said)
 
 
 def set_label(name: str) -> str:
@@ -90,6 +103,11 @@ def as_problems(
         reference = {key: row[key] for key in KEPT if row.get(key) is not None}
         if str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
             raise ValueError(f"row {i} of {name!r} has no answer: responses to it cannot be judged")
+        for key, value in reference.items():
+            parts = value if isinstance(value, list) else [value]
+            if bad := [part for part in parts if not isinstance(part, str | int | float)]:
+                what = type(bad[0]).__name__
+                raise ValueError(f"row {i} of {name!r}, column {key!r}: a {what} is neither text nor a number")
         problem_id = i if row.get("id") is None else row["id"]
         if "level" in reference:
             try:

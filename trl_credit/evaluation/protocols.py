@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..demo import DEMO_MAX_COMPLETION_LENGTH
+from ..mistakes import choose
 
 
 METRIC = re.compile(r"(pass|avg|maj)@([1-9]\d*)")
@@ -226,7 +227,7 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
         given.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{given['samples']}"))))
         return name, Protocol(**{"source": "custom", **given})
     if name not in PROTOCOLS:
-        raise ValueError(f"unknown --protocol {name!r}: choose one of {', '.join(PROTOCOLS)}, custom")
+        raise ValueError(f"unknown --protocol {name!r}{choose(name, (*PROTOCOLS, 'custom'))}")
     if set_name not in PROTOCOLS[name]:
         raise ValueError(
             f"--protocol {name} has the sets {', '.join(PROTOCOLS[name])}, not {set_name!r}: choose one of these for "

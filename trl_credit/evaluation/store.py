@@ -76,14 +76,17 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
         if not line:
             continue
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            row = json.loads(line)
+            if not isinstance(row, dict) or (rows and not {"reference", "samples"} <= row.keys()):
+                raise ValueError("it has no `samples` with their `reference`")
+            rows.append(row)
+        except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline follows
                 break
             raise ValueError(f"line {number} of {path} is damaged ({error}): give --overwrite") from error
     if not rows:
         return None, []
-    if not isinstance(rows[0], dict) or rows[0].get("version") != VERSION or "set" not in rows[0]:
+    if rows[0].get("version") != VERSION or "set" not in rows[0]:
         raise ValueError(f"{path} is not a file of samples of this version: give another --output_dir, or --overwrite")
     return rows[0], rows[1:]
 

@@ -53,7 +53,7 @@ def read_rows(folder: Path) -> list[Row]:
         version, rows = content["version"], content["rows"]
         for row in rows:
             row_key(row)  # what every reader asks for
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or give another --output_dir") from error
     if version != ROWS_VERSION:
         raise ValueError(f"{path} has version {version}, and this is {ROWS_VERSION}: give another --output_dir")

@@ -1,7 +1,7 @@
 """From a finished run to a repository on the Hub: the model card, and a push that can fail without a loss."""
 
 from .card import TrainingData, write_model_card
-from .during import PushCallback
+from .during import PushCallback, without_waiting
 from .files import publishable
 from .push import PushError, PushInterrupted, open_repo, push, retry_command
 
@@ -15,5 +15,6 @@ __all__ = [
     "publishable",
     "push",
     "retry_command",
+    "without_waiting",
     "write_model_card",
 ]

@@ -1,7 +1,11 @@
 """Pushes while a run is under way, and at its end."""
 
+import contextlib
 import logging
+import os
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -90,7 +94,7 @@ class PushCallback(TrainerCallback):
 
     @property
     def under_way(self) -> bool:
-        """Whether a push is. A process that ends meanwhile waits for the client's threads: leave by `os._exit`."""
+        """Whether a push is. A process that ends meanwhile waits for it: see [`without_waiting`]."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
@@ -103,3 +107,17 @@ class PushCallback(TrainerCallback):
             push(folder, self.repo_id, commit_message=f"Step {step}", **self._options)
         except (PushError, ValueError, OSError) as error:  # also of a checkpoint that save_total_limit took away
             logger.warning("training goes on, but step %d is not on the Hub: %s", step, error)
+
+
+@contextlib.contextmanager
+def without_waiting(pusher: PushCallback | None) -> Iterator[None]:
+    """A script that exits early within it (`SystemExit`) does not wait for a push under way, whose threads Python would
+    keep the process for."""
+    try:
+        yield
+    except SystemExit as end:
+        if pusher is not None and pusher.under_way:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise

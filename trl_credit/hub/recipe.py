@@ -12,7 +12,8 @@ import yaml
 from transformers import TrainingArguments
 
 from ..config import CreditConfig
-from ..demo import DEMO_SETTINGS, demo_model_path
+from ..dead_knobs import live_part
+from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from ..names import FunctionSource, function_label, is_object_name, method_label, source_of, source_of_object
 from .describe import function_name
 from .public import LEFT_OUT, Public
@@ -38,7 +39,8 @@ def recipe_of(
     for part in choices:
         recipe |= changed(part)
     demo = any(getattr(part, "model_name_or_path", None) == demo_model_path() for part in choices)
-    recipe |= changed(args, defaults=COMMAND_LINE | (DEMO_SETTINGS if demo else {}))
+    of_demo = {**DEMO_SETTINGS, **live_part(DEMO_SEGMENTS, vars(args))} if demo else {}
+    recipe |= changed(args, defaults=COMMAND_LINE | of_demo)
     return public.value(recipe)
 
 
@@ -51,7 +53,7 @@ def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict
     defaults = {name: value for name, value in (defaults or {}).items() if hasattr(settings, name)}
     names = [f.name for f in fields(settings) if f.init and f.name not in DERIVED]
     names = [name for name in names if not (LEFT_OUT.fullmatch(name) or is_secret_name(name))]
-    found = _different(names, settings, _built(settings, defaults))
+    found = _different(names, settings, vars(_built(settings, {})) | defaults)
     if found.get("importance") == found.get("importance_sampling_level") and "top_entropy_quantile" not in found:
         found.pop("importance_sampling_level", None)  # which our own knob sets, unless TRL's two were meant together
     # what one field gives another by default is no default where the other was chosen
@@ -59,7 +61,7 @@ def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict
     for _ in range(3):
         values = {name: value for name, value in found.items() if name in again}
         try:
-            missing = _different(again, settings, _built(settings, {**defaults, **values}))
+            missing = _different(again, settings, vars(_built(settings, {**defaults, **values})))
         except ValueError as error:
             logger.warning("the recipe may lack a field that another one sets by default: %s", error)
             break
@@ -74,8 +76,8 @@ def _built(settings: Any, values: Mapping[str, Any]) -> Any:
     return type(settings)(**{**always, **values})
 
 
-def _different(names: Collection[str], settings: Any, other: Any) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in names if getattr(settings, name) != getattr(other, name)}
+def _different(names: Collection[str], settings: Any, other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in names if getattr(settings, name) != other[name]}
 
 
 def to_yaml(recipe: dict[str, Any]) -> str:

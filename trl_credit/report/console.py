@@ -1,19 +1,57 @@
 """One readable line per logging step, above the progress bar."""
 
+import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 
+_LOGGER = logging.getLogger(__name__.partition(".")[0])
+
+
+# of what is 0 nothing is said
+_SHOWN = (
+    ("loss", "loss {:+.4f}", 1),
+    ("credit/clip_fraction", "clipped {:.1f} %", 100),
+    ("completions/mean_length", "length {:.1f}", 1),
+    ("completions/clipped_ratio", "cut off {:.1f} %", 100),
+    ("credit/groups_without_signal", "no signal {:.1f} %", 100),
+    ("kl", "KL {:.2g}", 1),
+    ("entropy", "entropy {:.2f}", 1),
+    ("step_time", "{:.2f} s/step", 1),
+)
+
+
 class ConsoleCallback(ProgressCallback):
     """The progress bar of transformers, with a line of the numbers that one watches in place of the whole dict of logs.
 
-    Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  clipped 1.2 %  length 23.9  0.21 s/step`. Length is in
-    tokens; scores of an evaluation have a line of their own. Use it in place of `ProgressCallback` and
-    `PrinterCallback`.
+    Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
+    Length is in tokens; `clipped` are tokens by their ratio, `cut off` responses by their length, `no signal` groups
+    whose rewards do not differ. Scores of an evaluation have a line of their own, and so have the warnings of this
+    package. Use it in place of `ProgressCallback` and `PrinterCallback`.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._warnings = _Warnings(self._show)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a run that broke off
+            _LOGGER.removeHandler(handler)
+        if state.is_world_process_zero:
+            _LOGGER.addHandler(self._warnings)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        _LOGGER.removeHandler(self._warnings)
+        super().on_train_end(args, state, control, **kwargs)
 
     def on_log(
         self,
@@ -29,16 +67,16 @@ class ConsoleCallback(ProgressCallback):
         if scores:
             parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
             self._show(f"step {state.global_step:>5}  evaluation  " + "  ".join(parts))
-        if logs.get("reward") is None:
+        if "reward" not in logs:
             return
-        parts = [f"step {state.global_step:>5}", f"reward {logs['reward']:.3f} ± {logs.get('reward_std') or 0.0:.3f}"]
-        shown = (
-            ("loss", "loss {:+.4f}", 1),
-            ("credit/clip_fraction", "clipped {:.1f} %", 100),
-            ("completions/mean_length", "length {:.1f}", 1),
-            ("step_time", "{:.2f} s/step", 1),
-        )
-        parts += [text.format(logs[key] * scale) for key, text, scale in shown if logs.get(key) is not None]
+        mean, std = logs["reward"], logs.get("reward_std") or 0.0
+        reward = "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"  # no function gave one
+        parts = [f"step {state.global_step:>5}", reward]
+        parts += [
+            text.format(logs[key] * scale)
+            for key, text, scale in _SHOWN
+            if (key == "loss" and logs.get(key) is not None) or logs.get(key)
+        ]
         self._show("  ".join(parts))
 
     def _show(self, line: str) -> None:
@@ -46,3 +84,14 @@ class ConsoleCallback(ProgressCallback):
             print(line, flush=True)
         else:
             self.training_bar.write(line)
+
+
+class _Warnings(logging.Handler):
+    """What the package's loggers say, as lines above the bar rather than in the middle of it."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._line = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line(f"{record.levelname.lower()}: {record.getMessage().removeprefix('[RANK 0] ')}")

@@ -3,28 +3,61 @@
 import asyncio
 import functools
 import inspect
+import itertools
 import math
+import reprlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, SupportsFloat
 
 from torch import nn
 
 from ..names import function_label
+from .limits import Limit, LimitPassed
+from .signature import Rows, check_columns, check_signature
+from .watchdog import WatchdogError
 
 
-def guard_rewards(reward_funcs: Any, *, timeout: float | None = None) -> Any:
+_LONGEST = 200  # characters of a prompt in a message
+_LONGEST_ERROR = 500  # of what an error says
+_values = reprlib.Repr()
+_values.maxstring = _values.maxother = 80
+
+
+class RewardError(ValueError):
+    """A result that is no list of rewards: one line that names the function, a prompt and the fix."""
+
+
+def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
     """Wraps each reward function so that whatever it does wrong raises an error that names it and a prompt.
 
-    `ValueError` for NaN, ±inf or a number of rewards other than that of responses, `RuntimeError` from what it raises,
-    `TimeoutError` if it takes longer than `timeout` seconds for a batch (then it runs in a thread of its own, which is
-    left behind). `None` stays what it is in TRL: this function has nothing to say on that response. Reward models
+    A function's result is a sequence, or any other iterable, of one number or `None` per response; it is read to its
+    end here. `None` stays what it is in TRL: this function has nothing to say on that response. Reward models
     (`nn.Module` or a model id) are passed through; their outputs are checked after they are gathered. Takes and returns
     one function or a list, as the trainer does.
+
+    Args:
+        timeout (`float`, *optional*):
+            Seconds for a call, result included. A function then runs in a thread of its own, which is left behind if it
+            takes longer; an `async` one runs in TRL's loop. What comes later is not accepted. Where Python cannot
+            raise the error (C code that holds its lock, a blocking call in an `async` function), a watching process
+            ends this one, see [`~trl_credit.rewards.watchdog.Watchdog`]. `None` and infinity: any time.
+        data (sequence of [`~trl_credit.rewards.signature.Rows`], *optional*):
+            What the functions will be given, so that a signature that cannot take it is refused here.
+
+    Raises:
+        ValueError: a function cannot be called as TRL will.
+        RewardError: from the wrapped function: it returned NaN, ±inf, something that is no number, no list of numbers,
+            or a number of rewards other than that of responses.
+        RuntimeError: from the wrapped function: it raised something, or called `sys.exit`.
+        LimitPassed: from the wrapped function: it took longer than `timeout`.
+        WatchdogError: from the wrapped function: the watching process cannot be started.
     """
+    if timeout is not None and timeout > threading.TIMEOUT_MAX:  # infinity too
+        timeout = None
     if isinstance(reward_funcs, (list, tuple)):
-        return [_guard(func, timeout) for func in reward_funcs]
-    return _guard(reward_funcs, timeout)
+        return [_guard(func, timeout, data) for func in reward_funcs]
+    return _guard(reward_funcs, timeout, data)
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:
@@ -44,94 +77,155 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     return guarded
 
 
-def _guard(func: Any, timeout: float | None) -> Any:
+def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
     name = function_label(func)
-    is_async = inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
-    if is_async:
+    for rows in data:
+        check_columns(rows)
+        check_signature(func, name, rows.given, source=rows.what, complete=rows.columns is not None)
+    if _is_async(func):
 
-        async def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
+        async def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
+            call = _Call(func, name, kwargs)
+
+            async def run() -> list:
+                return call.read(await func(*args, **kwargs))
+
             try:
-                rewards = await asyncio.wait_for(func(*args, **kwargs), timeout)
-            except TimeoutError as error:
-                raise _late(name, timeout, kwargs) from error
-            except Exception as error:
-                raise _named(error, name, kwargs) from error
-            return _checked(rewards, name, kwargs)
+                return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
+            except GeneratorExit:  # a loop that ends closes it
+                raise
+            except BaseException as error:
+                if _is_kept(error):
+                    raise
+                raise call.named(error) from error
     else:
 
-        def guarded(*args: Any, **kwargs: Any) -> Sequence[float | None]:
+        def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
+            call = _Call(func, name, kwargs)
+
+            def run() -> list:
+                return call.read(func(*args, **kwargs))
+
             try:
-                rewards = func(*args, **kwargs) if timeout is None else _within(timeout, name, func, args, kwargs)
-            except _Late:
-                raise
-            except Exception as error:
-                raise _named(error, name, kwargs) from error
-            return _checked(rewards, name, kwargs)
+                return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
+            except BaseException as error:
+                if _is_kept(error):
+                    raise
+                raise call.named(error) from error
 
     guarded = functools.update_wrapper(guarded, func)
     guarded.__name__ = name  # a partial or a callable object has none, and TRL logs by it
     return guarded
 
 
-def _checked(rewards: Sequence[float | None], name: str, kwargs: dict[str, Any]) -> Sequence[float | None]:
-    rewards, n = list(rewards), len(kwargs.get("completions", rewards))
-    if len(rewards) != n:
-        raise ValueError(
-            f"reward function {name!r} returned {len(rewards)} rewards for {n} responses, the first to prompt "
-            f"{_shown(kwargs, 0)}: return one per response."
+class _Call:
+    """One call of a reward function, and what can be said of it."""
+
+    def __init__(self, func: Callable, name: str, kwargs: dict[str, Any]) -> None:
+        self.func, self.name, self.kwargs = func, name, kwargs
+        self.responses = len(kwargs["completions"]) if "completions" in kwargs else None
+
+    def limit(self, seconds: float) -> Limit:
+        message = (
+            f"reward function {self.name!r} took longer than reward_timeout={seconds} seconds for {self._batch()}: it "
+            "hangs, or the limit is too low. Bound what it does for one response, or raise reward_timeout."
         )
-    for i, reward in enumerate(rewards):
-        if reward is not None and not math.isfinite(reward):
-            raise ValueError(
-                f"reward function {name!r} returned {reward} for response {i} of the batch, to prompt "
-                f"{_shown(kwargs, i)}: return a finite number, or None where the function does not apply."
-            )
-    return rewards
+        return Limit(seconds, self.name, message)
 
+    def read(self, rewards: Any) -> list:
+        """The result as a list. A lazy one is made here, where it has its limit, and no further than needed."""
+        if inspect.iscoroutine(rewards):
+            rewards.close()
+            raise self._refused("a coroutine: define it with `async def`, so that it is awaited")
+        if isinstance(rewards, (str, bytes, Mapping, Set)) or not _is_iterable(rewards):
+            kind = f" (a {type(rewards).__name__})" if rewards is not None else ""
+            raise self._refused(f"{_brief(rewards)}{kind} for {self._batch()}: return a list, one per response")
+        if self.responses is None:
+            return list(rewards)
+        found = list(itertools.islice(rewards, self.responses + 1))
+        if len(found) != self.responses:
+            if hasattr(rewards, "__len__"):
+                count = str(len(rewards))
+            else:
+                count = f"more than {self.responses}" if len(found) > self.responses else str(len(found))
+            raise self._refused(f"{count} rewards for {self._batch()}: return one per response")
+        return found
 
-class _Late(TimeoutError):
-    pass
+    def numbers(self, rewards: list) -> list[float | None]:
+        return [reward if reward is None else self._number(reward, i) for i, reward in enumerate(rewards)]
 
+    def named(self, error: BaseException) -> Exception:
+        """The error that says which function it was."""
+        if isinstance(error, TypeError):  # perhaps of the call, where the columns were not known before
+            try:
+                check_signature(self.func, self.name, tuple(self.kwargs), source="the data")
+            except ValueError as explained:
+                return explained
+        if isinstance(error, SystemExit):
+            what = f"called sys.exit({'' if error.code is None else _brief(error.code)})"
+        else:
+            what = f"raised {type(error).__name__}: {_said(error)}"
+        return RuntimeError(f"reward function {self.name!r} {what}, on {self._batch()}. Nothing was trained on them.")
 
-def _late(name: str, timeout: float | None, kwargs: dict[str, Any]) -> _Late:
-    return _Late(
-        f"reward function {name!r} took longer than reward_timeout={timeout} seconds for "
-        f"{len(kwargs.get('completions', ()))} responses, the first to prompt {_shown(kwargs, 0)}: it hangs, or the "
-        "limit is too low."
-    )
-
-
-def _within(timeout: float, name: str, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-    outcome: list[Any] = []
-
-    def call() -> None:
+    def _number(self, reward: Any, i: int) -> float:
         try:
-            outcome.append((func(*args, **kwargs), None))
-        except Exception as error:
-            outcome.append((None, error))
+            plain = reward.item() if hasattr(reward, "item") else reward  # of numpy and torch
+            number = float(plain) if isinstance(plain, SupportsFloat) else None
+        except Exception:  # whatever an object that looks like a number does
+            number = None
+        if number is not None and math.isfinite(number):
+            return number
+        shown = str(number) if number is not None else f"{_brief(reward)} (a {type(reward).__name__})"
+        raise self._refused(
+            f"{shown} for response {i} of the batch, to prompt {self._prompt(i)}: return a finite number, or None "
+            "where the function does not apply"
+        )
 
-    # a daemon, so that a function that never returns does not keep the process alive
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not outcome:
-        raise _late(name, timeout, kwargs)
-    rewards, error = outcome[0]
-    if error is not None:
-        raise error
-    return rewards
+    def _refused(self, what: str) -> RewardError:
+        return RewardError(f"reward function {self.name!r} returned {what}.")
+
+    def _batch(self) -> str:
+        return f"{self.responses or 0} responses, the first to prompt {self._prompt(0)}"
+
+    def _prompt(self, i: int) -> str:
+        prompts = self.kwargs.get("prompts", ())
+        return repr(prompts[i])[:_LONGEST] if i < len(prompts) else "unknown"
 
 
-def _named(error: Exception, name: str, kwargs: dict[str, Any]) -> RuntimeError:
-    n = len(kwargs.get("completions", ()))
-    return RuntimeError(
-        f"reward function {name!r} raised {type(error).__name__}: {error}, on {n} responses, the first to prompt "
-        f"{_shown(kwargs, 0)}. Nothing was trained on them."
-    )
+def _is_async(func: Callable) -> bool:
+    while isinstance(func, functools.partial):
+        func = func.func
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
 
 
-def _shown(kwargs: dict[str, Any], i: int) -> str:
-    prompts = kwargs.get("prompts", ())
-    return repr(prompts[i])[:200] if i < len(prompts) else "unknown"
+def _is_kept(error: BaseException) -> bool:
+    """Whether an error says what it has to, or is not the function's: an interrupt, a loop that ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return threading.current_thread() is threading.main_thread()
+    if isinstance(error, asyncio.CancelledError):
+        try:
+            return asyncio.current_task().cancelling() > 0
+        except RuntimeError:  # in no loop
+            return False
+    return isinstance(error, (LimitPassed, RewardError, WatchdogError))
+
+
+def _is_iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _brief(value: Any) -> str:
+    return " ".join(_values.repr(value).split())
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:_LONGEST_ERROR]
+    except Exception:
+        return "(its message cannot be shown)"

@@ -176,7 +176,8 @@ class Forest:
 
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
         config = self.policy.args
-        keep_zero = config.policy_loss == "policy_iteration" or config.process_reward_form == "value"
+        by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
+        keep_zero = config.policy_loss == "policy_iteration" or by_value
         rows = []
         for tree in trees:
             given = {"accuracy": row_accuracy(tree, config), "keep_zero": keep_zero}

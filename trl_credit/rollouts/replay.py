@@ -13,6 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from ..files import put_in_place
+
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -159,19 +161,24 @@ class ReplayBuffer:
             "random": [version, list(internal), gauss],
         }
         partial = path.with_suffix(".partial")
-        save_file(tensors, partial, metadata={"state": json.dumps(state)})
-        partial.replace(path)
+        text = json.dumps(state)
+        save_file(tensors, partial, metadata={"state": text, "sha256": _checksum(tensors, text)})
+        put_in_place(partial, path)
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote.
 
         Raises:
-            ValueError: the file is missing or is not one that `save` wrote.
+            ValueError: the file is missing, is not one that `save` wrote, or has been changed since.
         """
         try:
             with safe_open(path, framework="pt") as file:
-                state = json.loads((file.metadata() or {})["state"])
+                metadata = file.metadata() or {}
+                state = json.loads(metadata["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
+            # those of 0.1 have no checksum
+            if metadata.get("sha256", whole := _checksum(tensors, metadata["state"])) != whole:
+                raise ValueError("its checksum is not that of its content")
             rows = _unpack(tensors, state["questions"])
             version, internal, gauss = state["random"]
             self._random.setstate((version, tuple(internal), gauss))
@@ -194,6 +201,14 @@ _COLUMNS = {
     "behavior_logps": torch.float32,
     "visible_until": torch.int64,
 }
+
+
+def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        digest.update(tensors[name].numpy())
+    return digest.hexdigest()
 
 
 def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:

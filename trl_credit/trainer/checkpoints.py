@@ -6,18 +6,29 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..files import write_whole
+
 
 STATE_FILE = "credit_state.json"
 STATE_VERSION = 1
+RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkpoints
+RUN_VERSION = 1
+LAYOUTS = {
+    "plain": "without DeepSpeed and FSDP",
+    "ZeRO-1 or ZeRO-2": "with DeepSpeed ZeRO-1 or ZeRO-2",
+    "ZeRO-3": "with DeepSpeed ZeRO-3",
+    "FSDP": "with FSDP",
+}
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
 
-def write_state(folder: str | Path, parts: dict[str, dict[str, Any]]) -> None:
-    """Writes the state of an algorithm's parts by name (`{}` where it has none), whole or not at all."""
-    path = Path(folder) / STATE_FILE
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"version": STATE_VERSION, "parts": parts}))
-    partial.replace(path)
+def write_state(folder: str | Path, parts: dict[str, dict[str, Any]], *, position: tuple[int, int] = (0, 1)) -> None:
+    """Writes the state of an algorithm's parts by name (`{}` where it has none), whole or not at all.
+
+    `position`: micro-batches of the generation batch that have been trained on, and those that it has.
+    """
+    content = {"version": STATE_VERSION, "parts": parts, "position": position}
+    write_whole(Path(folder) / STATE_FILE, json.dumps(content))
 
 
 def read_state(folder: str | Path, *, wanted: dict[str, str]) -> dict[str, dict[str, Any]]:
@@ -38,13 +49,8 @@ def read_state(folder: str | Path, *, wanted: dict[str, str]) -> dict[str, dict[
                 "written with these settings, or leave them out."
             )
         return {}
-    try:
-        content = json.loads(path.read_text())
-        version, parts = content["version"], content["parts"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is damaged or was not written by trl_credit ({error}): resume from another checkpoint."
-        ) from error
+    content = _content(path)
+    version, parts = content["version"], content["parts"]
     if version > STATE_VERSION:
         raise ValueError(
             f"{path} has version {version}, written by a newer trl_credit, and this one reads up to {STATE_VERSION}: "
@@ -63,11 +69,32 @@ def read_state(folder: str | Path, *, wanted: dict[str, str]) -> dict[str, dict[
     return parts
 
 
+def read_position(folder: str | Path) -> list[int] | None:
+    """The `position` that `write_state` wrote; `None` where there is none."""
+    path = Path(folder) / STATE_FILE
+    return _content(path).get("position") if path.is_file() else None
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version, parts = content["version"], content["parts"]
+        if type(version) is not int:
+            raise ValueError(f"its version {version!r} is no number")
+        if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+            raise ValueError("its parts are no mappings")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged or was not written by trl_credit ({error}): resume from another checkpoint."
+        ) from error
+    return content
+
+
 def is_complete(checkpoint: str | Path) -> bool:
     """Whether a checkpoint was written to its end: its last file is there and whole."""
     try:
         return "global_step" in json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -78,11 +105,111 @@ def checkpoint_step(checkpoint: str | Path | None) -> int:
     return int(json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"])
 
 
+def read_run(folder: str | Path) -> dict[str, Any] | None:
+    """What [`~trl_credit.trainer.run_folder.RunFolder`] keeps in a folder, or `None` where there is nothing.
+
+    Raises:
+        ValueError: the file is damaged, or of a newer version.
+    """
+    path = Path(folder) / RUN_FILE
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        version = record["version"]
+        if type(version) is not int or not isinstance(record["identity"], dict):
+            raise ValueError("its version is no number, or its identity no mapping")
+        if not all(isinstance(life["from"], int) and isinstance(life["id"], str) for life in record["lives"]):
+            raise ValueError("its lives are damaged")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): remove it if the folder is that of one run, or use another folder."
+        ) from error
+    if version > RUN_VERSION:
+        raise ValueError(f"{path} has version {version}, written by a newer trl_credit: upgrade trl_credit.")
+    return record
+
+
 def last_checkpoint(output_dir: str | Path) -> Path | None:
-    """The newest complete checkpoint of a run, or `None`. What a killed process left half written is passed over."""
+    """The newest whole checkpoint of the run that was started last in a folder, or `None`.
+
+    What a killed process left half written is passed over, and so is what belongs to another run, or to a life of this
+    one that was given up when an earlier checkpoint was resumed. Where the folder knows of no run (one of trl_credit
+    0.1, or of plain TRL), all its checkpoints are one run's.
+    """
+    record, found = read_run(output_dir), checkpoints_of(output_dir, whole=True)
+    if record is not None:
+        found = [checkpoint for checkpoint in found if _is_of(record, checkpoint)]
+    return found[-1] if found else None
+
+
+def _is_of(record: dict[str, Any], checkpoint: Path) -> bool:
+    own = read_run(checkpoint)
+    ids = [life["id"] for life in record["lives"]]
+    if own is None:
+        return checkpoint_step(checkpoint) <= record["lives"][0]["from"]  # resumed from one of 0.1
+    own_id = own["lives"][-1]["id"]
+    if own_id not in ids:
+        return False
+    place = ids.index(own_id) + 1
+    return place == len(ids) or checkpoint_step(checkpoint) <= record["lives"][place]["from"]
+
+
+def checkpoints_of(output_dir: str | Path, *, whole: bool = False) -> list[Path]:
+    """The checkpoints in a folder by their steps, also half-written ones unless `whole`."""
     found = []
     for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         step = folder.name.rpartition("-")[2]
-        if step.isdigit() and is_complete(folder):
+        if step.isdigit() and folder.is_dir() and (is_complete(folder) or not whole):
             found.append((int(step), folder))
-    return max(found)[1] if found else None
+    return [folder for _, folder in sorted(found)]
+
+
+def layout_of(checkpoint: str | Path) -> str | None:
+    """How the optimizer of a checkpoint is stored, by its files: one of `LAYOUTS`, or `None` where there is none."""
+    folder = Path(checkpoint)
+    if any(folder.glob("global_step*/*zero_pp_rank_*_model_states.pt")):
+        return "ZeRO-3"
+    if any(folder.glob("global_step*/*optim_states.pt")):
+        return "ZeRO-1 or ZeRO-2"
+    if (folder / "optimizer.bin").is_file() or (folder / "optimizer_0").is_dir():
+        return "FSDP"
+    return "plain" if (folder / "optimizer.pt").is_file() else None
+
+
+def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
+    """Refuses a checkpoint whose optimizer this run cannot read, which transformers would leave out or misread.
+
+    Args:
+        here (`str`):
+            The layout of this run, one of `LAYOUTS`.
+        processes (`int`):
+            Of this run.
+
+    Raises:
+        ValueError: the layouts differ, or those of DeepSpeed are of other numbers of processes.
+    """
+    there = layout_of(checkpoint)
+    ways = f"or start anew from its weights, with {str(checkpoint)!r} as the model."
+    if there is not None and there != here:
+        raise ValueError(
+            f"{checkpoint} holds the optimizer of a run {LAYOUTS[there]}, which a run {LAYOUTS[here]} cannot read: "
+            f"launch as it was launched (accelerate launch --config_file …), {ways}"
+        )
+    if there in ("ZeRO-3", "ZeRO-1 or ZeRO-2"):
+        parts = {path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")}
+        if len(parts) != processes:
+            raise ValueError(
+                f"{checkpoint} holds the optimizer of {len(parts)} DeepSpeed processes, and this run has {processes}: "
+                f"launch {len(parts)}, {ways}"
+            )
+
+
+def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> dict[str, str]:
+    """Files that a process would look for in a checkpoint and not find → what becomes of the run without them."""
+    wanted = {f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth": "random numbers are others"}
+    if here == "plain":
+        wanted["optimizer.pt"] = "the optimizer's moments begin anew"
+    if here in ("plain", "FSDP"):
+        wanted["scheduler.pt"] = "the learning rate begins anew"
+    return {name: what for name, what in wanted.items() if not (Path(checkpoint) / name).is_file()}

@@ -32,15 +32,14 @@ from ..rollouts.forest import Forest
 from ..rollouts.sources import Made, Responses, Trees, make_source
 from .batches import Batch, replace_last, shown_advantages
 from .belief import belief_setting, belief_state, load_belief, make_belief
-from .checkpoints import last_checkpoint, read_state, write_state
-from .engine import RolloutEngine
+from .checkpointed import CheckpointedTrainer
 from .engine_calls import engine_awake
 from .live import LivePass, known_policy_mask, whitened
 from .metrics import difficulty_statistics, loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
 from .normalizer import Normalizer
 from .own_credit import OwnCredit, check_uniform
-from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version
+from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows
 
 
 check_trl_version(trl.__version__)
@@ -50,7 +49,7 @@ class _NothingToLearn(Exception):
     """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
 
 
-class CreditTrainer(RolloutEngine):
+class CreditTrainer(CheckpointedTrainer):
     """
     [`~trl.GRPOTrainer`] that decides which tokens get how much credit, by the knobs of [`CreditConfig`].
 
@@ -107,7 +106,7 @@ class CreditTrainer(RolloutEngine):
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        check_arguments(args, kwargs, wanted=self.config_class)
+        check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
         self._live: LivePass | None = None
         self.difficulty = make_belief(args)
         if kwargs.get("rollout_func") is not None:
@@ -123,7 +122,8 @@ class CreditTrainer(RolloutEngine):
             largest=self.largest,
         )
         self._trained_source: Responses | None = None
-        super().__init__(model, guard_rewards(reward_funcs, timeout=args.reward_timeout), args, *others, **kwargs)
+        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, others, kwargs))
+        super().__init__(model, guarded, args, *others, **kwargs)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
@@ -255,6 +255,7 @@ class CreditTrainer(RolloutEngine):
         self._log_advantages(made)
         if self.model.training:  # an evaluation between two updates of a batch says nothing of it
             self._skip_update = made.is_empty and can_be_left_out(self)
+            self._resumes_inside = False
         return batch.data
 
     def _keep_mask(self, batch: Batch) -> None:
@@ -288,7 +289,8 @@ class CreditTrainer(RolloutEngine):
         phi = difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=self.args.difficulty_scale)
         self._metrics["train" if self.model.training else "eval"]["credit/difficulty_belief"].append(prior)
         self.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
-        if self.model.training:  # an evaluation sees other prompts and must not move the belief
+        # an evaluation sees other prompts and must not move the belief, which the rest of a batch has moved already
+        if self.model.training and not self._resumes_inside:
             self.difficulty.update(accuracy)
         return advantages * phi
 
@@ -302,47 +304,18 @@ class CreditTrainer(RolloutEngine):
 
     # Checkpoints
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in `Trainer`, but that `resume_from_checkpoint=True` is the last checkpoint that was written to its end.
-
-        Raises:
-            ValueError: there is no checkpoint to resume from, or its algorithm's state is not this run's.
-        """
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = last_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
-                raise ValueError(f"there is no complete checkpoint in {self.args.output_dir!r} to resume from.")
-        if resume_from_checkpoint:
-            resume_from_checkpoint = str(resume_from_checkpoint)
-            if Path(resume_from_checkpoint).is_dir():
-                read_state(resume_from_checkpoint, wanted=self._stateful_settings())  # before anything is loaded
-        return super().train(resume_from_checkpoint, *args, **kwargs)
-
-    def _stateful_settings(self) -> dict[str, str]:
+    def state_parts(self) -> dict[str, str]:
+        """Parts of the state that this run keeps → the setting that has each of them kept."""
         keeps = type(self).credit_state is not CreditTrainer.credit_state
         own = {"credit": f"{type(self).__name__}.credit_state"} if keeps else {}
         return belief_setting(self.args) | own | self._trained_source.state
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        # with the optimizer rather than after the checkpoint: older checkpoints are deleted only once this is written
-        super()._save_optimizer_and_scheduler(output_dir)
-        if not self.args.should_save:
-            return
-        parts = belief_state(self.difficulty) | self._trained_source.save(Path(output_dir))
-        own = {"credit": self.credit_state()} if "credit" in self._stateful_settings() else {}
-        write_state(output_dir, parts | own)
+    def save_parts(self, folder: Path) -> dict[str, dict[str, Any]]:
+        parts = belief_state(self.difficulty) | self._trained_source.save(folder)
+        return parts | ({"credit": self.credit_state()} if "credit" in self.state_parts() else {})
 
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        # what rank 0 writes next says that the checkpoint is complete
-        self.accelerator.wait_for_everyone()
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        parts = read_state(checkpoint, wanted=self._stateful_settings())
-        self._trained_source.load(Path(checkpoint))
+    def load_parts(self, folder: Path, parts: dict[str, dict[str, Any]]) -> None:
+        self._trained_source.load(folder)
         if "credit" in parts:
             self.load_credit_state(parts["credit"])
-        load_belief(self.difficulty, parts, checkpoint)
+        load_belief(self.difficulty, parts, folder)

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
+from ..rewards.watchdog import default_watchdog
 from ..rollouts.policy import Planned
 from .batches import Batch, replace_last
 from .engine_calls import Phases
 from .metrics import group_statistics, length_statistics, response_hashes
+from .nothing_to_learn import NothingToLearn
 
 
 class MeasuredTrainer(GRPOTrainer):
@@ -18,6 +20,7 @@ class MeasuredTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._phases = Phases()
         super().__init__(*args, **kwargs)
+        self.add_callback(NothingToLearn(self))
 
     @property
     def rank(self) -> int:
@@ -87,6 +90,13 @@ class MeasuredTrainer(GRPOTrainer):
         """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
         weighted = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
         return weighted.nansum(1).masked_fill(rewards_per_func.isnan().all(1), torch.nan)
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        try:
+            return super()._calculate_rewards(*args, **kwargs)
+        except BaseException:  # an interrupt too: what still runs in TRL's loop must not end what comes after
+            default_watchdog().forget()
+            raise
 
     def _check_finite(self, rewards_per_func: torch.Tensor) -> None:
         if torch.isinf(rewards_per_func).any():

@@ -1,6 +1,7 @@
 """Updates that are left out: their loss or gradient is not finite, or there is nothing to learn from."""
 
 import math
+from collections import deque
 from typing import Any
 
 import torch
@@ -8,18 +9,27 @@ import torch
 from .batches import local
 
 
+WINDOW = 100  # updates
+# A quarter: one bad batch in a while costs nothing, but where every fourth update is left out, the schedule of the
+# learning rate runs ahead of what is learned, and the cause is the setting rather than the batch.
+SHARE = 0.25
+
+
 class NonFinite:
-    """Counts updates that were left out because loss or gradient was not finite, and stops after too many in a row.
+    """Counts updates that were left out because loss or gradient was not finite, and stops after too many: in a row, or
+    among the last `WINDOW`, where finite ones lie between them. Counts anew after a resume.
 
     Args:
         patience (`int`):
-            Updates in a row that may be left out.
+            Updates in a row that may be left out. Of the last `WINDOW`, a share of `SHARE` may be, or as many as this
+            where they are more.
     """
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
         self.in_a_row = 0
         self._now = False
+        self._left_out: deque[bool] = deque(maxlen=WINDOW - 1)  # and the one that runs
 
     def found(self, what: str, *, at_once: bool = False) -> None:
         """Notes one in the update that runs.
@@ -28,18 +38,29 @@ class NonFinite:
             FloatingPointError: it is one too many, or `at_once`.
         """
         self._now = True
-        if at_once or self.in_a_row >= self.patience:
-            before = "" if at_once else f", and {self.in_a_row} updates before this one were left out"
-            raise FloatingPointError(
-                f"the {what} is not finite{before}. "
-                "Nothing of the last checkpoint is lost: resume from it with a lower learning_rate or max_grad_norm, "
-                "a larger beta, or bf16 in the place of fp16."
+        among = sum(self._left_out)
+        if at_once:
+            before = ""
+        elif self.in_a_row >= self.patience:
+            before = f", and {self.in_a_row} updates before this one were left out"
+        elif among >= max(SHARE * WINDOW, self.patience):
+            before = (
+                f", and {among} of the {len(self._left_out)} updates before this one were left out, "
+                f"{among / len(self._left_out):.0%}"
             )
+        else:
+            return
+        raise FloatingPointError(
+            f"the {what} is not finite{before}. "
+            "Nothing of the last checkpoint is lost: resume from it with a lower learning_rate or max_grad_norm, "
+            "a larger beta, or bf16 in the place of fp16."
+        )
 
     def close_update(self) -> bool:
         """Ends an update; returns whether it was left out, or part of it."""
         skipped, self._now = self._now, False
         self.in_a_row = self.in_a_row + 1 if skipped else 0
+        self._left_out.append(skipped)
         return skipped
 
 

@@ -7,6 +7,7 @@ import trl
 from packaging.version import Version
 
 from ..config import CreditConfig
+from ..rewards.signature import Rows
 
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
@@ -24,13 +25,13 @@ def check_trl_version(version: str) -> None:
         )
 
 
-def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditConfig]) -> None:
+def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wanted: type[CreditConfig]) -> None:
     """Checks the arguments of a trainer whose configuration should be a `wanted`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: liger bypasses the loss, rollouts cannot continue such responses, or a function that the
-            configuration names is not to be found here.
+        ValueError: there are not as many weights as rewards, liger bypasses the loss, rollouts cannot continue such
+            responses, or a function that the configuration names is not to be found here.
     """
     if not isinstance(args, CreditConfig):
         raise TypeError(
@@ -42,6 +43,12 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditCon
             f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it: set "
             "use_liger_kernel=False, or install trl>=1.14."
         )
+    count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
+    if args.reward_weights is not None and len(args.reward_weights) != count:
+        raise ValueError(
+            f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward "
+            "functions: give one for each, in their order, or leave it out (all 1)."
+        )
     for name in args.own_functions():  # a configuration that was saved may name what is not here
         args.own_function(name)
     for name in ("rollout_func", "tools", "environment_factory"):
@@ -50,6 +57,33 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditCon
                 f"{name} with rollouts={args.rollouts!r}: a response cannot be continued from its middle "
                 f"there. Leave {name} out, or set rollouts='none'."
             )
+
+
+def reward_rows(args: CreditConfig, others: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Rows]:
+    """What rows will bring to the reward functions, of each data set that a trainer is given.
+
+    `others` are its positional arguments after `args`, where TRL has the data sets first.
+    """
+    given = dict(zip(("train_dataset", "eval_dataset"), others, strict=False)) | kwargs
+    # where something adds to the rows, or takes from them, their columns are not known
+    fixed = kwargs.get("rollout_func") is None and not args.remove_unused_columns
+    environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
+    found = []
+    for what in ("train_dataset", "eval_dataset"):
+        data = given.get(what)
+        for name, rows in data.items() if isinstance(data, dict) else [(None, data)]:
+            if rows is not None:
+                columns = _columns(rows) if fixed else None
+                found.append(Rows(what if name is None else f"{what}[{name!r}]", columns, environments))
+    return found
+
+
+def _columns(data: Any) -> tuple[str, ...] | None:
+    """The names in a row, or `None` where they are not known before one is made."""
+    names, shape = getattr(data, "column_names", None), getattr(data, "format", None) or {}
+    if not isinstance(names, list) or shape.get("type") == "custom" or set(shape.get("columns", names)) != set(names):
+        return None  # a stream, or a transform that makes rows of others
+    return tuple(names)
 
 
 def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
@@ -64,4 +98,31 @@ def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> No
             f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta}: TRL would leave the reference model "
             "random on all processes but the first. Set it to false in the accelerate configuration (as "
             "accelerate_configs/fsdp2.yaml has it), or beta=0."
+        )
+
+
+def check_amount(args: CreditConfig, dataset: Any) -> None:
+    """Checks that there is something to train: at least one generation batch, and one step.
+
+    Args:
+        dataset (`Dataset` or `IterableDataset` or `list` or `None`):
+            Training data; where it has no length the data are not checked.
+
+    Raises:
+        ValueError: fewer prompts than one generation batch has, or no step.
+    """
+    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+        raise ValueError(
+            f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs} trains no step: set one of them "
+            "to what is to be trained."
+        )
+    if not hasattr(dataset, "__len__"):
+        return
+    needed = args.generation_batch_size // args.num_generations
+    if len(dataset) < needed:
+        raise ValueError(
+            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}), so that "
+            f"no step could be trained: give at least {needed} rows, or lower per_device_train_batch_size, "
+            "gradient_accumulation_steps or steps_per_generation."
         )

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tqdm import tqdm
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 from trl_credit.rollouts import ReplayBuffer
 from trl_credit.trainer.checkpoints import is_complete, last_checkpoint
 
@@ -30,7 +30,7 @@ def main(folder: str, kills: int) -> None:
     torch.set_num_threads(1)  # threads do not live through a fork
     tqdm.monitor_interval = 0
     tqdm.set_lock(threading.RLock())  # the default is shared by all lives: one that is killed while it draws keeps it
-    settings = {**DEMO_SETTINGS, "max_steps": 1000, "per_device_train_batch_size": 8, "num_generations": 4}
+    settings = demo_settings(SPOTreeConfig, max_steps=1000, per_device_train_batch_size=8, num_generations=4)
     args = SPOTreeConfig(
         output_dir=folder,
         report_to="none",

@@ -12,7 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 class Kill(TrainerCallback):
@@ -22,7 +22,7 @@ class Kill(TrainerCallback):
 
 
 def run(folder: Path, *, kill: bool = False, resume: bool = False) -> None:
-    settings = {**DEMO_SETTINGS, "per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 6}
+    settings = demo_settings(SPOTreeConfig, per_device_train_batch_size=8, num_generations=4, max_steps=6)
     args = SPOTreeConfig(
         output_dir=str(folder),
         report_to="none",

@@ -6,7 +6,7 @@ import sys
 import torch
 
 from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "difficulty": "history"}
@@ -29,7 +29,7 @@ def constant(completions, **kwargs):
 
 def run(case: str, folder: str) -> dict:
     sizes = {"per_device_train_batch_size": 6, "num_generations": 4, "max_steps": 3, "logging_steps": 1}
-    settings = {**DEMO_SETTINGS, **sizes, **CASES[case]}
+    settings = demo_settings(CreditConfig, **{**sizes, **CASES[case]})
     args = CreditConfig(
         output_dir=folder, report_to="none", save_strategy="no", disable_tqdm=True, loss_type="dapo", **settings
     )

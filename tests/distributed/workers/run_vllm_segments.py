@@ -8,22 +8,16 @@ import vllm.model_executor.layers.utils as utils
 from run_vllm import keep_weights
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 def main(algo: str, engine: str, folder: str) -> None:
     for module in (utils, linear):
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
-    settings = {
-        **DEMO_SETTINGS,
-        "tree_branching": [3, 2, 2],
-        "per_device_train_batch_size": 32,
-        "max_steps": 2,
-        "num_iterations": 1,
-        "logging_steps": 1,
-        "replay_iterations": 2 if algo == "spo_tree" else 1,
-    }
+    tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2} if algo == "spo_tree" else {}
+    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
+    settings = demo_settings(config_class, **sizes, **tree)
     if engine == "vllm":
         settings |= {
             "use_vllm": True,

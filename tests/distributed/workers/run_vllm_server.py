@@ -9,7 +9,7 @@ import sys
 from trl.generation.vllm_client import VLLMClient
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 
 
 def main(folder: str, port: str) -> None:
@@ -29,7 +29,8 @@ def main(folder: str, port: str) -> None:
         sent.clear()
         calls.clear()
         config_class, trainer_class = ALGORITHMS[algo]
-        settings = {**DEMO_SETTINGS, "tree_branching": [3, 2, 2], "per_device_train_batch_size": 16, "max_steps": 2}
+        tree = {"tree_branching": [3, 2, 2]} if algo == "spo_tree" else {}
+        settings = demo_settings(config_class, per_device_train_batch_size=16, max_steps=2, **tree)
         args = config_class(
             output_dir=folder,
             report_to="none",

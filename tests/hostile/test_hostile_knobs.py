@@ -1,0 +1,196 @@
+"""Settings that mean nothing, and runs that have nothing to learn from."""
+
+import math
+from dataclasses import fields
+
+import pytest
+from trl import GRPOConfig
+
+from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.checks import TRL_CHOICES
+from trl_credit.cli import parse_arguments
+from trl_credit.config_checks import CHOICES, RANGES
+from trl_credit.trainer.normalizer import _DIVISOR
+
+
+NAN, INF = math.nan, math.inf
+FLOATS = sorted(f.name for f in fields(CreditConfig) if f.type in (float, "float", float | None))
+NO_NUMBER = ("0.5", [0.5], {}, True, 1j)
+
+
+def make(config_class=CreditConfig, **settings):
+    return config_class(output_dir="unused", use_cpu=True, bf16=False, report_to="none", **settings)
+
+
+def refused(name: str, value: object, **more) -> None:
+    """In one line of ours that begins with the field and shows what was given."""
+    with pytest.raises(ValueError) as caught:
+        make(**{name: value}, **more)
+    assert str(caught.value).startswith((f"{name} ", f"{name}=")) and "\n" not in str(caught.value), str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.hostile("settings", "refused")
+def test_no_number_is_nan(record_property):
+    tried = [name for name in FLOATS if name != "vllm_importance_sampling_cap"]  # to which TRL gives a new name
+    for name in tried:
+        refused(name, NAN)
+    assert len(tried) > 40
+    record_property("tried", len(tried))
+
+
+@pytest.mark.hostile("settings", "refused")
+def test_outside_of_its_range(record_property):
+    outside = {
+        "in [0, 1]": (-0.1, 1.1, INF, -INF),
+        "in [0, 1)": (-0.1, 1.0, INF),
+        "positive and finite": (0.0, -1.0, INF),
+        "at least 0 and finite": (-1e-9, INF),
+        "finite": (INF, -INF),
+        "positive": (0.0, -1.0),
+        "above 0 and at most 1": (0.0, 1.1, INF),
+        ">= 0": (-1e-9, -INF),
+        "at least 1 batch, a whole number": (0, -3, 2.5, INF),
+        "at least 0 updates, a whole number": (-1, 2.5, INF),
+        "a positive number of seconds": (0.0, -1.0, -INF),
+    }
+    tried = 0
+    for name, allowed in RANGES.items():
+        if name in {f.name for f in fields(CreditConfig)}:
+            for value in outside[allowed.words]:
+                refused(name, value)
+                tried += 1
+    record_property("tried", tried)
+
+
+@pytest.mark.hostile("settings", "refused")
+def test_no_number_at_all(record_property):
+    of_trl = {f.name for f in fields(GRPOConfig)}
+    tried = 0
+    for name, allowed in RANGES.items():
+        if name not in of_trl:
+            for value in (*NO_NUMBER, *([] if allowed.optional else [None])):
+                refused(name, value)
+                tried += 1
+    record_property("tried", tried)
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("reward_weights", ([NAN], [1.0, INF], ["1"], [None], "1.0")),
+        ("reward_range", ([0.0, NAN], [1.0, 1.0], [0.0], "01", 5, None, ["0", "1"])),
+        ("leave_own_out", ("no", 0, None)),
+        ("include_last", ("yes", 1)),
+        ("replay_legacy", ("true",)),
+        ("loss_type", ("dapoo", "GRPO", None, "")),
+        ("credit", ("", 5, "grpo", ["f.py:g"])),
+        *((name, ("", "None", None, 0, ["none"])) for name in CHOICES if name != "loss_type"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_of_another_kind(name, values, record_property):
+    for value in values:
+        refused(name, value)
+    record_property("tried", len(values))
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], []])
+def test_weights_of_other_rewards(make_trainer, weights):
+    def zero(completions, **kwargs):
+        return [0.0] * len(completions)
+
+    with pytest.raises(ValueError, match=rf"^reward_weights=.* has {len(weights)} numbers for 2 reward func"):
+        make_trainer(reward_funcs=[zero, zero], reward_weights=weights)
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize(
+    ("argv", "knob"),
+    [
+        ("--algo grpo --trace_lambda 0.5", "trace_lambda"),
+        ("--algo grpo --difficulty_rate 2", "difficulty_rate"),
+        ("--algo p_trace --selective_rate 0", "selective_rate"),
+        ("--algo gspo --gamma 0.9", "gamma"),
+        ("--algo s_trace --tree_branching 4 4", "tree_branching"),
+        ("--algo spo_chain --segment_length 10", "segment_length"),
+        ("--algo spo_tree --segmentation steps", "segmentation"),
+        ("--algo vine_ppo --cutpoint_interval 2", "cutpoint_interval"),
+        ("--algo ha_dw --difficulty_threshold 0.4", "difficulty_threshold"),
+        ("--algo opo --reward_range 0 2", "reward_range"),
+        ("--algo dapo --replay_cap 3", "replay_cap"),
+        ("--algo spo_tree --tree_branching 8 --tree_segment_length 3", "tree_segment_length"),
+    ],
+)
+def test_a_knob_without_effect_on_the_command_line(argv, knob):
+    with pytest.raises(ValueError, match=f"^--{knob}=.* does nothing, since .*: set .*, or leave (--)?{knob} out.$"):
+        parse_arguments(argv.split())
+
+
+@pytest.mark.hostile("settings", "survived")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beta": 0, "temperature": 1, "gamma": 1, "importance": "eligible", "trace_lambda": 0},  # whole numbers
+        {"epsilon": 10.0, "epsilon_high": INF, "delta": INF, "max_grad_norm": 0.0},  # no limit, as in TRL
+        {"max_grad_norm": INF, "learning_rate": 0.0, "entropy_coef": -0.1, "vllm_importance_sampling_clip_max": INF},
+        {"top_entropy_quantile": 0.0, "top_p": 1.0, "min_p": 0.0, "delta": None, "epsilon_high": None},
+        {"reward_weights": [0.0, -1.0, 2], "difficulty": "fixed", "reward_range": (-5, 5)},
+        {"nonfinite_patience": 0, "reward_timeout": 1e-9, "advantage_floor": 0},
+    ],
+    ids=str,
+)
+def test_odd_but_legal(settings):
+    config = make(**settings)
+    assert all(getattr(config, name) == value for name, value in settings.items())
+
+
+@pytest.mark.hostile("settings", "survived")
+def test_the_demo_with_any_algorithm_and_segments(record_property):
+    lines = [f"--algo {algo}" for algo in ALGORITHMS] + [
+        "--algo grpo --rollouts chain",
+        "--algo grpo --rollouts chain --num_segments 3",
+        "--algo grpo --rollouts=chain --segmentation=steps",
+        "--algo spo_tree --tree_branching 8",
+        "--algo spo_tree --rollouts none --token_mask none",
+        "--algo spo_chain --segmentation fixed_length --segment-length 4",
+    ]
+    for line in lines:
+        parse_arguments([*line.split(), "--max_steps", "3"])
+    args = parse_arguments(lines[-4].split())[2]
+    assert args.step_splitter == "trl_credit.demo.split_steps" and args.cutpoint_interval == 5
+    record_property("tried", len(lines))
+
+
+def test_the_loss_types_are_those_of_the_normalizer():
+    assert set(TRL_CHOICES["loss_type"]) == set(_DIVISOR)
+
+
+def same_for_all(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def none_at_all(completions, **kwargs):
+    return [None] * len(completions)
+
+
+@pytest.mark.hostile("nothing to learn", "survived")
+@pytest.mark.parametrize("algo", ["s_trace", "gspo", "ha_dw", "spo_tree"])
+@pytest.mark.parametrize("reward", [same_for_all, none_at_all])
+def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, reward):
+    trainer = make_trainer(algo, reward_funcs=reward, max_steps=5, beta=0.0)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.train()
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("nothing_to_learn")]
+    assert ["in the last 5 generation batches" in said[0], "in 5 of the 5" in said[1]] == [True, True]
+    assert all((p == q).all() for p, q in zip(before, trainer.model.parameters(), strict=True))
+
+
+@pytest.mark.hostile("nothing to learn", "survived")
+def test_all_is_cut_off_and_left_out(make_trainer, caplog):
+    suppressed = {"suppress_tokens": [0, 1]}
+    make_trainer("dapo", generation_kwargs=suppressed, max_steps=5).train()
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("nothing_to_learn")]
+    assert "every response was cut off, and mask_truncated_completions=True" in said[0]

@@ -1,0 +1,586 @@
+"""Reward functions that do what they should not, and limits of time that hold whatever runs."""
+
+import asyncio
+import ctypes
+import functools
+import importlib.util
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from trl_credit import CreditConfig
+from trl_credit.rewards import REWARDS, resolve_reward, watchdog
+from trl_credit.rewards.guard import guard_rewards
+from trl_credit.rewards.signature import Rows
+from trl_credit.trainer.checkpoints import is_complete
+
+
+ROOT = Path(__file__).resolve().parents[2]
+GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
+FUNCTIONS, TIMES = "reward functions", "time limits"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """On a machine that stands still for seconds, the process of the tests must not be killed."""
+    monkeypatch.setattr(watchdog, "GRACE", 120.0)
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise ValueError("no")
+
+
+class Uncountable:
+    def __float__(self):
+        raise ValueError("no")
+
+
+def returns(value):
+    def mine(completions, **kwargs):
+        return value() if callable(value) else value
+
+    return mine
+
+
+def raises(error):
+    def mine(completions, **kwargs):
+        raise error
+
+    return mine
+
+
+def lazily():
+    yield 1.0
+    raise KeyError("late\nand\nlong")
+
+
+async def a_coroutine():
+    return [1.0, 1.0]
+
+
+async def many_at_once():
+    yield 1.0
+
+
+def exits(code):
+    def mine(completions, **kwargs):
+        sys.exit(code)
+
+    return mine
+
+
+WRONG = {
+    "a float": (returns(0.5), ValueError, r"returned 0.5 \(a float\) for 2 responses.*return a list"),
+    "a tensor of no dimension": (returns(torch.tensor(0.5)), ValueError, r"\(a Tensor\).*return a list"),
+    "an array of no dimension": (returns(np.array(0.5)), ValueError, r"\(a ndarray\).*return a list"),
+    "a string": (returns("11"), ValueError, r"returned '11' \(a str\).*return a list"),
+    "bytes": (returns(b"11"), ValueError, "return a list"),
+    "None": (returns(None), ValueError, "returned None for 2 responses.*return a list"),
+    "a dict": (returns({0: 1.0, 1: 1.0}), ValueError, r"\(a dict\).*return a list"),
+    "a set": (returns({1.0, 2.0}), ValueError, "return a list"),
+    "strings": (returns(["1", "0"]), ValueError, r"returned '1' \(a str\) for response 0.*'1\+1='.*finite number"),
+    "complex numbers": (returns([1.0, 1j]), ValueError, r"\(a complex\) for response 1.*'2\+2='.*finite number"),
+    "complex numbers of numpy": (returns(np.array([1j, 1j])), ValueError, "for response 0.*finite number"),
+    "lists": (returns([[1.0], [1.0]]), ValueError, r"\(a list\) for response 0.*finite number"),
+    "rows of a tensor": (returns(torch.ones(2, 1, 99)), ValueError, r"\(a Tensor\) for response 0.*finite number"),
+    "objects": (returns([object(), None]), ValueError, r"\(a object\) for response 0"),
+    "what fails as a number": (returns([Uncountable(), None]), ValueError, r"\(a Uncountable\) for response 0"),
+    "an integer beyond floats": (returns([1.0, 10**400]), ValueError, r"\(a int\) for response 1"),
+    "NaN of numpy": (returns(np.array([0.0, np.nan])), ValueError, "returned nan for response 1"),
+    "NaN of Decimal": (returns([Decimal("nan"), 1]), ValueError, "returned nan for response 0"),
+    "-inf": (returns([0.0, -math.inf]), ValueError, "returned -inf for response 1"),
+    "one too few": (returns([1.0]), ValueError, "returned 1 rewards for 2 responses.*one per response"),
+    "one too many": (returns([1.0] * 3), ValueError, "returned 3 rewards for 2 responses.*one per response"),
+    "none": (returns([]), ValueError, "returned 0 rewards for 2 responses"),
+    "a generator without end": (returns(lambda: itertools.repeat(1.0)), ValueError, "more than 2 rewards"),
+    "a generator that ends early": (returns(lambda: iter([1.0])), ValueError, "returned 1 rewards"),
+    "a generator that raises": (returns(lazily), RuntimeError, r"raised KeyError: 'late\\nand\\nlong'.*'1\+1='"),
+    "a coroutine": (returns(a_coroutine), ValueError, "a coroutine: define it with `async def`"),
+    "an async generator": (returns(many_at_once), ValueError, "return a list"),
+    "an exception": (raises(ZeroDivisionError("by\nzero")), RuntimeError, r"raised ZeroDivisionError: by zero, on 2"),
+    "an exception without words": (raises(Wordless()), RuntimeError, "raised Wordless: .*cannot be shown"),
+    "a group of exceptions": (raises(ExceptionGroup("several", [ValueError()])), RuntimeError, "ExceptionGroup"),
+    "an end of iteration": (raises(StopIteration()), RuntimeError, "raised StopIteration"),
+    "a cancellation": (raises(asyncio.CancelledError()), RuntimeError, "raised CancelledError"),
+    "its own TimeoutError": (raises(TimeoutError("of the judge")), RuntimeError, "raised TimeoutError: of the judge"),
+    "sys.exit(0)": (exits(0), RuntimeError, r"called sys.exit\(0\), on 2 responses.*'1\+1='"),
+    "sys.exit()": (exits(None), RuntimeError, r"called sys.exit\(\)"),
+    "sys.exit('bye')": (exits("bye"), RuntimeError, r"called sys.exit\('bye'\)"),
+}
+
+
+def ways(function):
+    """A function called as it is, within a limit, and as an `async` one in a loop, within a limit and without."""
+
+    @functools.wraps(function)
+    async def asynchronous(**kwargs):
+        return function(**kwargs)
+
+    for timeout in (None, 60.0):
+        yield guard_rewards(function, timeout=timeout)
+        yield lambda timeout=timeout, **kwargs: asyncio.run(guard_rewards(asynchronous, timeout=timeout)(**kwargs))
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+@pytest.mark.parametrize(("function", "error", "message"), WRONG.values(), ids=WRONG)
+def test_what_a_reward_does_wrong_is_one_line_with_its_name(function, error, message, record_property):
+    tried = 0
+    for guarded in ways(function):
+        with pytest.raises(error, match=f"^reward function 'mine' .*{message}") as caught:
+            guarded(**GIVEN)
+        assert "\n" not in str(caught.value)
+        tried += 1
+    record_property("tried", tried)
+
+
+RIGHT = {
+    "an array": (np.array([0.5, 1.0]), [0.5, 1.0]),
+    "an array of float32": (np.array([0.5, 1.0], dtype=np.float32), [0.5, 1.0]),
+    "a tensor": (torch.tensor([0.5, 1.0]), [0.5, 1.0]),
+    "tensors": ([torch.tensor(0.5), torch.tensor(1)], [0.5, 1.0]),
+    "truth": ([True, np.False_], [1.0, 0.0]),
+    "nothing to say": ([None, 1], [None, 1.0]),
+    "a tuple": ((1, 0), [1.0, 0.0]),
+    "values of a dict": ({"a": 1, "b": 2}.values(), [1.0, 2.0]),
+    "a named tuple": (namedtuple("Two", "x y")(1, 2), [1.0, 2.0]),
+    "fractions": ([Fraction(1, 2), Decimal("0.25")], [0.5, 0.25]),
+    "a generator": (lambda: (x / 2 for x in (1, 2)), [0.5, 1.0]),
+}
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+@pytest.mark.parametrize(("value", "rewards"), RIGHT.values(), ids=RIGHT)
+def test_what_can_be_read_as_rewards_is(value, rewards, record_property):
+    for tried, guarded in enumerate(ways(returns(value)), start=1):
+        assert guarded(**GIVEN) == rewards
+        record_property("tried", tried)
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_an_interrupt_is_the_users(timeout):
+    def interrupted(completions, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        guard_rewards(interrupted, timeout=timeout)(**GIVEN)
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_an_exit_inside_of_a_reward_is_an_error_of_the_run(make_trainer, timeout, record_property):
+    async def leaves(completions, **kwargs):  # it would end TRL's loop, and the run would wait for it for ever
+        sys.exit(0)
+
+    for tried, function in enumerate((exits(0), leaves), start=1):
+        trainer = make_trainer(reward_funcs=function, reward_timeout=timeout)
+        with pytest.raises(RuntimeError, match=rf"^reward function '{function.__name__}' called sys.exit\(0\), on 8"):
+            trainer.train()
+        record_property("tried", tried)
+
+
+# Signatures: refused before anything is generated, never by a call that was made up
+
+CALLS = []
+
+
+def no_kwargs(completions, prompts):
+    CALLS.append(1)
+
+
+def wants_a_column(completions, answers, **kwargs):
+    CALLS.append(1)
+
+
+def by_position(completions, /, **kwargs):
+    CALLS.append(1)
+
+
+async def wants_a_column_too(completions, *, level, **kwargs):
+    CALLS.append(1)
+
+
+class Judge:
+    def __call__(self, completions, gold, **kwargs):
+        CALLS.append(1)
+
+
+SIGNATURES = {
+    "no **kwargs": (no_kwargs, {}, r"'no_kwargs' does not take 'completion_ids', .*'answer'.*add \*\*kwargs"),
+    "a column": (wants_a_column, {}, r"'wants_a_column' asks for 'answers', and train_dataset has only 'answer': re"),
+    "a column, async": (wants_a_column_too, {}, "'wants_a_column_too' asks for 'level'"),
+    "a column, of an object": (Judge(), {}, "'Judge' asks for 'gold'"),
+    "a column, of a partial": (functools.partial(wants_a_column, k=1), {}, "'wants_a_column' asks for 'answers'"),
+    "position alone": (by_position, {}, "'by_position' takes 'completions' by position alone.*take out the /"),
+    "a column of the evaluation's data": (
+        REWARDS["accuracy"],
+        {"eval_dataset": Dataset.from_dict({"prompt": ["1+1="]})},
+        "'accuracy_reward' asks for 'answer', and eval_dataset has only prompts: rename",
+    ),
+    "a column of one of several": (
+        REWARDS["accuracy"],
+        {"eval_dataset": {"hard": Dataset.from_dict({"prompt": ["1+1="], "gold": ["2"]})}},
+        r"asks for 'answer', and eval_dataset\['hard'\] has only 'gold'",
+    ),
+    "a column that TRL gives itself": (
+        REWARDS["format"],
+        {"eval_dataset": Dataset.from_dict({"prompt": ["1+1="], "completions": ["2"]})},
+        "eval_dataset has a column 'completions'.*rename the column",
+    ),
+}
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+@pytest.mark.parametrize(("function", "given", "message"), SIGNATURES.values(), ids=SIGNATURES)
+def test_a_signature_that_cannot_be_called_is_refused_when_the_trainer_is_built(make_trainer, function, given, message):
+    CALLS.clear()
+    with pytest.raises(ValueError, match=message) as caught:
+        make_trainer(reward_funcs=[function], trainer_kwargs=given)
+    assert "\n" not in str(caught.value) and not CALLS
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+def test_what_may_be_callable_is_not_refused(record_property):
+    def adds(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return function(*args, answers=["2", "4"], **kwargs)
+
+        return wrapper
+
+    def scores(completions, answers, **kwargs):
+        return [1.0, 0.0]
+
+    def has_defaults(prompts=None, completions=None, answers=None, **kwargs):
+        return [1.0, 0.0]
+
+    known, unknown = Rows("train_dataset", ("prompt", "answer")), Rows("train_dataset", None)
+    functions = [
+        (adds(scores), known),
+        (functools.partial(scores, answers=[]), known),
+        (has_defaults, known),
+        (scores, unknown),
+        (scores, Rows("train_dataset", ("answers",), others=("environments",))),
+    ]
+    for tried, (function, rows) in enumerate(functions, start=1):
+        answers = {"answers": ["2", "4"]} if rows.columns != ("prompt", "answer") else {}
+        assert guard_rewards(function, data=[rows])(**GIVEN, **answers) == [1.0, 0.0]
+        record_property("tried", tried)
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+def test_where_the_columns_are_not_known_the_first_batch_says_it(record_property):
+    def strict(completions, prompts):
+        return [1.0, 0.0]
+
+    for function, message in (
+        (wants_a_column, "'wants_a_column' asks for 'answers', and the data has only 'level': rename"),
+        (strict, r"'strict' does not take 'level', which it is given: add \*\*kwargs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            guard_rewards(function)(**GIVEN, level=[1, 2])
+    with pytest.raises(ValueError, match="'strict' does not take"):  # what TRL gives in any case is known
+        guard_rewards(strict, data=[Rows("train_dataset", None)])
+    record_property("tried", 3)
+
+
+# Names and files, as `--reward` gives them
+
+FILES = {
+    "mine.py": "def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n",
+    "broken.py": "def mine(completions:\n",
+    "exits.py": "import sys\nsys.exit(0)\n",
+    "raises.py": "1 / 0\n",
+}
+
+
+@pytest.mark.hostile("mistakes on the command line", "refused")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine.py", r"reward 'mine.py' is a file: name the function in it too, as mine.py:function"),
+        ("mine.py:other", "'other' is not a function there"),
+        ("mine.py:", "'' is not a function there"),
+        ("broken.py:mine", r"broken.py raised SyntaxError: .*\(broken.py, line 1\)"),
+        ("exits.py:mine", r"exits.py called sys.exit\(0\)"),
+        ("raises.py:mine", "raises.py raised ZeroDivisionError"),
+        ("broken.mine", "importing broken raised SyntaxError"),
+        ("exits.mine", r"importing exits called sys.exit\(0\)"),
+    ],
+)
+def test_a_name_that_leads_to_no_reward(tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for file, text in FILES.items():
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        resolve_reward(name)
+    assert "\n" not in str(caught.value)
+
+
+# The script
+
+spec = importlib.util.spec_from_file_location("train_script", ROOT / "examples" / "train.py")
+script = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(script)
+QUICK = ["--max_steps", "1", "--per_device_train_batch_size", "8", "--num_generations", "4", "--output_dir", "out"]
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, monkeypatch, one_thread, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FILES["mine.py"])
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": f"{i}+1="}) for i in range(8)))
+    script.main([*QUICK, "--dataset_name", "rows.jsonl", "--reward", "mine.py:mine", "format"])
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    for reward in ([], ["--reward", "mine.py:mine", "accuracy"]):  # these do
+        with pytest.raises(SystemExit) as stop:
+            script.main([*QUICK, "--dataset_name", "rows.jsonl", *reward])
+        assert stop.value.code == 2 and "--answer_column" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+def test_a_wrong_result_ends_the_script_with_one_line(tmp_path, monkeypatch, one_thread, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return 0.5\n")
+    with pytest.raises(SystemExit) as stop:
+        script.main([*QUICK, "--reward", "mine.py:mine"])
+    said = capsys.readouterr().err.strip()
+    assert stop.value.code == 2 and "Traceback" not in said  # as all that is found before the first step
+    assert "error: reward function 'mine' returned 0.5 (a float) for 8 responses, the first to prompt '" in said
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.hostile(TIMES, "refused")
+def test_a_training_run_that_hangs_where_python_cannot_act_is_killed(tmp_path):
+    (tmp_path / "hangs.py").write_text(
+        "import re\n"
+        "calls = []\n"
+        "def hangs(completions, **kwargs):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 2:\n"
+        "        re.match('(a+)+b', 'a' * 60)\n"
+        "    return [float(len(text)) for text in completions]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "train.py"), *QUICK, "--max_steps", "3", "--save_steps", "1"]
+        + ["--reward", "hangs.py:hangs", "--reward_timeout", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == -signal.SIGKILL
+    said = [line for line in done.stderr.splitlines() if line.startswith("reward function")]
+    assert len(said) == 1
+    assert "'hangs' took longer than reward_timeout=1.0 seconds for 8 responses, the first to prompt '" in said[0]
+    assert "raise reward_timeout" in said[0] and "killed; the last checkpoint is whole" in said[0]
+    assert is_complete(tmp_path / "out" / "checkpoint-1")
+
+
+# Limits of time
+
+HANGS = """
+import asyncio, ctypes, re, sys, time
+from trl_credit.rewards import watchdog
+from trl_credit.rewards.guard import guard_rewards
+watchdog.GRACE = 0.5
+
+def regex(completions, **kwargs):
+    re.match("(a+)+b", "a" * 60)
+
+def power(completions, **kwargs):
+    9 ** 9 ** 9
+
+async def idle(completions, **kwargs):
+    await asyncio.sleep(0.01)
+    return [1.0]
+
+async def blocks(completions, **kwargs):
+    time.sleep(600)
+
+async def both(**given):
+    return await asyncio.gather(*[guard_rewards(f, timeout=0.3)(**given) for f in (blocks, idle)])
+
+def together(**given):
+    return asyncio.run(both(**given))
+
+def stubborn(**given):
+    async def refuses(completions, **kwargs):
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                time.sleep(600)
+    return asyncio.run(guard_rewards(refuses, timeout=0.3)(**given))
+
+name = sys.argv[1]
+guarded = globals()[name] if name in ("together", "stubborn") else guard_rewards(globals()[name], timeout=0.3)
+print(guarded(prompts=["1+1="], completions=["a"]))
+"""
+
+
+@pytest.mark.hostile(TIMES, "refused")
+@pytest.mark.parametrize(
+    ("what", "named"), [("regex", "'regex'"), ("power", "'power'"), ("together", "'blocks'"), ("stubborn", "'refuses'")]
+)
+def test_what_holds_python_is_killed_with_its_name(what, named):
+    done = subprocess.run([sys.executable, "-c", HANGS, what], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert not done.stdout
+    said = [line for line in done.stderr.splitlines() if "reward function" in line]
+    assert len(said) == 1 and f"{named} took longer than reward_timeout=0.3 seconds" in said[0] and "'1+1='" in said[0]
+    assert done.returncode == -signal.SIGKILL
+    assert what != "together" or "At the same time ran: 'idle'" in said[0]
+
+
+def holds_python(seconds):
+    """Sleeps with the lock that every thread of Python needs."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@pytest.mark.hostile(TIMES, "refused")
+def test_what_comes_after_the_limit_is_not_accepted(record_property):
+    def late(completions, **kwargs):
+        holds_python(0.4)
+        return [1.0, 1.0]
+
+    def late_to_fail(completions, **kwargs):
+        holds_python(0.4)
+        sys.exit(0)
+
+    def lazy(completions, **kwargs):
+        return (time.sleep(0.4) or 1.0 for _ in completions)
+
+    async def blocks(completions, **kwargs):
+        time.sleep(0.4)
+        return [1.0, 1.0]
+
+    async def waits(completions, **kwargs):
+        await asyncio.sleep(30)
+
+    async def lazy_too(completions, **kwargs):
+        return (time.sleep(0.4) or 1.0 for _ in completions)
+
+    for tried, function in enumerate((late, late_to_fail, lazy, blocks, waits, lazy_too), start=1):
+        guarded = guard_rewards(function, timeout=0.05)
+        with pytest.raises(TimeoutError, match=rf"^reward function '{function.__name__}' took longer than .*'1\+1='"):
+            asyncio.run(guarded(**GIVEN)) if asyncio.iscoroutinefunction(guarded) else guarded(**GIVEN)
+        record_property("tried", tried)
+
+
+@pytest.mark.hostile(TIMES, "survived")
+def test_no_limit_is_infinite_and_nan_is_none(record_property):
+    quick = returns([1.0, 0.0])
+    for timeout in (math.inf, 1e300, 1e9):
+        assert guard_rewards(quick, timeout=timeout)(**GIVEN) == [1.0, 0.0]
+    assert CreditConfig(output_dir="unused", report_to="none", reward_timeout=math.inf).reward_timeout == math.inf
+    for value in (math.nan, 0.0, -1.0, -math.inf):
+        with pytest.raises(ValueError, match="reward_timeout must be a positive number"):
+            CreditConfig(output_dir="unused", report_to="none", reward_timeout=value)
+    record_property("tried", 7)
+
+
+# The watching process alone, as a file that needs nothing of the package
+
+ALONE = """
+import ctypes, os, signal, sys, time, types
+sys.path.insert(0, sys.argv[1])
+import watchdog
+watchdog.GRACE = 0.2
+dog = watchdog.Watchdog()
+hold = lambda seconds: ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+"""
+
+
+def alone(code, **kwargs):
+    folder = str(Path(watchdog.__file__).parent)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **kwargs}
+    return subprocess.run([sys.executable, "-c", ALONE + code, folder], text=True, timeout=60, **pipes)
+
+
+@pytest.mark.hostile(TIMES, "survived")
+@pytest.mark.parametrize(
+    "somebody", ["sys.ps1 = '>>> '", "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: 1)"]
+)
+def test_a_notebook_is_never_killed(somebody):
+    done = alone(f"{somebody}\nwith dog.watch('f', 0.1, message='f is late.'):\n    hold(1.5)\nprint('alive')")
+    assert done.returncode == 0 and done.stdout == "alive\n"
+    assert [line for line in done.stderr.splitlines() if line] == [
+        "f is late. The error follows as soon as it gives way; if it never does, restart the kernel."
+    ]
+
+
+@pytest.mark.hostile(TIMES, "survived")
+def test_a_call_that_was_given_up_kills_nothing():
+    done = alone("dog.watch('f', 0.1, message='f is late.').__enter__()\ndog.forget()\nhold(1.5)\nprint('alive')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
+
+
+@pytest.mark.hostile(TIMES, "survived")
+def test_the_watching_process_is_replaced_if_something_ends_it():
+    done = alone(
+        "with dog.watch('f', 0.1, message='f is late.'):\n"
+        "    os.kill(dog._process.pid, signal.SIGKILL); dog._process.wait()\n"
+        "    with dog.watch('g', 60, message='g is late.'):\n"
+        "        hold(20)\n"
+    )
+    assert done.returncode == -signal.SIGKILL and "f is late. At the same time ran: 'g'." in done.stderr
+
+
+@pytest.mark.hostile(TIMES, "survived")
+def test_the_watching_process_ends_with_a_process_that_is_killed_and_has_left_forks():
+    done = alone(
+        "with dog.watch('f', 60, message='f is late.'):\n"
+        "    print(dog._process.pid, flush=True)\n"
+        "    if os.fork():\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    os.close(1)\n"
+        "    time.sleep(20)\n",
+        stderr=subprocess.DEVNULL,  # of which the watching process holds a copy
+    )
+    status = Path(f"/proc/{int(done.stdout)}/stat")
+    end = time.monotonic() + 6
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+@pytest.mark.hostile(TIMES, "refused")
+@pytest.mark.parametrize("executable", ["", "/no/such/python", "/bin/true"])
+def test_a_limit_that_cannot_be_watched_is_an_error(monkeypatch, executable):
+    monkeypatch.setattr(sys, "executable", executable)
+    watchdog.default_watchdog().close()
+    with pytest.raises(RuntimeError, match="^the process that watches reward_timeout cannot .*reward_timeout=None"):
+        guard_rewards(returns([1.0, 0.0]), timeout=60.0)(**GIVEN)
+
+
+@pytest.mark.hostile(TIMES, "survived")
+def test_an_error_leaves_no_call_behind_that_could_kill_what_comes_after(make_trainer):
+    async def slow(completions, **kwargs):
+        await asyncio.sleep(30)
+
+    async def fails(completions, **kwargs):
+        raise KeyError("no")
+
+    trainer = make_trainer(reward_funcs=[slow, fails], reward_timeout=300.0)
+    with pytest.raises(RuntimeError, match="'fails' raised KeyError"):
+        trainer.train()
+    assert not watchdog.default_watchdog()._running
+    for task in asyncio.all_tasks(trainer.async_loop):
+        trainer.async_loop.call_soon_threadsafe(task.cancel)

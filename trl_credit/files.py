@@ -1,0 +1,28 @@
+"""Files that are there whole or not at all, also after a loss of power."""
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Writes a text file, whole or not at all, and waits until the disk has it."""
+    path = Path(path)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    put_in_place(partial, path)
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Moves a file that has been written to its place, and waits until the disk has both."""
+    _flush(partial)
+    partial.replace(path)
+    if os.name == "posix":  # where a folder is a file that can be flushed, with the names in it
+        _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

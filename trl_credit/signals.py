@@ -1,0 +1,81 @@
+"""Ctrl-C and SIGTERM in a script. Needs no torch."""
+
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+
+_ECHO = 2.0  # seconds within which a launcher passes on the Ctrl-C that its processes have had already
+
+
+def is_main() -> bool:
+    """Whether this is the process that speaks, where a launcher started several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def end_at_once(number: int, frame: Any) -> None:
+    """The handler of Ctrl-C before there is anything to keep."""
+    if is_main():
+        print("\ninterrupted while loading: nothing was trained or written", file=sys.stderr, flush=True)
+    os._exit(128 + number)  # an exception may get lost in the import of a C extension
+
+
+class StopSignals:
+    """Within it, Ctrl-C and SIGTERM raise `KeyboardInterrupt` once; a second Ctrl-C ends the process at once.
+
+    Of several processes the main one alone has something to write: the others end at once.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._at = 0.0
+        self._before: dict[int, Any] = {}
+        # before a trainer is built, which sets such variables itself
+        self._launcher = "accelerate launch" if "ACCELERATE_MIXED_PRECISION" in os.environ else "python"
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            self._launcher = f"{'torchrun' if self._launcher == 'python' else self._launcher} …"
+
+    def __enter__(self) -> "StopSignals":
+        # elsewhere SIGTERM keeps its own way: a handler would wait for a collective call that never returns
+        for number in (signal.SIGINT, signal.SIGTERM) if is_main() else (signal.SIGINT,):
+            before = signal.signal(number, self._handle)
+            self._before[number] = signal.default_int_handler if before is end_at_once else before
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def code(self) -> int:
+        """Of the exit, as shells count: 130 after Ctrl-C, 143 after SIGTERM."""
+        return 128 + (self.number or signal.SIGINT)
+
+    @property
+    def cause(self) -> str:
+        """What ended the run, in words."""
+        return "SIGTERM" if self.number == signal.SIGTERM else "Ctrl-C"
+
+    def command(self, argv: Iterable[str]) -> str:
+        """The command line with which this script was started, for a shell. The Hub's token is left out."""
+        words, hide = [], False
+        for word in argv:
+            if word.startswith("--"):
+                hide = word.partition("=")[0].replace("-", "_") == "__hub_token"
+            if not hide:
+                words.append(word)
+        return f"{self._launcher} {shlex.join([sys.argv[0], *words])}"
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if not is_main():
+            os._exit(128 + number)
+        if self.number is None:
+            self.number, self._at = number, time.monotonic()
+            raise KeyboardInterrupt
+        echo = "TORCHELASTIC_RUN_ID" in os.environ and time.monotonic() - self._at < _ECHO
+        if number == signal.SIGINT and not echo:
+            os._exit(self.code)
