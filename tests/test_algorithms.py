@@ -156,7 +156,7 @@ def help_of_algo(capsys) -> str:
     return " ".join(text.split())
 
 
-def test_help_names_what_every_algorithm_does(make_up, capsys):
+def test_help_names_what_every_algorithm_does(make_up, capsys, monkeypatch):
     before = help_of_algo(capsys)
     for name, (_, trainer_class) in ALGORITHMS.items():
         assert f"{name} ({trainer_class.summary})" in before

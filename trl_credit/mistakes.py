@@ -155,8 +155,8 @@ def as_written(message: str, fields: Iterable[str], argv: list[str], files: Mapp
 
     def put(found: re.Match[str]) -> str:
         name, value = found[2], found[3] or ""
-        plain_word = name.isalpha() and not value and found.start() > 0
-        if plain_word:  # "beta" is a field, and in most sentences it is a word
+        spoken = found.start() > 0 or message[found.end() :].startswith(" function")
+        if name.isalpha() and not value and spoken:  # "beta" is a field, and in most sentences it is a word
             return found[0]
         if name in files and name not in typed:
             first = name not in said and not message[found.end() :].startswith(" in ")
