@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.hub import write_model_card
 from trl_credit.trainer.checkpoints import check_layout, last_checkpoint, read_run, read_state, write_state
 
 
@@ -346,3 +347,13 @@ def test_what_is_not_of_the_loss_may_change(make_trainer, tmp_path):
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2 and isinstance(trainer.args, CreditConfig)
     assert isinstance(trainer, CreditTrainer)
+
+
+@survived
+def test_the_card_lists_a_change_with_its_step(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    changed = make_trainer("grpo", max_steps=2, **{**SAVES, "seed": 7, "allow_changed": ["seed"]})
+    changed.train(resume_from_checkpoint=True)
+    card = write_model_card(changed, name="GRPO").read_text()
+    assert "* From step 1: seed 42 → 7." in card
+    assert "allow_changed" not in (tmp_path / "run" / "recipe.yaml").read_text()  # it is of this life, not of the run

@@ -101,7 +101,7 @@ def write_model_card(
     base_model = _hub_base(trainer)
     parts = {
         "Opening": _opening(public.text(name), repo_name, base_model, args, trainer.credit_method, public),
-        "Training": _training(trainer, data, folder),
+        "Training": _training(trainer, data, [public.text(change) for change in trainer.changes_of_run()]),
         "Recipe": f"## Recipe\n\n{_fenced(settings, 'yaml')}",
         "Command": _command(command, recipe, (*map(type, choices), type(args)), public) if command else "",
         "Evaluation": evaluation,
@@ -179,7 +179,7 @@ def _opening(
     )
 
 
-def _training(trainer: CreditTrainer, data: TrainingData | None, folder: Path) -> str:
+def _training(trainer: CreditTrainer, data: TrainingData | None, changes: list[str]) -> str:
     args, state = trainer.args, trainer.state
     rewards = [row["reward"] for row in state.log_history if row.get("reward") is not None]
     lines = [
@@ -194,6 +194,7 @@ def _training(trainer: CreditTrainer, data: TrainingData | None, folder: Path) -
         where = f" ([on the Hub](https://huggingface.co/datasets/{data.hub_id}))" if _is_repo_id(data.hub_id) else ""
         revision = f", revision {escape(data.revision)}" if data.revision else ""
         lines.append(f"* Prompts: {escape(data.name)}{where}{revision}, {data.rows:,} rows.")
+    lines += [f"* {escape(change)}" for change in changes]
     text = "## Training\n\n" + "\n".join(lines)
     if data is not None and data.cleaning:
         text += f"\n\nWhat was left out of the prompts:\n\n{_fenced(data.cleaning, 'text')}"

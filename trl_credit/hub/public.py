@@ -13,6 +13,7 @@ from .secrets import Secrets, is_secret_name
 # of this machine, of its accounts, or of nothing but the display
 LEFT_OUT = re.compile(
     r"output_dir|logging_dir|run_name|report_to|project|trackio_\w+|hub_\w+|push_to_hub\w*|resume_from_checkpoint|"
+    r"overwrite_output_dir|allow_changed|"
     r"vllm_server_\w+|vllm_group_port|local_rank|ddp_\w+|disable_tqdm|log_level\w*|cache_dir|\w*_dir|config"
 )
 _PART = r"[^\s/\\\"'`<>|,;{}]"  # a letter of a folder's name

@@ -212,6 +212,12 @@ class CheckpointedTrainer(RolloutEngine):
         # what rank 0 writes next says that the checkpoint is complete
         self.accelerator.wait_for_everyone()
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # weights that are another one's are in no checkpoint, and are there all the same
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
