@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -382,42 +383,48 @@ def test_the_command_as_a_shell_takes_it(monkeypatch):
 # A full disk
 
 
-@pytest.fixture
-def limit_of_files():
-    """Sets the largest size of a file, beyond which a write fails as on a full disk."""
+@contextmanager
+def limit_of_files(size=None):
+    """The largest size of a file, beyond which a write fails as on a full disk. Ends with the block, not with the test:
+    pytest may be writing to a file itself."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.hostile(KIND, "refused")
-def test_a_full_disk_before_the_start(tmp_path, limit_of_files):
+def test_a_full_disk_before_the_start(tmp_path):
     check_output_dir(tmp_path / "run" / "one")
-    limit_of_files(100)
-    with pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$"):
+    refusal = pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$")
+    with refusal, limit_of_files(100):
         check_output_dir(tmp_path / "run" / "one")
     assert not list(tmp_path.iterdir())  # neither try left anything
 
 
 @pytest.mark.hostile(KIND, "survived")
-def test_a_full_disk_in_the_middle_of_a_save(refused, tmp_path, limit_of_files):
+def test_a_full_disk_in_the_middle_of_a_save(refused, tmp_path):
     full = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))"
-    message = refused(reward_file(tmp_path, full, call=2), code=1)
+    with limit_of_files():
+        message = refused(reward_file(tmp_path, full, call=2), code=1)
     assert message.startswith("disk full in 'out': the last whole checkpoint is out/checkpoint-1; make room, and go on")
     assert message.endswith("--resume_from_checkpoint true")
     assert last_checkpoint("out").name == "checkpoint-1"
 
 
 @pytest.mark.hostile(KIND, "survived")
-def test_a_full_disk_after_the_model_was_saved(refused, tmp_path, limit_of_files, monkeypatch):
+def test_a_full_disk_after_the_model_was_saved(refused, tmp_path, monkeypatch):
     save = Ending.save_model
 
     def saved_to_the_last_byte(self):
         save(self)
-        limit_of_files(5_000)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     monkeypatch.setattr(Ending, "save_model", saved_to_the_last_byte)
-    message = refused(reward_file(tmp_path, "pass"), code=1)
+    with limit_of_files():
+        message = refused(reward_file(tmp_path, "pass"), code=1)
     assert message.startswith("disk full in 'out': the model there is whole, and has no plots and no card")
     left = {p.name for p in (tmp_path / "out").iterdir()}
     assert "model.safetensors" in left and not left & set(RESULTS)
