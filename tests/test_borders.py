@@ -109,6 +109,35 @@ def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(make_trainer, tmp
     assert len(longest.difficulty.state_dict()["beliefs"]) == 3
 
 
+def test_saves_of_the_best_stay_where_it_is_evaluated(tmp_path):
+    steps = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 5, "save_steps": 10}
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "report_to": "none"}
+    config = CreditConfig(output_dir=str(tmp_path), load_best_model_at_end=True, **steps, **settings)
+    assert Borders(config).rounded == "save_steps 10 → 16, eval_steps 5 → 8"  # 12 would never be evaluated
+
+
+class InterruptInside(TrainerCallback):
+    """Once, as Ctrl-C in a notebook does."""
+
+    is_armed = True
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+
+def test_training_anew_after_an_interruption_begins_at_a_border(make_trainer, tmp_path):
+    settings = {**BATCH, "gradient_accumulation_steps": 4, "save_steps": 1, "max_steps": 2}
+    trainer = make_trainer("ha_dw", trainer_kwargs={"callbacks": [InterruptInside()]}, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train()
+    assert checkpoints(tmp_path / "run") == [1, 2]
+    state = json.loads((tmp_path / "run" / "checkpoint-1" / "credit_state.json").read_text())
+    assert state["position"] == [0, 4]
+
+
 def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, tmp_path):
     trainer = make_trainer(
         "grpo",

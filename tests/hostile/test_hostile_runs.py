@@ -1,7 +1,10 @@
 """Runs that would lie: nothing to train, another run's folder or checkpoint, damaged and missing files."""
 
+import errno
 import json
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import datasets
@@ -9,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from transformers import TrainerCallback
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.trainer.checkpoints import check_layout, last_checkpoint, read_run, read_state, write_state
@@ -346,3 +350,87 @@ def test_what_is_not_of_the_loss_may_change(make_trainer, tmp_path):
     trainer.train(resume_from_checkpoint=True)
     assert trainer.state.global_step == 2 and isinstance(trainer.args, CreditConfig)
     assert isinstance(trainer, CreditTrainer)
+
+
+@survived
+def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, monkeypatch):
+    """The old one's last file must not say that the mixture is whole."""
+    make_trainer("grpo", max_steps=2, **SAVES).train()
+    again = make_trainer("grpo", max_steps=2, **SAVES)
+    save = again._save_optimizer_and_scheduler
+
+    def killed(folder):
+        if folder.endswith("-2"):
+            raise KeyboardInterrupt
+        save(folder)
+
+    monkeypatch.setattr(again, "_save_optimizer_and_scheduler", killed)
+    with pytest.raises(KeyboardInterrupt):
+        again.train()
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
+
+
+@survived
+def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, caplog):
+    settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
+    make_trainer("grpo", **settings).train()
+    again = make_trainer("grpo", **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.was_done and "already at step 2 of 2" in caplog.text
+
+
+@refused
+def test_a_checkpoint_from_elsewhere_into_the_folder_of_another_run(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
+    make_trainer("p_trace", max_steps=2, **SAVES).train()
+    checkpoint = str(tmp_path / "one" / "checkpoint-1")
+    with pytest.raises(ValueError, match="holds the results of another run.*algorithm P-trace → GRPO"):
+        make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=checkpoint)
+    # of which the checkpoints may be removed, since that to resume from is not among them
+    make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **SAVES).train(resume_from_checkpoint=checkpoint)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+@refused
+def test_a_claim_is_for_one_checkpoint(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
+    trainer = make_trainer("grpo", max_steps=2, **{**SAVES, "learning_rate": 1e-5})
+    trainer.claim_output_dir()
+    with pytest.raises(ValueError, match="learning_rate 0.001 → 1e-05"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-1"))
+    make_trainer("grpo", max_steps=1, **SAVES).claim_output_dir()  # nothing is held after that
+
+
+class StopInside(TrainerCallback):
+    def on_substep_end(self, args, state, control, **kwargs):
+        control.should_training_stop = True
+
+
+@survived
+def test_stopped_inside_of_the_first_step(make_trainer):
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = make_trainer("grpo", trainer_kwargs={"callbacks": [StopInside()]}, **settings)
+    assert trainer.train().global_step == 0  # not "the rows ended"
+
+
+@refused
+def test_weights_alone_cannot_be_resumed_with_deepspeed(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="holds no optimizer .save_only_model=True.*as the model"):
+        check_layout(tmp_path, here="ZeRO-3", processes=2)
+    check_layout(tmp_path, here="plain", processes=1)  # where it is said what is missing
+
+
+@survived
+def test_folders_that_cannot_be_flushed(tmp_path, monkeypatch):
+    """Mounts of object stores, of which only files can be."""
+    real = os.fsync
+
+    def fsync(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(handle)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    write_state(tmp_path, {})
+    assert read_state(tmp_path, wanted={}) == {}
