@@ -1,10 +1,13 @@
 """Runs that would lie: nothing to train, another run's folder or checkpoint, damaged and missing files."""
 
 import errno
+import functools
 import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -12,7 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.trainer.checkpoints import check_layout, last_checkpoint, read_run, read_state, write_state
@@ -31,8 +34,8 @@ def equal(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def length_reward(completions, **kwargs):
-    return [len(text) / 8 for text in completions]
+def length_reward(completions, scale=1, **kwargs):
+    return [scale * len(text) / 8 for text in completions]
 
 
 @refused
@@ -434,3 +437,107 @@ def test_folders_that_cannot_be_flushed(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", fsync)
     write_state(tmp_path, {})
     assert read_state(tmp_path, wanted={}) == {}
+
+
+OWN = """
+from trl_credit.assignment import assign_credit
+
+def one(config, tokens):
+    return assign_credit(config, tokens)
+
+def two(config, tokens):
+    return assign_credit(config, tokens)
+"""
+
+
+@refused
+def test_another_function_of_the_same_file(make_trainer, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    make_trainer("base", max_steps=1, credit=f"{tmp_path}/own.py:one", **SAVES).train()
+    make_trainer("base", max_steps=2, credit=f"{tmp_path}/../{tmp_path.name}/own.py:one", **SAVES).train(True)
+    with pytest.raises(ValueError, match="credit SHA-256 .* → SHA-256"):
+        make_trainer("base", max_steps=3, credit=f"{tmp_path}/own.py:two", **SAVES).train(True)
+
+
+@refused
+def test_rewards_with_the_weights_of_others(make_trainer):
+    same = [functools.partial(length_reward, scale=scale) for scale in (1, 2)]
+    settings = {**SAVES, "reward_weights": [1.0, 0.1]}
+    make_trainer("grpo", max_steps=1, reward_funcs=same, **settings).train()
+    with pytest.raises(ValueError, match=r"length_reward SHA-256 \w+ \* 1 → .*length_reward 2 SHA-256"):
+        make_trainer("grpo", max_steps=2, reward_funcs=same[::-1], **settings).train(True)
+    with pytest.raises(ValueError, match="reward_funcs.length_reward SHA-256"):  # of one name, and both are known
+        other = [functools.partial(length_reward, scale=3), same[1]]
+        make_trainer("grpo", max_steps=2, reward_funcs=other, **settings).train(True)
+
+
+@refused
+def test_another_chat_template(make_trainer, tiny_model):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}!"
+    with pytest.raises(ValueError, match="differs from this one in tokenizer.chat_template null → "):
+        make_trainer("grpo", max_steps=2, trainer_kwargs={"processing_class": tokenizer}, **SAVES).train(True)
+
+
+@refused
+def test_another_precision_of_the_weights(make_trainer):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    with pytest.raises(ValueError, match="model.dtype float32 → bfloat16"):
+        make_trainer("grpo", max_steps=2, model_init_kwargs={"dtype": "bfloat16"}, **SAVES).train(True)
+
+
+@survived
+def test_what_functions_note_makes_them_no_others(make_trainer):
+    seen: list[str] = []
+    calls = 0
+
+    def reward(completions, **kwargs):
+        nonlocal calls
+        calls += 1
+        seen.extend(completions)
+        return [len(text) / 8 for text in completions]
+
+    trainer = make_trainer("grpo", max_steps=1, reward_funcs=reward, **SAVES)
+    trainer.train()
+    trainer.train()
+    make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES).train(True)
+    assert calls > 2 and seen
+
+
+SCRIPT = """
+from trl_credit.names import digest_of
+
+LEARNING_RATE, WEIGHT = {rate}, {weight}
+
+def part(text):
+    return WEIGHT * len(text)
+
+def reward(completions, **kwargs):
+    return [part(text) for text in completions]
+
+class Judge:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, completions, **kwargs):
+        return [self.scale * part(text) for text in completions]
+
+print(digest_of(reward), digest_of(Judge({scale})))
+"""
+
+
+@survived
+def test_the_settings_of_a_script_are_no_part_of_its_rewards(tmp_path):
+    """A script has both: a run that goes on with a larger max_steps has the same reward functions."""
+
+    def digests(**values) -> list[str]:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(SCRIPT.format(**{"rate": 1e-6, "weight": 1, "scale": 1, **values}))
+        return subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.split()
+
+    reward, judge = digests()
+    assert digests(rate=1e-5) == [reward, judge]
+    assert digests(scale=2)[0] == reward and digests(scale=2)[1] != judge
+    heavier = digests(weight=2)
+    assert heavier[0] != reward and heavier[1] != judge

@@ -22,7 +22,7 @@ from .checkpoints import (
     write_state,
 )
 from .engine import RolloutEngine
-from .identity import defaults_of, identity
+from .identity import defaults_of, functions_of, identity
 from .refusals import check_amount
 from .run_folder import RunFolder, lives_in_words
 
@@ -48,6 +48,9 @@ class CheckpointedTrainer(RolloutEngine):
         super().__init__(*args, **kwargs)
         self._borders = Borders(self.args)
         self._folder = RunFolder(self.args.output_dir)
+        # as they are before training: functions may note what they see, and DeepSpeed casts weights
+        self.functions = functions_of(self)
+        self.dtype_of_weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         if self._borders.rounded:
             logger.warning(
                 "checkpoints are taken between generation batches of %d optimizer steps: %s",
