@@ -541,3 +541,19 @@ def test_the_settings_of_a_script_are_no_part_of_its_rewards(tmp_path):
     assert digests(scale=2)[0] == reward and digests(scale=2)[1] != judge
     heavier = digests(weight=2)
     assert heavier[0] != reward and heavier[1] != judge
+
+
+@survived
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: TRL does not keep"),
+        ({"use_adaptive_entropy": True, "entropy_coef": 0.01}, "has no entropy_ctrl_state.json: the coefficient"),
+    ],
+    ids=["reference", "entropy"],
+)
+def test_what_trl_keeps_apart_is_said(make_trainer, tmp_path, caplog, settings, message):
+    make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
+    (tmp_path / "run" / "checkpoint-1" / "entropy_ctrl_state.json").unlink(missing_ok=True)  # killed before it
+    make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
+    assert message in caplog.text

@@ -30,6 +30,9 @@ from .run_folder import RunFolder, lives_in_words
 logger = get_logger(__name__)
 
 
+ENTROPY_FILE = "entropy_ctrl_state.json"
+
+
 class _AlreadyDone(Exception):
     """Leaves the training loop of a run that was at its end before, with everything loaded."""
 
@@ -256,6 +259,12 @@ class CheckpointedTrainer(RolloutEngine):
     def _say_what_is_missing(self, checkpoint: str) -> None:
         # every process for itself: random numbers are its own, and folders may be too
         missing = missing_from(checkpoint, here=self.layout, rank=self.rank, processes=self.num_processes)
+        if (
+            getattr(self, "use_adaptive_entropy", False) and not (Path(checkpoint) / ENTROPY_FILE).is_file()
+        ):  # TRL writes it last
+            missing[ENTROPY_FILE] = "the coefficient of the entropy begins anew"
+        if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
+            missing["reference model"] = "TRL does not keep what sync_ref_model made of it, so it begins anew"
         for name, what in missing.items():
             message = "%s has no %s: %s, and this run is not to the last bit what it would have been"
             logger.warning(message, checkpoint, name, what, main_process_only="rng" not in name)

@@ -103,6 +103,11 @@ def unmark(checkpoint: Path) -> None:
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
+def finished_at(checkpoint: Path) -> float:
+    """When a complete checkpoint was written, in seconds as `time.time` counts."""
+    return (checkpoint / _TRAINER_STATE).stat().st_mtime
+
+
 def checkpoint_step(checkpoint: str | Path | None) -> int:
     """Optimizer steps before a complete checkpoint; 0 for `None`, which is a start from the beginning."""
     if not checkpoint:
