@@ -259,9 +259,8 @@ class CheckpointedTrainer(RolloutEngine):
     def _say_what_is_missing(self, checkpoint: str) -> None:
         # every process for itself: random numbers are its own, and folders may be too
         missing = missing_from(checkpoint, here=self.layout, rank=self.rank, processes=self.num_processes)
-        if (
-            getattr(self, "use_adaptive_entropy", False) and not (Path(checkpoint) / ENTROPY_FILE).is_file()
-        ):  # TRL writes it last
+        adapts = getattr(self, "use_adaptive_entropy", False)  # which older TRL has not
+        if adapts and not (Path(checkpoint) / ENTROPY_FILE).is_file():  # written after all that makes it whole
             missing[ENTROPY_FILE] = "the coefficient of the entropy begins anew"
         if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
             missing["reference model"] = "TRL does not keep what sync_ref_model made of it, so it begins anew"
