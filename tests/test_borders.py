@@ -84,6 +84,25 @@ def test_resumed_is_uninterrupted(make_trainer, tmp_path, settings):
     assert len(whole.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
 
 
+@pytest.mark.parametrize(
+    ("settings", "at"),
+    [
+        ({"n_prompts": 4}, 3),
+        ({"n_prompts": 4}, 4),
+        ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
+    ],
+    ids=["within", "between", "windows"],
+)
+def test_epochs_after_a_resume_have_their_own_order(make_trainer, tmp_path, settings, at):
+    """TRL's sampler alone would begin with the order of the first epoch again."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3, "max_steps": -1, **settings}
+    whole = make_trainer("grpo", output_dir=str(tmp_path / "whole"), **settings)
+    whole.train()
+    resumed = make_trainer("grpo", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{at}"))
+    assert resumed.state.global_step == whole.state.global_step > at and equal(weights(whole), weights(resumed))
+
+
 def test_a_checkpoint_asked_for_inside_a_batch_is_taken_at_its_end(make_trainer, tmp_path):
     trainer = make_trainer("ha_dw", max_steps=8, save_steps=8, trainer_kwargs={"callbacks": [Ask(2)]}, **BATCH)
     trainer.train()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
@@ -44,6 +45,7 @@ class CheckpointedTrainer(RolloutEngine):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._order: Any = None  # in which the rows of the data set come
         self._resumes_inside = False  # of a generation batch, of which TRL generates the rest anew
         self._is_claimed = False
         self._claimed_for: str | None = None  # the checkpoint
@@ -237,6 +239,17 @@ class CheckpointedTrainer(RolloutEngine):
         # what rank 0 writes next says that the checkpoint is complete
         self.accelerator.wait_for_everyone()
 
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._order = super()._get_train_sampler(*args, **kwargs)
+        return self._order
+
+    def _wind_order(self, epochs: int) -> None:
+        """Draws the orders of epochs that are over: TRL's sampler would begin with that of the first one again."""
+        generator = getattr(self._order, "generator", None)
+        if generator is not None and not hasattr(self._order, "set_epoch"):  # to which transformers would tell it
+            for _ in range(epochs):
+                torch.randperm(self._order.num_samples, generator=generator)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
@@ -244,6 +257,7 @@ class CheckpointedTrainer(RolloutEngine):
         parts = read_state(checkpoint, wanted=self.state_parts())
         self.load_parts(Path(checkpoint), parts)
         self._say_what_is_missing(checkpoint)
+        self._wind_order(int(self.state.epoch or 0))
         window = self.args.gradient_accumulation_steps
         # where an uninterrupted run would be in its generation batch
         self._step = self._borders.position(self.state, window, read_position(checkpoint))
