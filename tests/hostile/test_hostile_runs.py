@@ -557,3 +557,11 @@ def test_what_trl_keeps_apart_is_said(make_trainer, tmp_path, caplog, settings, 
     (tmp_path / "run" / "checkpoint-1" / "entropy_ctrl_state.json").unlink(missing_ok=True)  # killed before it
     make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
     assert message in caplog.text
+
+
+@survived
+def test_what_a_life_wrote_that_was_given_up_is_passed_over(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=3, **SAVES).train()
+    earlier = str(tmp_path / "run" / "checkpoint-1")
+    make_trainer("grpo", max_steps=2, **{**SAVES, "save_strategy": "no"}).train(resume_from_checkpoint=earlier)
+    assert last_checkpoint(tmp_path / "run") == Path(earlier)  # not 2 and 3, which are still there
