@@ -161,7 +161,7 @@ def main(argv: list[str]) -> None:
         ending = Ending(trainer, write_card, stop=stop, argv=argv, in_words=in_words)
         with without_waiting(pusher), ending as run:
             trainer.train(resume_from_checkpoint=args.resume_from_checkpoint or None)
-            if trainer.was_done and run.has_model:
+            if trainer.was_done and run.has_model():
                 return  # as it was; the trainer has said so
             run.save_model()
             if main_process:

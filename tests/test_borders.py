@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from trl_credit import CreditConfig
 from trl_credit.trainer.borders import Borders
@@ -84,6 +84,25 @@ def test_resumed_is_uninterrupted(make_trainer, tmp_path, settings):
     assert len(whole.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
 
 
+@pytest.mark.parametrize(
+    ("settings", "at"),
+    [
+        ({"n_prompts": 4}, 3),
+        ({"n_prompts": 4}, 4),
+        ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
+    ],
+    ids=["within", "between", "windows"],
+)
+def test_epochs_after_a_resume_have_their_own_order(make_trainer, tmp_path, settings, at):
+    """TRL's sampler alone would begin with the order of the first epoch again."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3, "max_steps": -1, **settings}
+    whole = make_trainer("grpo", output_dir=str(tmp_path / "whole"), **settings)
+    whole.train()
+    resumed = make_trainer("grpo", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{at}"))
+    assert resumed.state.global_step == whole.state.global_step > at and equal(weights(whole), weights(resumed))
+
+
 def test_a_checkpoint_asked_for_inside_a_batch_is_taken_at_its_end(make_trainer, tmp_path):
     trainer = make_trainer("ha_dw", max_steps=8, save_steps=8, trainer_kwargs={"callbacks": [Ask(2)]}, **BATCH)
     trainer.train()
@@ -107,6 +126,46 @@ def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(make_trainer, tmp
     longest.train(resume_from_checkpoint=True)
     assert "inside" not in caplog.text
     assert len(longest.difficulty.state_dict()["beliefs"]) == 3
+
+
+def test_saves_of_the_best_stay_where_it_is_evaluated(tmp_path):
+    steps = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 5, "save_steps": 10}
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "report_to": "none"}
+    config = CreditConfig(output_dir=str(tmp_path), load_best_model_at_end=True, **steps, **settings)
+    assert Borders(config).rounded == "save_steps 10 → 16, eval_steps 5 → 8"  # 12 would never be evaluated
+
+
+class InterruptInside(TrainerCallback):
+    """Once, as Ctrl-C in a notebook does."""
+
+    is_armed = True
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+
+def test_what_was_due_is_forgotten(tmp_path):
+    """A checkpoint that an interrupted train() put off is not taken by the next one."""
+    config = CreditConfig(output_dir=str(tmp_path), per_device_train_batch_size=8, steps_per_generation=4)
+    borders, control = Borders(config), TrainerControl(should_save=True)
+    borders.after_update(1, state=TrainerState(), control=control)
+    assert not control.should_save
+    borders.begin()
+    borders.after_update(4, state=TrainerState(), control=control)
+    assert not control.should_save
+
+
+def test_training_anew_after_an_interruption_begins_at_a_border(make_trainer, tmp_path):
+    settings = {**BATCH, "gradient_accumulation_steps": 4, "save_steps": 1, "max_steps": 2}
+    trainer = make_trainer("ha_dw", trainer_kwargs={"callbacks": [InterruptInside()]}, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train()
+    assert checkpoints(tmp_path / "run") == [1, 2]
+    state = json.loads((tmp_path / "run" / "checkpoint-1" / "credit_state.json").read_text())
+    assert state["position"] == [0, 4]
 
 
 def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, tmp_path):

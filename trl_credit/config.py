@@ -91,7 +91,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Start anew in a folder that holds the results of another run; its checkpoints are removed.
         allow_changed (`list[str]`, *optional*):
             Names of what may differ from the run that wrote the checkpoint to resume from: fields, or `"algorithm"`,
-            `"batch_size"`, `"reward_funcs"`, `"model"`, `"data"`. The card lists the changes.
+            `"batch_size"`, `"reward_funcs"`, `"model"`, `"tokenizer"`, `"data"`. The card lists the changes.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
             Updates in a row that are skipped because loss or gradient is not finite, before the run stops. It also
             stops when more than a quarter of the last 100 updates were skipped, or more than this where that is more.

@@ -1,5 +1,6 @@
 """Files that are there whole or not at all, also after a loss of power."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -17,7 +18,14 @@ def put_in_place(partial: Path, path: Path) -> None:
     _flush(partial)
     partial.replace(path)
     if os.name == "posix":  # where a folder is a file that can be flushed, with the names in it
-        _flush(path.parent)
+        try:
+            _flush(path.parent)
+        except OSError as error:
+            if error.errno not in _NO_FOLDERS:
+                raise
+
+
+_NO_FOLDERS = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of mounts that flush files alone
 
 
 def _flush(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Functions by name: `package.module.function`, `file.py:function`, or one that was given as an object."""
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 # a name that stands for an object: the function's own, and a digest of its source
@@ -172,18 +174,65 @@ def source_of_object(function: Callable, name: str) -> FunctionSource:
 
 
 def digest_of(function: Callable) -> str:
-    """Hexadecimal SHA-256 of all that a function's results may depend on and that can be seen from outside: its file
-    (its own source where there is none), the arguments that a partial binds, and plain values that a closure holds.
+    """Hexadecimal SHA-256 of all that a function's results may depend on and that can be seen from outside: its name
+    and file (its own source where there is none), the arguments that a partial binds, and plain values that a closure
+    or a callable object holds.
 
-    Of a function of this package the file is left out, which changes with every release.
+    Of a function of this package the file is left out, which changes with every release. Of a script that runs, which
+    has the settings of the run as well, it is the source of the function and of what it refers to there. What it was
+    when it was first asked for: what a function notes while it runs makes it no other.
     """
+    try:
+        known = _DIGESTS.get(function)
+    except TypeError:  # without a hash
+        return _digest(function)
+    if known is None:
+        known = _digest(function)
+        with contextlib.suppress(TypeError):  # what cannot be referred to weakly
+            _DIGESTS[function] = known
+    return known
+
+
+_DIGESTS: WeakKeyDictionary[Callable, str] = WeakKeyDictionary()
+
+
+def _digest(function: Callable) -> str:
     defined = _defined(function)
-    parts = [_held(function), *(_stable(value) for value in _closure(defined))]
-    if (getattr(defined, "__module__", None) or "").partition(".")[0] != __package__:
+    parts = [_held(function), *(_stable(value) for value in _closure(defined)), defined.__qualname__]
+    module = getattr(defined, "__module__", None) or ""
+    if module == "__main__":
+        parts += _sources(function, {})
+    elif module.partition(".")[0] != __package__:
         parts.append(source_of_object(function, function_label(function)).digest)
     else:
-        parts.append(f"{defined.__module__}.{defined.__qualname__}")
+        parts.append(module)
     return _sha256("\n".join(parts).encode())
+
+
+def _sources(function: Any, seen: dict[int, Any]) -> list[str]:
+    """Of a function or class of the script that runs, and of all of the script that it refers to by name."""
+    defined = _defined(function)
+    if id(defined) in seen or getattr(defined, "__module__", None) != "__main__":
+        return []
+    seen[id(defined)] = defined
+    found = [_source_text(defined)]
+    for code in _codes(defined):
+        for name in code.co_names:
+            value = vars(sys.modules["__main__"]).get(name)
+            if value is not None and not inspect.ismodule(value):
+                found += _sources(value, seen) if callable(value) else [f"{name} = {_stable(value)}"]
+    for value in _closure(defined):
+        found += _sources(value, seen) if callable(value) else []
+    return found
+
+
+def _codes(defined: Any) -> list[CodeType]:
+    """All code of a function or class, with that of functions inside of it."""
+    methods = filter(inspect.isfunction, vars(defined).values()) if inspect.isclass(defined) else [defined]
+    found = [method.__code__ for method in methods if hasattr(method, "__code__")]
+    for code in found:  # which grows
+        found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return found
 
 
 def _held(function: Callable) -> str:
@@ -191,6 +240,10 @@ def _held(function: Callable) -> str:
     while isinstance(function, functools.partial):
         held.append(_stable([function.args, function.keywords]))
         function = function.func
+    function = inspect.unwrap(function)
+    owner = getattr(function, "__self__", None) if inspect.isroutine(function) else function
+    if not (inspect.isroutine(owner) or inspect.isclass(owner) or inspect.ismodule(owner)):
+        held.append(_stable(getattr(owner, "__dict__", {})))
     return " ".join(held)
 
 

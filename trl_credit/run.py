@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .mistakes import disk_full, fail, one_line
@@ -13,7 +14,7 @@ from .report import plot_rewards
 from .rewards.watchdog import WatchdogError
 from .signals import StopSignals
 from .trainer import CreditTrainer
-from .trainer.checkpoints import last_checkpoint
+from .trainer.checkpoints import finished_at, last_checkpoint
 
 
 PACKAGE = Path(__file__).parent
@@ -66,10 +67,15 @@ class Ending(TrainerCallback):
         if self.stop.number is not None:
             raise KeyboardInterrupt  # the first one got lost, as one does in a destructor or in a reward's `except:`
 
-    @property
     def has_model(self) -> bool:
-        """Whether the run's folder holds weights."""
-        return any(self.folder.glob("*.safetensors"))
+        """Whether the run's folder holds weights that are not older than the last checkpoint, as are those
+        of a run that was trained to its end. Collective."""
+        weights = [path.stat().st_mtime for path in self.folder.glob("*.safetensors")]
+        checkpoint = last_checkpoint(self.folder)
+        written = 0.0 if checkpoint is None else finished_at(checkpoint)
+        found = [bool(weights) and min(weights) >= written]
+        broadcast_object_list(found)  # other nodes need not have the folder
+        return found[0]
 
     def save_model(self) -> None:
         """Writes the model to the run's folder, on all processes."""

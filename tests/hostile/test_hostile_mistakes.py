@@ -462,3 +462,19 @@ def test_only_what_nobody_can_act_on_is_quiet():
         show_vllm_version()
         warnings.warn(vllm, UserWarning, stacklevel=1)
         assert str(shown[-1].message) == vllm
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_a_run_that_was_ended_between_its_last_checkpoint_and_its_weights(tmp_path, capsys):
+    """It is at its end, and what its folder holds are the weights of an earlier end."""
+    argv = [*QUICK, "--output_dir", str(tmp_path), "--max_steps", "1", "--save_steps", "1", "--report_to", "none"]
+    train.main(argv)
+    weights = tmp_path / "model.safetensors"
+    right = weights.read_bytes()
+    resumed = [*argv, "--resume_from_checkpoint", "true"]
+    weights.write_bytes(b"old")
+    train.main(resumed)
+    assert weights.read_bytes() == b"old"  # of a run that is at its end nothing is written again
+    os.utime(weights, (0, 0))
+    train.main(resumed)
+    assert weights.read_bytes() == right

@@ -1,7 +1,13 @@
 """Runs that would lie: nothing to train, another run's folder or checkpoint, damaged and missing files."""
 
+import errno
+import functools
 import json
+import os
 import shutil
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -9,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from transformers import AutoTokenizer, TrainerCallback
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.hub import write_model_card
@@ -28,8 +35,8 @@ def equal(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def length_reward(completions, **kwargs):
-    return [len(text) / 8 for text in completions]
+def length_reward(completions, scale=1, **kwargs):
+    return [scale * len(text) / 8 for text in completions]
 
 
 @refused
@@ -357,3 +364,215 @@ def test_the_card_lists_a_change_with_its_step(make_trainer, tmp_path):
     card = write_model_card(changed, name="GRPO").read_text()
     assert "* From step 1: seed 42 → 7." in card
     assert "allow_changed" not in (tmp_path / "run" / "recipe.yaml").read_text()  # it is of this life, not of the run
+
+
+@survived
+def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, monkeypatch):
+    """The old one's last file must not say that the mixture is whole."""
+    make_trainer("grpo", max_steps=2, **SAVES).train()
+    again = make_trainer("grpo", max_steps=2, **SAVES)
+    save = again._save_optimizer_and_scheduler
+
+    def killed(folder):
+        if folder.endswith("-2"):
+            raise KeyboardInterrupt
+        save(folder)
+
+    monkeypatch.setattr(again, "_save_optimizer_and_scheduler", killed)
+    with pytest.raises(KeyboardInterrupt):
+        again.train()
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
+
+
+@survived
+def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, caplog):
+    settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
+    make_trainer("grpo", **settings).train()
+    again = make_trainer("grpo", **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.was_done and "already at step 2 of 2" in caplog.text
+
+
+@refused
+def test_a_checkpoint_from_elsewhere_into_the_folder_of_another_run(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
+    make_trainer("p_trace", max_steps=2, **SAVES).train()
+    checkpoint = str(tmp_path / "one" / "checkpoint-1")
+    with pytest.raises(ValueError, match="holds the results of another run.*algorithm P-trace → GRPO"):
+        make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=checkpoint)
+    # of which the checkpoints may be removed, since that to resume from is not among them
+    make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **SAVES).train(resume_from_checkpoint=checkpoint)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+@refused
+def test_a_claim_is_for_one_checkpoint(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
+    trainer = make_trainer("grpo", max_steps=2, **{**SAVES, "learning_rate": 1e-5})
+    trainer.claim_output_dir()
+    with pytest.raises(ValueError, match="learning_rate 0.001 → 1e-05"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-1"))
+    make_trainer("grpo", max_steps=1, **SAVES).claim_output_dir()  # nothing is held after that
+
+
+class StopInside(TrainerCallback):
+    def on_substep_end(self, args, state, control, **kwargs):
+        control.should_training_stop = True
+
+
+@survived
+def test_stopped_inside_of_the_first_step(make_trainer):
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = make_trainer("grpo", trainer_kwargs={"callbacks": [StopInside()]}, **settings)
+    assert trainer.train().global_step == 0  # not "the rows ended"
+
+
+@refused
+def test_weights_alone_cannot_be_resumed_with_deepspeed(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="holds no optimizer .save_only_model=True.*as the model"):
+        check_layout(tmp_path, here="ZeRO-3", processes=2)
+    check_layout(tmp_path, here="plain", processes=1)  # where it is said what is missing
+
+
+@survived
+def test_folders_that_cannot_be_flushed(tmp_path, monkeypatch):
+    """Mounts of object stores, of which only files can be."""
+    real = os.fsync
+
+    def fsync(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(handle)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    write_state(tmp_path, {})
+    assert read_state(tmp_path, wanted={}) == {}
+
+
+OWN = """
+from trl_credit.assignment import assign_credit
+
+def one(config, tokens):
+    return assign_credit(config, tokens)
+
+def two(config, tokens):
+    return assign_credit(config, tokens)
+"""
+
+
+@refused
+def test_another_function_of_the_same_file(make_trainer, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    make_trainer("base", max_steps=1, credit=f"{tmp_path}/own.py:one", **SAVES).train()
+    make_trainer("base", max_steps=2, credit=f"{tmp_path}/../{tmp_path.name}/own.py:one", **SAVES).train(True)
+    with pytest.raises(ValueError, match="credit SHA-256 .* → SHA-256"):
+        make_trainer("base", max_steps=3, credit=f"{tmp_path}/own.py:two", **SAVES).train(True)
+
+
+@refused
+def test_rewards_with_the_weights_of_others(make_trainer):
+    same = [functools.partial(length_reward, scale=scale) for scale in (1, 2)]
+    settings = {**SAVES, "reward_weights": [1.0, 0.1]}
+    make_trainer("grpo", max_steps=1, reward_funcs=same, **settings).train()
+    with pytest.raises(ValueError, match=r"length_reward SHA-256 \w+ \* 1 → .*length_reward 2 SHA-256"):
+        make_trainer("grpo", max_steps=2, reward_funcs=same[::-1], **settings).train(True)
+    with pytest.raises(ValueError, match="reward_funcs.length_reward SHA-256"):  # of one name, and both are known
+        other = [functools.partial(length_reward, scale=3), same[1]]
+        make_trainer("grpo", max_steps=2, reward_funcs=other, **settings).train(True)
+
+
+@refused
+def test_another_chat_template(make_trainer, tiny_model):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}!"
+    with pytest.raises(ValueError, match="differs from this one in tokenizer.chat_template null → "):
+        make_trainer("grpo", max_steps=2, trainer_kwargs={"processing_class": tokenizer}, **SAVES).train(True)
+
+
+@refused
+def test_another_precision_of_the_weights(make_trainer):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    with pytest.raises(ValueError, match="model.dtype float32 → bfloat16"):
+        make_trainer("grpo", max_steps=2, model_init_kwargs={"dtype": "bfloat16"}, **SAVES).train(True)
+
+
+@survived
+def test_what_functions_note_makes_them_no_others(make_trainer):
+    seen: list[str] = []
+    calls = 0
+
+    def reward(completions, **kwargs):
+        nonlocal calls
+        calls += 1
+        seen.extend(completions)
+        return [len(text) / 8 for text in completions]
+
+    trainer = make_trainer("grpo", max_steps=1, reward_funcs=reward, **SAVES)
+    trainer.train()
+    trainer.train()
+    make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES).train(True)
+    assert calls > 2 and seen
+
+
+SCRIPT = """
+from trl_credit.names import digest_of
+
+LEARNING_RATE, WEIGHT = {rate}, {weight}
+
+def part(text):
+    return WEIGHT * len(text)
+
+def reward(completions, **kwargs):
+    return [part(text) for text in completions]
+
+class Judge:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, completions, **kwargs):
+        return [self.scale * part(text) for text in completions]
+
+print(digest_of(reward), digest_of(Judge({scale})))
+"""
+
+
+@survived
+def test_the_settings_of_a_script_are_no_part_of_its_rewards(tmp_path):
+    """A script has both: a run that goes on with a larger max_steps has the same reward functions."""
+
+    def digests(**values) -> list[str]:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
+        path.write_text(SCRIPT.format(**{"rate": 1e-6, "weight": 1, "scale": 1, **values}))
+        return subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout.split()
+
+    reward, judge = digests()
+    assert digests(rate=1e-5) == [reward, judge]
+    assert digests(scale=2)[0] == reward and digests(scale=2)[1] != judge
+    heavier = digests(weight=2)
+    assert heavier[0] != reward and heavier[1] != judge
+
+
+@survived
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: TRL does not keep"),
+        ({"use_adaptive_entropy": True, "entropy_coef": 0.01}, "has no entropy_ctrl_state.json: the coefficient"),
+    ],
+    ids=["reference", "entropy"],
+)
+def test_what_trl_keeps_apart_is_said(make_trainer, tmp_path, caplog, settings, message):
+    make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
+    (tmp_path / "run" / "checkpoint-1" / "entropy_ctrl_state.json").unlink(missing_ok=True)  # killed before it
+    make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
+    assert message in caplog.text
+
+
+@survived
+def test_what_a_life_wrote_that_was_given_up_is_passed_over(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=3, **SAVES).train()
+    earlier = str(tmp_path / "run" / "checkpoint-1")
+    make_trainer("grpo", max_steps=2, **{**SAVES, "save_strategy": "no"}).train(resume_from_checkpoint=earlier)
+    assert last_checkpoint(tmp_path / "run") == Path(earlier)  # not 2 and 3, which are still there

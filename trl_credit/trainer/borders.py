@@ -18,7 +18,8 @@ class Borders:
     Args:
         config ([`CreditConfig`]):
             Its sizes of batches, and when it saves and evaluates. `save_steps` is rounded up to a multiple of a
-            generation batch's optimizer steps, and so is `eval_steps` where the best checkpoint is kept.
+            generation batch's optimizer steps, and so is `eval_steps` where the best checkpoint is kept, of which it
+            stays a multiple.
 
     Attributes:
         every: Micro-batches of a generation batch on each process.
@@ -34,19 +35,23 @@ class Borders:
         self.done = 0
         self._keeps_best = config.load_best_model_at_end or config.save_strategy == "best"
         self._save = self._evaluate = False
-        self.rounded = ", ".join(
-            self._round(config, name)
-            for name, strategy in (("save_steps", config.save_strategy), ("eval_steps", config.eval_strategy))
-            if self._is_within(getattr(config, name), strategy) and (name == "save_steps" or self._keeps_best)
-        )
+        evaluated = self._round(config, "eval_steps", config.eval_strategy, self.updates) if self._keeps_best else ""
+        # what is kept as the best must have been evaluated, and so saved where it was
+        together = config.load_best_model_at_end and config.eval_strategy == "steps" and config.eval_steps >= 1
+        saved = self._round(config, "save_steps", config.save_strategy, config.eval_steps if together else self.updates)
+        self.rounded = ", ".join(filter(None, (saved, evaluated)))
 
-    def _is_within(self, steps: float | None, strategy: str) -> bool:
-        # below 1 it is a share of all steps, which nobody knows yet: such checkpoints are moved one by one
-        return strategy == "steps" and steps is not None and steps >= 1 and steps % self.updates != 0
+    def begin(self) -> None:
+        """Forgets what was due when training was interrupted."""
+        self.done, self._save, self._evaluate = 0, False, False
 
-    def _round(self, config: CreditConfig, name: str) -> str:
+    @staticmethod
+    def _round(config: CreditConfig, name: str, strategy: str, unit: float) -> str:
         before = getattr(config, name)
-        setattr(config, name, math.ceil(before / self.updates) * self.updates)
+        # below 1 it is a share of all steps, which nobody knows yet: such checkpoints are moved one by one
+        if strategy != "steps" or before is None or before < 1 or before % unit == 0:
+            return ""
+        setattr(config, name, math.ceil(before / unit) * int(unit))
         return f"{name} {before:g} → {getattr(config, name)}"
 
     def after_update(self, step: int, *, state: TrainerState, control: TrainerControl) -> None:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from .borders import Borders
 from .checkpoints import (
@@ -18,15 +19,19 @@ from .checkpoints import (
     missing_from,
     read_position,
     read_state,
+    unmark,
     write_state,
 )
 from .engine import RolloutEngine
-from .identity import defaults_of, identity
+from .identity import defaults_of, functions_of, identity
 from .refusals import check_amount
 from .run_folder import RunFolder, lives_in_words
 
 
 logger = get_logger(__name__)
+
+
+ENTROPY_FILE = "entropy_ctrl_state.json"
 
 
 class _AlreadyDone(Exception):
@@ -40,12 +45,17 @@ class CheckpointedTrainer(RolloutEngine):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._order: Any = None  # in which the rows of the data set come
         self._resumes_inside = False  # of a generation batch, of which TRL generates the rest anew
-        self._claims = 0
+        self._is_claimed = False
+        self._claimed_for: str | None = None  # the checkpoint
         self.was_done = False  # whether the run that was resumed last was at its end before
         super().__init__(*args, **kwargs)
         self._borders = Borders(self.args)
         self._folder = RunFolder(self.args.output_dir)
+        # as they are before training: functions may note what they see, and DeepSpeed casts weights
+        self.functions = functions_of(self)
+        self.dtype_of_weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         if self._borders.rounded:
             logger.warning(
                 "checkpoints are taken between generation batches of %d optimizer steps: %s",
@@ -76,29 +86,31 @@ class CheckpointedTrainer(RolloutEngine):
             ValueError: another run is at work in it, or has left its results there; or the checkpoint is of another
                 run, or cannot be read by this one.
         """
-        if self._claims:
+        checkpoint = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        if self._is_claimed and checkpoint == self._claimed_for:
             return
-        self._together(lambda: self._claim(resume_from_checkpoint))
-        self._claims += 1
+        self._is_claimed = False
+        self._together(lambda: self._claim(checkpoint))
+        self._is_claimed, self._claimed_for = True, checkpoint
 
     def release_output_dir(self) -> None:
         """Lets others train in `output_dir`."""
-        self._claims = 0
+        self._is_claimed = False
         self._folder.release()
 
     def changes_of_run(self) -> list[str]:
         """What was changed on purpose between the lives of this run, a sentence for each time (main process)."""
         return lives_in_words(self._folder.record)
 
-    def _claim(self, checkpoint: str | Path | None) -> None:
+    def _claim(self, checkpoint: str | None) -> None:
         args = self.args
-        if args.overwrite_output_dir and checkpoint:
+        if args.overwrite_output_dir and checkpoint and self._folder.holds(checkpoint):
             raise ValueError("overwrite_output_dir=True would remove what resume_from_checkpoint reads: leave one out")
         if args.allow_changed and not checkpoint:
             raise ValueError("allow_changed says what may differ from the checkpoint to resume from: there is none")
         self._folder.claim(
             identity(self),
-            resume=checkpoint and str(checkpoint),
+            resume=checkpoint,
             overwrite=args.overwrite_output_dir,
             allowed=args.allow_changed or [],
             defaults=defaults_of(args),
@@ -135,10 +147,15 @@ class CheckpointedTrainer(RolloutEngine):
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
         if resume is not None:
             self._together(lambda: self._check_checkpoint(resume))  # before anything is loaded
-        claimed_before, self.was_done = self._claims > 0, False
+        claimed_before, self.was_done = self._is_claimed, False
         self.claim_output_dir(resume)
+        # what a train() before this one left when it ended inside of a batch
+        self._step, self._buffered_inputs, self._resumes_inside = 0, None, False
+        self._borders.begin()
         try:
             output = super().train(resume, *args, **kwargs)
+            if resume is not None and self._initial_global_step >= self.state.max_steps:
+                self._say_done()  # at the end of an epoch, where no step is begun
         except _AlreadyDone:
             output = self._left_as_it_is()
         except ValueError as error:
@@ -148,7 +165,7 @@ class CheckpointedTrainer(RolloutEngine):
         finally:
             if not claimed_before:
                 self.release_output_dir()
-        if self.state.global_step == 0:
+        if self.state.global_step == self._step == 0:  # where training was stopped inside of a step, there was one
             raise self._too_short()
         return output
 
@@ -177,22 +194,32 @@ class CheckpointedTrainer(RolloutEngine):
             raise _AlreadyDone
         return super().get_batch_samples(*args, **kwargs)
 
-    def _left_as_it_is(self) -> TrainOutput:
-        step, self.was_done = self.state.global_step, True
+    def _say_done(self) -> None:
+        self.was_done = True
         logger.warning(
             "already at step %d of %d: nothing was trained. For more, raise max_steps (num_train_epochs)",
-            step,
+            self.state.global_step,
             self.state.max_steps,
         )
+
+    def _left_as_it_is(self) -> TrainOutput:
+        self._say_done()
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self.is_in_train = False
-        return TrainOutput(step, 0.0, {})
+        return TrainOutput(self.state.global_step, 0.0, {})
 
     # Checkpoints
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self._borders.after_update(self._step, state=self.state, control=self.control)
         super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.args.should_save:  # a checkpoint of an earlier life may be there, which says that it is whole
+            unmark(Path(self._get_output_dir(trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
@@ -218,6 +245,17 @@ class CheckpointedTrainer(RolloutEngine):
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._order = super()._get_train_sampler(*args, **kwargs)
+        return self._order
+
+    def _wind_order(self, epochs: int) -> None:
+        """Draws the orders of epochs that are over: TRL's sampler would begin with that of the first one again."""
+        generator = getattr(self._order, "generator", None)
+        if generator is not None and not hasattr(self._order, "set_epoch"):  # to which transformers would tell it
+            for _ in range(epochs):
+                torch.randperm(self._order.num_samples, generator=generator)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
@@ -225,6 +263,7 @@ class CheckpointedTrainer(RolloutEngine):
         parts = read_state(checkpoint, wanted=self.state_parts())
         self.load_parts(Path(checkpoint), parts)
         self._say_what_is_missing(checkpoint)
+        self._wind_order(int(self.state.epoch or 0))
         window = self.args.gradient_accumulation_steps
         # where an uninterrupted run would be in its generation batch
         self._step = self._borders.position(self.state, window, read_position(checkpoint))
@@ -240,6 +279,11 @@ class CheckpointedTrainer(RolloutEngine):
     def _say_what_is_missing(self, checkpoint: str) -> None:
         # every process for itself: random numbers are its own, and folders may be too
         missing = missing_from(checkpoint, here=self.layout, rank=self.rank, processes=self.num_processes)
+        adapts = getattr(self, "use_adaptive_entropy", False)  # which older TRL has not
+        if adapts and not (Path(checkpoint) / ENTROPY_FILE).is_file():  # written after all that makes it whole
+            missing[ENTROPY_FILE] = "the coefficient of the entropy begins anew"
+        if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
+            missing["reference model"] = "TRL does not keep what sync_ref_model made of it, so it begins anew"
         for name, what in missing.items():
             message = "%s has no %s: %s, and this run is not to the last bit what it would have been"
             logger.warning(message, checkpoint, name, what, main_process_only="rng" not in name)

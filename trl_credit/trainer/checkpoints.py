@@ -98,11 +98,21 @@ def is_complete(checkpoint: str | Path) -> bool:
         return False
 
 
+def unmark(checkpoint: Path) -> None:
+    """Makes a checkpoint that is about to be overwritten one that is not whole."""
+    (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
+
+
+def finished_at(checkpoint: Path) -> float:
+    """When a complete checkpoint was written, in seconds as `time.time` counts."""
+    return (checkpoint / _TRAINER_STATE).stat().st_mtime
+
+
 def checkpoint_step(checkpoint: str | Path | None) -> int:
     """Optimizer steps before a complete checkpoint; 0 for `None`, which is a start from the beginning."""
     if not checkpoint:
         return 0
-    return int(json.loads((Path(checkpoint) / "trainer_state.json").read_text())["global_step"])
+    return int(json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())["global_step"])
 
 
 def read_run(folder: str | Path) -> dict[str, Any] | None:
@@ -195,6 +205,11 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
         raise ValueError(
             f"{checkpoint} holds the optimizer of a run {LAYOUTS[there]}, which a run {LAYOUTS[here]} cannot read: "
             f"launch as it was launched (accelerate launch --config_file …), {ways}"
+        )
+    if there is None and here.startswith("ZeRO"):  # elsewhere that is said, and training goes on
+        raise ValueError(
+            f"{checkpoint} holds no optimizer (save_only_model=True?), without which a run {LAYOUTS[here]} cannot "
+            f"resume: take another checkpoint, {ways}"
         )
     if there in ("ZeRO-3", "ZeRO-1 or ZeRO-2"):
         parts = {path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")}

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -74,10 +73,10 @@ def identity(trainer: Any) -> dict[str, Any]:
     return {
         "algorithm": trainer.algorithm_name,
         **_settings(args),
-        **_functions(trainer, args),
+        **trainer.functions,
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        "reward_funcs": dict(_rewards(trainer)),
         "model": _model(trainer),
+        "tokenizer": _tokenizer(trainer.processing_class),
         "data": _data(trainer.train_dataset),
     }
 
@@ -122,26 +121,43 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
     return {name: _json(getattr(args, name)) for name in kept}
 
 
-def _functions(trainer: Any, args: CreditConfig) -> dict[str, str]:
-    found = {knob: digest_of(args.own_function(knob)) for knob in args.own_functions()}
+def functions_of(trainer: Any) -> dict[str, Any]:
+    """The part of the identity that functions have, before one of them has been called."""
+    args = trainer.args
+    found = {knob: args.own_function(knob) for knob in args.own_functions()}
     if (method := trainer.credit_method) is not None:
-        found["credit"] = digest_of(method)
-    return {knob: f"SHA-256 {digest[:16]}" for knob, digest in found.items()}
+        found["credit"] = method
+    for name in ("rollout_func", "environment_factory"):
+        if callable(given := getattr(trainer, name, None)):
+            found[name] = given
+    return {name: _function(function) for name, function in found.items()} | {"reward_funcs": _rewards(trainer)}
 
 
-def _rewards(trainer: Any) -> Iterable[tuple[str, str]]:
-    for name, function in zip(trainer.reward_func_names, trainer.reward_funcs, strict=True):
-        if isinstance(function, nn.Module):
-            yield name, _base_name(function.config)
-        else:
-            # each of them is in a guard
-            yield name, f"SHA-256 {digest_of(getattr(function, '__wrapped__', function))[:16]}"
+def _function(function: Any) -> str:
+    return f"SHA-256 {digest_of(getattr(function, '__wrapped__', function))[:16]}"  # rewards are in a guard
+
+
+def _rewards(trainer: Any) -> dict[str, str]:
+    found: dict[str, str] = {}
+    weights = trainer.args.reward_weights or [None] * len(trainer.reward_funcs)
+    for name, function, weight in zip(trainer.reward_func_names, trainer.reward_funcs, weights, strict=True):
+        what = _base_name(function.config) if isinstance(function, nn.Module) else _function(function)
+        number = sum(key.partition(" ")[0] == name for key in found) + 1
+        # which of them has which weight
+        found[f"{name} {number}" if number > 1 else name] = what if weight is None else f"{what} * {weight:g}"
+    return found
+
+
+def _tokenizer(processing_class: Any) -> dict[str, Any]:
+    template = getattr(processing_class, "chat_template", None)
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    return {"chat_template": template and _digest(template), "tokens": len(tokenizer)}
 
 
 def _model(trainer: Any) -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
-    settings = {k: v for k, v in model.config.to_dict().items() if not k.endswith("_token_id") and k not in _VOLATILE}
-    found = {"name": _base_name(model.config), "config": _digest(settings)}
+    settings = _lasting(model.config.to_diff_dict())  # defaults may be added by a newer transformers
+    found = {"name": _base_name(model.config), "config": _digest(settings), "dtype": trainer.dtype_of_weights}
     if revision := (trainer.args.model_init_kwargs or {}).get("revision"):
         found["revision"] = str(revision)
     if adapters := getattr(model, "peft_config", None):
@@ -151,6 +167,14 @@ def _model(trainer: Any) -> dict[str, Any]:
                 config.pop(key, None)
         found["adapter"] = _digest(of_adapters)
     return found
+
+
+def _lasting(settings: Any) -> Any:
+    """Settings of a model, and of the models in it, without what loading and training change."""
+    if not isinstance(settings, dict):
+        return settings
+    kept = {k: v for k, v in settings.items() if not str(k).endswith("_token_id") and k not in _VOLATILE}
+    return {k: _lasting(v) for k, v in kept.items()}
 
 
 def _base_name(config: Any) -> str:
@@ -164,7 +188,7 @@ def _data(dataset: Any) -> dict[str, Any]:
     features = dataset.features
     plain = [name for name in sorted(features) if not any(kind in repr(features[name]) for kind in _HEAVY)]
     every = max(1, len(dataset) // _MOST_ROWS)
-    part = dataset.select_columns(plain)
+    part = dataset.with_format(None).select_columns(plain)  # a transform may be another one each time
     rows = part if every == 1 else part.select(range(0, len(dataset), every))
     digest = hashlib.sha256()
     for batch in rows.iter(1000):

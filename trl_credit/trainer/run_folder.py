@@ -66,10 +66,11 @@ class RunFolder:
         """
         self._take_lock()
         try:
-            if resume is None:
-                lives = self._new(identity, overwrite=overwrite, defaults=defaults)
-            else:
+            lives = [{"from": 0}]
+            if resume is not None:
                 lives = self._resumed(identity, Path(resume), allowed=allowed, defaults=defaults)
+            if resume is None or not self.holds(resume):
+                self._make_room(identity, overwrite=overwrite, defaults=defaults)
             lives[-1]["id"] = secrets.token_hex(8)
             self.record = {"version": RUN_VERSION, "identity": identity, "lives": lives}
             write_whole(self.path / RUN_FILE, json.dumps(self.record, indent=1, ensure_ascii=False))
@@ -85,7 +86,7 @@ class RunFolder:
     def release(self) -> None:
         """Lets others claim the folder."""
         if self._lock is not None:
-            self._lock.release()
+            self._lock.release(force=True)  # also one that was claimed twice
 
     def _take_lock(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -100,15 +101,19 @@ class RunFolder:
         except NotImplementedError:  # a file system without locks
             logger.warning("%s has no locks: nothing keeps a second run out of it", self.path)
 
-    def _new(self, identity: dict[str, Any], *, overwrite: bool, defaults: dict[str, Any]) -> list[dict[str, Any]]:
+    def holds(self, checkpoint: str | Path) -> bool:
+        """Whether a checkpoint is one of this folder, however it is written."""
+        return Path(checkpoint).resolve().parent == self.path.resolve()
+
+    def _make_room(self, identity: dict[str, Any], *, overwrite: bool, defaults: dict[str, Any]) -> None:
         checkpoints = checkpoints_of(self.path)
         if overwrite:
             for checkpoint in checkpoints:
                 shutil.rmtree(checkpoint)
-            return [{"from": 0}]
+            return
         record = read_run(self.path)
         if not checkpoints and (record is None or not self._has_results()):
-            return [{"from": 0}]
+            return
         what = f"output_dir={str(self.path)!r} holds the results of another run"
         ways = (
             "choose another output_dir, overwrite it with --overwrite_output_dir true (which removes its checkpoints), "
@@ -118,7 +123,6 @@ class RunFolder:
             raise ValueError(f"{what}, {checkpoints[-1].name}, which keeps no identity to compare with: {ways}")
         if changed := differences(record["identity"], identity, defaults=defaults):
             raise ValueError(f"{what}, which differs from this one in {in_words(changed)}: {ways}")
-        return [{"from": 0}]
 
     def _resumed(
         self, identity: dict[str, Any], checkpoint: Path, *, allowed: list[str], defaults: dict[str, Any]
