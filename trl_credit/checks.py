@@ -33,7 +33,8 @@ _RULES: tuple[_Rule, ...] = (
     ("save_steps logging_steps eval_steps", "above 0 and finite", lambda x: 0 < x < math.inf),
     ("lora_r lora_alpha", "at least 1", lambda x: x >= 1),
     ("lora_dropout", "at least 0 and below 1", lambda x: 0 <= x < 1),
-    ("dataloader_num_workers seed", "0 or more", lambda x: x >= 0),
+    ("dataloader_num_workers", "0 or more", lambda x: x >= 0),
+    ("seed data_seed", "0 or more, and below 2**32", lambda x: 0 <= x < 2**32),
 )
 _FIXES = {"learning_rate": "1e-6 is usual for RL of a pretrained model", "temperature": "1.0 samples as the model does"}
 # of the trackers that transformers knows, the package that each wants
@@ -58,6 +59,7 @@ _OTHER_TRACKERS = ("all", "azure_ml", "kubeflow", "none")
 TRL_CHOICES = {
     "loss_type": "grpo dapo dr_grpo bnpo cispo sapo luspo vespo".split(),
     "importance_sampling_level": "token sequence".split(),
+    "scale_rewards": "group batch none".split(),
     "multi_objective_aggregation": "sum_then_normalize normalize_then_sum".split(),
     "vllm_mode": "colocate server".split(),
 }
@@ -72,8 +74,12 @@ def check_settings(args: Any) -> None:
     """
     check_numbers(args)
     for name, choices in TRL_CHOICES.items():
-        if (value := getattr(args, name, choices[0])) not in choices:
+        value = getattr(args, name, choices[0])
+        if value not in choices and not isinstance(value, bool):  # scale_rewards may be one
             raise ValueError(f"{name}={value!r} is unknown{choose(value, choices)}")
+    top_k, off = args.top_k, " (all tokens)"
+    if isinstance(top_k, int) and top_k < 0 and not (args.use_vllm and top_k == -1):  # vLLM's word for all tokens
+        raise ValueError(f"top_k must be at least 1, or 0{off}, got {top_k}.")
     _check_groups(args)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import NoneType
 from typing import Any
 
 from trl import ModelConfig
@@ -103,6 +104,13 @@ def parse_arguments(
         script, data, args, model_args = (_construct(of, vars(values), given) for of in classes)
         _check_script(script)
         check_trackers(args.report_to)
+        if args.eval_strategy != "no":
+            raise ValueError(
+                f"eval_strategy={args.eval_strategy.value!r} has no data set here: evaluate by --evaluation_protocol "
+                "and --evaluate_every"
+            )
+        if not isinstance(args.model_init_kwargs, (dict, NoneType)):
+            raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
         check_numbers(model_args)
     except _REFUSALS as error:
         raise ValueError(with_choice(as_written(one_line(error), hints, argv, files))) from error
@@ -152,6 +160,9 @@ def _check_script(script: ScriptArguments) -> None:
         raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, PROTOCOLS)}")
     if script.evaluate_on and script.evaluation_protocol is None:
         raise ValueError(f"--evaluate_on wants an --evaluation_protocol: one of {', '.join(PROTOCOLS)}")
+    for name in script.evaluate_on or ():
+        if name not in (known := PROTOCOLS[script.evaluation_protocol]):
+            raise ValueError(f"evaluate_on: {script.evaluation_protocol!r} has no set {name!r}{choose(name, known)}")
     if script.evaluate_every < 1:
         raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
 

@@ -72,6 +72,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **kwargs})
+        # argparse takes -1e-3 for a flag before Python 3.14
+        self._negative_number_matcher = re.compile(r"-(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-(inf|nan)$")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
         try:
@@ -98,6 +100,10 @@ def unknown_argument(word: str, flags: Iterable[str]) -> str:
     flag = word.partition("=")[0]
     if not word.startswith("-"):
         return f"{word!r} stands behind no flag: write --name before it, --help lists them"
+    flags = list(flags)
+    positive = "--" + flag.replace("-", "_").removeprefix("__no_")
+    if flag.replace("-", "_").startswith("__no_") and positive in flags:
+        return f"unknown flag {flag!r}: it is {positive} false"
     return f"unknown flag {flag!r}{did_you_mean(flag, flags) or ': --help lists them'}"
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from traceback import extract_tb
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from .mistakes import disk_full, fail, one_line
 from .report import plot_rewards
+from .rewards.guard import RewardRaised
+from .rewards.limits import LimitPassed
 from .rewards.watchdog import WatchdogError
 from .signals import StopSignals
 from .trainer import CreditTrainer
@@ -118,9 +121,11 @@ class Ending(TrainerCallback):
         if disk_full(error):
             fail(f"disk full in {str(self.folder)!r}: {self._safe()}", code=1)
         refused = isinstance(error, (ValueError, TimeoutError, FloatingPointError, WatchdogError)) and _is_ours(error)
+        # which come from what a reward function did, and say so
+        refused = refused or isinstance(error, (LimitPassed, RewardRaised))
         # before the first step transformers still finds what an optimizer or a schedule cannot be
         early = self._first_step is None and isinstance(error, (ValueError, OSError))
-        if self._first_step is None and isinstance(error, TypeError) and "schedule" in str(error):
+        if self._first_step is None and isinstance(error, TypeError) and "create_scheduler" in _functions(error):
             fail(self.in_words(ValueError(f"lr_scheduler_kwargs: {error}")), code=2)
         if refused or early or isinstance(error, ImportError):
             fail(self.in_words(error), code=1 if self.steps_done else 2)
@@ -163,6 +168,11 @@ class Ending(TrainerCallback):
         for callback in self.trainer.callback_handler.callbacks:
             if (bar := getattr(callback, "training_bar", None)) is not None:
                 bar.close()
+
+
+def _functions(error: BaseException) -> list[str]:
+    """Names of the functions that an error came through."""
+    return [frame.name for frame in extract_tb(error.__traceback__)]
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -1,5 +1,6 @@
 """YAML files of settings: a file over its bases, later files over earlier ones, and which file said what."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,24 @@ class _Loader(yaml.SafeLoader):
                     )
                 lines[key.value] = line
         return super().construct_mapping(node, deep)
+
+
+class _Power(str):
+    """`1e-6`: text in YAML 1.1, which wants a point in a number, and a number to whoever writes it."""
+
+
+_Loader.add_implicit_resolver("!power", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
+_Loader.add_constructor("!power", lambda loader, node: _Power(node.value))
+
+
+def _settled(value: Any, *, inside: bool = False) -> Any:
+    """A value with its `1e-6` as numbers inside of `name: value` lines, where no field's type says what they are.
+    Elsewhere they stay text, for the field to take as a number or as text."""
+    if isinstance(value, _Power):
+        return float(value) if inside else str(value)
+    if isinstance(value, dict):
+        return {_settled(key): _settled(one, inside=True) for key, one in value.items()}
+    return [_settled(one, inside=inside) for one in value] if isinstance(value, list) else value
 
 
 def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -68,7 +87,9 @@ def _merge(path: Path, readers: tuple[Path, ...], merged: dict[str, Any], files:
         raise ValueError(f"`base` in {str(path)!r} must be a file, or a list of files")
     for base in bases:
         _merge(path.parent / base, (*readers, path.resolve()), merged, files)
-    merged |= own
+    for name, value in own.items():
+        is_env = name == "env" and isinstance(value, dict)  # variables are text
+        merged[name] = {key: _settled(one) for key, one in value.items()} if is_env else _settled(value)
     files |= dict.fromkeys(own, str(path))
 
 

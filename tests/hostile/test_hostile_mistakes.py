@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import trl_credit
+from trl_credit.cli import parse_arguments
 from trl_credit.mistakes import check_output_dir, disk_full
 from trl_credit.run import RESULTS, Ending
 from trl_credit.signals import StopSignals
@@ -132,6 +133,23 @@ FLAGS = [
     ("--output_dir dangling/run", "lies below 'dangling', which is a link to nowhere"),
     ("--output_dir /dev/full", "--output_dir='/dev/full' is a file"),
     ("--output_dir /proc/run", "--output_dir='/proc/run' cannot be written to"),
+    ("--learning_rate -1e-5", "--learning_rate must be 0 or more, got -1e-05"),
+    ("--no_mask_truncated_completions", "unknown flag '--no_mask_truncated_completions': it is --mask_truncated_compl"),
+    ("--scale_rewards False", "--scale_rewards='False' is unknown: choose one of group, batch, none"),
+    ("--top_k -5", "--top_k must be at least 1, or 0 (all tokens), got -5"),
+    ("--top_k -1", "--top_k must be at least 1"),
+    ("--seed 99999999999", "--seed must be 0 or more, and below 2**32"),
+    ("--eval_strategy steps", "--eval_strategy='steps' has no data set here", "--evaluation_protocol"),
+    ("--model_init_kwargs 3", "--model_init_kwargs must be `name: value` pairs, got '3'"),
+    ("--resume_from_checkpoint true", "no complete checkpoint in 'out'", "leave out --resume_from_checkpoint"),
+    (
+        "--evaluation_protocol demo --evaluate_on aime24",
+        "--evaluate_on: 'demo' has no set 'aime24': choose one",
+    ),
+    (
+        '--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs {"min_lr":"x"}',
+        "--lr_scheduler_kwargs: unsupported operand",
+    ),
 ]
 
 
@@ -192,6 +210,48 @@ FILES = [
     ("x: " + "y" * 200_000, "is larger than"),
     ("beta: \x00", "cannot be read as YAML"),
 ]
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_powers_of_ten_are_numbers_wherever_they_stand(tmp_path, record_property):
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}\nlearning_rate: 1e-5\n"
+        'run_name: 1e5\ngeneration_kwargs: {min_p: [1e-1], text: "1e5"}\nreward_weights: [-1e-3]\n'
+    )
+    args = parse_arguments(["--config", str(file)])[2]
+    assert args.lr_scheduler_kwargs == {"min_lr": 1e-6} and args.learning_rate == 1e-5
+    assert args.generation_kwargs == {"min_p": [0.1], "text": "1e5"}
+    assert args.run_name == "1e5" and type(args.run_name) is str and args.reward_weights == [-0.001]
+    assert parse_arguments(["--reward_weights", "1", "-1e-3"])[2].reward_weights == [1.0, -0.001]
+    record_property("tried", 6)
+
+
+REWARDS = {
+    "late": (
+        "import asyncio\nasync def late(completions, **kwargs):\n    await asyncio.sleep(60)",
+        "took longer than --reward_timeout=1.0 seconds for 8 responses",
+    ),
+    "raises": (
+        "def raises(completions, **kwargs):\n    yield 1.0\n    {}['a']",
+        "raised KeyError: 'a', on 8 responses",
+        "in line 3 of f.py. Nothing was trained on them.",
+    ),
+    "leaves": (
+        "import sys\ndef leaves(completions, **kwargs):\n    sys.exit(0)",
+        "called sys.exit(0), on 8 responses",
+        "in line 3 of f.py",
+    ),
+}
+
+
+@pytest.mark.hostile("reward functions", "refused")
+@pytest.mark.parametrize("name", REWARDS)
+def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, name):
+    source, *said = REWARDS[name]
+    (tmp_path / "f.py").write_text(source)
+    message = refused([*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", "1", "--disable_tqdm", "true"])
+    assert all(part in message for part in said), message
 
 
 @pytest.mark.hostile(KIND, "refused")

@@ -33,7 +33,8 @@ def find_column(source: Dataset | Records, name: str, wanted: str | None, guesse
         return wanted
     else:
         wanted = f"{wanted!r}{did_you_mean(wanted, source.column_names)}"
-    raise ValueError(f"{name!r} has no column {wanted}: set {flag} to one of {', '.join(source.column_names)}")
+    other = ", or take a --reward that needs no answers" if flag == "--answer_column" else ""
+    raise ValueError(f"{name!r} has no column {wanted}: set {flag} to one of {', '.join(source.column_names)}{other}")
 
 
 def problems(source: Dataset | Records, name: str, column: str) -> list[str]:

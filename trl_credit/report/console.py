@@ -41,17 +41,23 @@ class ConsoleCallback(ProgressCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
+        if not args.disable_tqdm:
+            super().on_train_begin(args, state, control, **kwargs)
         for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a run that broke off
             _LOGGER.removeHandler(handler)
         if state.is_world_process_zero:
             _LOGGER.addHandler(self._warnings)
 
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            super().on_step_end(args, state, control, **kwargs)
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         _LOGGER.removeHandler(self._warnings)
-        super().on_train_end(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            super().on_train_end(args, state, control, **kwargs)
 
     def on_log(
         self,

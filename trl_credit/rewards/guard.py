@@ -7,7 +7,9 @@ import itertools
 import math
 import reprlib
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any, SupportsFloat
 
 from torch import nn
@@ -26,6 +28,10 @@ _values.maxstring = _values.maxother = 80
 
 class RewardError(ValueError):
     """A result that is no list of rewards: one line that names the function, a prompt and the fix."""
+
+
+class RewardRaised(RuntimeError):
+    """A reward function raised something, or called `sys.exit`: one line with the function, a prompt and the place."""
 
 
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
@@ -49,7 +55,7 @@ def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequ
         ValueError: a function cannot be called as TRL will.
         RewardError: from the wrapped function: it returned NaN, ±inf, something that is no number, no list of numbers,
             or a number of rewards other than that of responses.
-        RuntimeError: from the wrapped function: it raised something, or called `sys.exit`.
+        RewardRaised: from the wrapped function: it raised something, or called `sys.exit`.
         LimitPassed: from the wrapped function: it took longer than `timeout`.
         WatchdogError: from the wrapped function: the watching process cannot be started.
     """
@@ -167,7 +173,10 @@ class _Call:
             what = f"called sys.exit({'' if error.code is None else _brief(error.code)})"
         else:
             what = f"raised {type(error).__name__}: {_said(error)}"
-        return RuntimeError(f"reward function {self.name!r} {what}, on {self._batch()}. Nothing was trained on them.")
+        return RewardRaised(
+            f"reward function {self.name!r} {what}, on {self._batch()}{_place(error, self.func)}. "
+            "Nothing was trained on them."
+        )
 
     def _number(self, reward: Any, i: int) -> float:
         try:
@@ -222,6 +231,17 @@ def _is_iterable(value: Any) -> bool:
 
 def _brief(value: Any) -> str:
     return " ".join(_values.repr(value).split())
+
+
+def _place(error: BaseException, func: Callable) -> str:
+    """Where an error was raised: the last line of the function's own file, else the last line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(inspect.unwrap(func), "__code__", None), "co_filename", None)
+    found = [frame for frame in frames if frame.filename == file] or frames
+    own = str(Path(__file__).parent)
+    if not found or found[-1].filename.startswith(own):
+        return ""
+    return f", in line {found[-1].lineno} of {Path(found[-1].filename).name}"
 
 
 def _said(error: BaseException) -> str:

@@ -299,6 +299,7 @@ def find_last(output_dir: str | os.PathLike) -> str:
         return str(found)
     others = [path.name for path in checkpoints_of(output_dir, whole=True)]
     hint = f" Those there ({', '.join(others)}) are of a run before it: name one to go on from it." if others else ""
+    fix = " Name the output_dir of the run to go on with, or leave out resume_from_checkpoint."
     raise ValueError(
-        f"there is no complete checkpoint in {str(output_dir)!r} of the run that was started last there.{hint}"
+        f"there is no complete checkpoint in {str(output_dir)!r} of the run that was started last there.{hint or fix}"
     )
