@@ -70,10 +70,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
             λ_scale > 0.
         difficulty_window (`int`, *optional*, defaults to `10`):
-            m ≥ 1: batches that the belief looks back on.
-        difficulty_rate (`float`, *optional*, defaults to `1.0`):
+            m ≥ 1: batches that the belief looks back on; before them it is the mean of the accuracies. The paper gives
+            none of m, η, a smallest step and a start: ours, by the simulation of `docs/theory.md`.
+        difficulty_rate (`float`, *optional*, defaults to `6.0`):
             η > 0; the step is η times the standard deviation of the last m beliefs.
-        difficulty_rate_min (`float`, *optional*, defaults to `0.01`):
+        difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
             Smallest step, in [0, 1]: without it a belief that stood still would stay for ever.
         difficulty_threshold (`float`, *optional*, defaults to `0.5`):
             Fixed belief in [0, 1] for `difficulty="fixed"`.
@@ -138,8 +139,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     difficulty_scale: float = field(default=1.3, metadata={"help": "λ_scale of HA-DW, > 0."})
     difficulty_window: int = field(default=10, metadata={"help": "Batches the difficulty belief looks back on."})
-    difficulty_rate: float = field(default=1.0, metadata={"help": "η of HA-DW, > 0."})
-    difficulty_rate_min: float = field(default=0.01, metadata={"help": "Smallest step of the belief, in [0, 1]."})
+    difficulty_rate: float = field(default=6.0, metadata={"help": "η of HA-DW, > 0."})
+    difficulty_rate_min: float = field(default=0.02, metadata={"help": "Smallest step of the belief, in [0, 1]."})
     difficulty_threshold: float = field(default=0.5, metadata={"help": "Belief for `difficulty='fixed'`, in [0, 1]."})
     behavior_logps: str = field(
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}

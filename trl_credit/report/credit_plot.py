@@ -26,6 +26,8 @@ PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
     ("tokens that leave a trace", "%", 100, {"selected_fraction": ""}),
     ("tokens in the policy term", "%", 100, {"kept_fraction": ""}),
     ("belief in the model's accuracy", "share right", 1, {"difficulty_belief": ""}),
+    ("step of the belief", "η_t", 1, {"difficulty_rate": ""}),
+    ("steps by the floor", "%", 100, {"difficulty_floor": ""}),
     (
         "weight of prompts",
         "factor",

@@ -291,7 +291,9 @@ class CreditTrainer(CheckpointedTrainer):
         self.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
         # an evaluation sees other prompts and must not move the belief, which the rest of a batch has moved already
         if self.model.training and not self._resumes_inside:
-            self.difficulty.update(accuracy)
+            if (step := self.difficulty.update(accuracy)) is not None:
+                self._metrics["train"]["credit/difficulty_rate"].append(step.rate)
+                self._metrics["train"]["credit/difficulty_floor"].append(float(step.is_floor))
         return advantages * phi
 
     def _log_advantages(self, made: Made) -> None:
