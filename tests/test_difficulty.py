@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from trl_credit.credit.difficulty import DifficultyBelief, batch_accuracy, difficulty_weight, group_accuracy
+from trl_credit.trainer.metrics import difficulty_statistics
 
 
 def tensor64(values):
@@ -410,3 +411,28 @@ class TestDifficultyWeight:
         p_hat = tensor64([0.125, 0.875])
         relative = difficulty_weight(torch.ones(2, dtype=torch.float64), p_hat=p_hat, prior=0.5, scale=1.0)
         assert relative[0] > 1 > relative[1]
+
+
+class TestStatistics:
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_the_weight_is_shown_by_the_sign_of_the_advantage(self, tokens):
+        advantages = tensor64([2.0, -1.0, 0.0, 1.0, -3.0, -3.0, 1.0])
+        p_hat = tensor64([0.2, 0.2, 0.2, 0.9, 0.9, 0.7, 0.5])
+        if tokens > 1:  # padding has no advantage
+            advantages = torch.stack([advantages, advantages, torch.zeros(7)], 1)
+            p_hat = p_hat.unsqueeze(1).expand(7, 3)
+        phi = difficulty_weight(advantages, p_hat=p_hat, prior=0.5, scale=1.0)
+        sums = difficulty_statistics(phi, advantages, p_hat=p_hat, prior=0.5)
+        assert {name: (total / count).item() for name, (total, count) in sums.items()} == pytest.approx(
+            {
+                "difficulty_weight/harder_positive": math.exp(0.3),
+                "difficulty_weight/harder_negative": math.exp(-0.3),
+                "difficulty_weight/easier_positive": math.exp(-0.4),
+                "difficulty_weight/easier_negative": (math.exp(0.4) + math.exp(0.2)) / 2,
+            }
+        )
+
+    def test_every_process_records_the_same_names(self):
+        nothing = torch.zeros(2)
+        sums = difficulty_statistics(nothing, nothing, p_hat=nothing, prior=0.5)
+        assert len(sums) == 4 and not any(count for _, count in sums.values())

@@ -40,7 +40,7 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
     if trainer.args.has_trace:
         assert {"credit/trace_mass", "credit/selected_fraction", "credit/effective_horizon"} <= set(row)
     if trainer.args.difficulty != "none":
-        assert {"credit/difficulty_belief", "credit/difficulty_weight/harder"} <= set(row)
+        assert "credit/difficulty_belief" in row and any(name.startswith("credit/difficulty_weight/") for name in row)
 
 
 def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):

@@ -29,10 +29,15 @@ PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
     ("step of the belief", "η_t", 1, {"difficulty_rate": ""}),
     ("steps by the floor", "%", 100, {"difficulty_floor": ""}),
     (
-        "weight of prompts",
-        "factor",
+        "weight by difficulty",
+        "factor on A",
         1,
-        {"difficulty_weight/harder": "harder than the belief", "difficulty_weight/easier": "easier"},
+        {
+            "difficulty_weight/harder_positive": "harder, A > 0",
+            "difficulty_weight/harder_negative": "harder, A < 0",
+            "difficulty_weight/easier_positive": "easier, A > 0",
+            "difficulty_weight/easier_negative": "easier, A < 0",
+        },
     ),
     ("groups without signal", "%", 100, {"groups_without_signal": ""}),
     ("different responses", "per group", 1, {"unique_responses": ""}),
