@@ -321,8 +321,8 @@ def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) 
             fix = "a reward function must return a finite number, or None where it cannot score a response"
         else:
             fix = (
-                "set reward_range=(lo, hi) to the smallest and the largest value that the weighted sum of the reward "
-                "functions can take, or leave rewards that do not measure accuracy out of it"
+                "set reward_range=(lo, hi) to the smallest and the largest value that the sum of the rewards of "
+                "difficulty_reward can take, and name there only what measures accuracy"
             )
         raise ValueError(f"reward {worst} is outside reward_range={tuple(reward_range)}: {fix}")
     return unit.clamp(0.0, 1.0)

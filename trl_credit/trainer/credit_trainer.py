@@ -320,4 +320,4 @@ class CreditTrainer(CheckpointedTrainer):
         self._trained_source.load(folder)
         if "credit" in parts:
             self.load_credit_state(parts["credit"])
-        load_belief(self.difficulty, parts, folder)
+        load_belief(self.difficulty, parts, folder, correct=self.correct_names)
