@@ -39,7 +39,7 @@ from .metrics import difficulty_statistics, loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
 from .normalizer import Normalizer
 from .own_credit import OwnCredit, check_uniform
-from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows
+from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
 
 
 check_trl_version(trl.__version__)
@@ -127,6 +127,7 @@ class CreditTrainer(CheckpointedTrainer):
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
+        say_off_policy(args)
 
     @property
     def source(self) -> Responses:
