@@ -207,4 +207,6 @@ def test_a_run_of_0_1_is_told_that_its_belief_came_from_the_total(make_trainer, 
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=str(checkpoint))
-        assert ("moved by the total reward, as in trl_credit 0.1, and from here by accuracy" in caplog.text) is told
+        assert (
+            "came from the total reward, as in trl_credit 0.1, and from here from accuracy alone" in caplog.text
+        ) is told
