@@ -112,8 +112,8 @@ def load_belief(
         ) from error
     if correct and parts["difficulty"]["version"] == 1:
         logger.warning(
-            "up to %s difficulty came from the total reward, as in trl_credit 0.1, and from here from %s alone, of which "
-            "reward_range is the range now: belief and replayed rows may be off for some batches",
+            "up to %s difficulty came from the total reward, as in trl_credit 0.1, and from here from %s alone, of "
+            "which reward_range is the range now: belief and replayed rows may be off for some batches",
             folder,
             ", ".join(correct),
         )
