@@ -23,7 +23,7 @@ def test_published_settings():
         "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "gspo_token": {"importance": "sequence_token", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "ha_dw": {"difficulty": "history", "difficulty_scale": 1.3, "difficulty_window": 10},
-        "opo": {"baseline": "optimal", "scale_rewards": "none"},
+        "opo": {"baseline": "optimal", "scale_rewards": "none", "num_iterations": 1, "beta": 0.0},
         "spo_chain": {
             "rollouts": "chain",
             "segmentation": "cutpoints",

@@ -14,6 +14,15 @@ from trl_credit.dead_knobs import ALWAYS, LIVES, check_dead_knobs, defaults, liv
 from trl_credit.demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_settings
 
 
+def sums(completions: list[str], **kwargs) -> list[float]:
+    """A reward in [0, 1] that nearly always differs within a group."""
+    return [sum(map(ord, text)) % 8 / 7 for text in completions]
+
+
+def accuracy(completions: list[str], **kwargs) -> list[float]:
+    return [float(len(text) % 2) for text in completions]
+
+
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
 # a value of each knob that is the default of no preset
 OTHERS = {
@@ -25,6 +34,7 @@ OTHERS = {
     "probability_threshold": 0.06,
     "mask_normalizer": "code",
     "difficulty_scale": 2.5,
+    "difficulty_reward": ["sums"],
     "difficulty_window": 2,
     "difficulty_rate": 0.5,
     "difficulty_rate_min": 0.9,
@@ -66,6 +76,7 @@ ACTS_IN = {
     "probability_threshold": {"token_mask": "probability"},
     "mask_normalizer": {"token_mask": "probability", "probability_threshold": 0.06, "beta": 0.5, "max_steps": 3},
     "difficulty_scale": {"algo": "ha_dw"},
+    "difficulty_reward": {"algo": "ha_dw", "reward_funcs": [sums, accuracy]},
     "difficulty_window": {"difficulty": "hard", "max_steps": 4},
     "difficulty_rate": {**WINDOW, "difficulty_window": 2, "difficulty_rate_min": 0.0, "difficulty_rate": 100.0},
     "difficulty_rate_min": WINDOW,
@@ -98,11 +109,6 @@ def every_character(text: str) -> list[int]:
 
 def every_token(old_logp_t, *, completion_ids, decode, mask_t):
     return mask_t.bool()
-
-
-def sums(completions: list[str], **kwargs) -> list[float]:
-    """A reward in [0, 1] that nearly always differs within a group."""
-    return [sum(map(ord, text)) % 8 / 7 for text in completions]
 
 
 def learned(trainer) -> str:

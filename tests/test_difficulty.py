@@ -1,10 +1,14 @@
 import json
+import logging
 import math
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
 
 from trl_credit.credit.difficulty import DifficultyBelief, batch_accuracy, difficulty_weight, group_accuracy
+from trl_credit.trainer.metrics import difficulty_statistics
 
 
 def tensor64(values):
@@ -27,7 +31,7 @@ class TestDifficultyBelief:
 
     def test_history_by_hand(self):
         # window 2: two means, then the moving average
-        belief = DifficultyBelief("history", window=2)
+        belief = DifficultyBelief("history", window=2, rate=1.0)
         belief.update(0.2)
         assert belief.belief == 0.2
         belief.update(0.6)
@@ -57,7 +61,7 @@ class TestDifficultyBelief:
 
     def test_rate_scales_the_step_and_is_clipped_on_both_sides(self):
         def after(**arguments):
-            belief = DifficultyBelief("history", window=2, **arguments)
+            belief = DifficultyBelief("history", window=2, **{"rate": 1.0, **arguments})
             for accuracy in (0.2, 0.6, 1.0):
                 belief.update(accuracy)
             return belief.belief
@@ -72,7 +76,7 @@ class TestDifficultyBelief:
         for _ in range(3):
             belief.update(0.5)
         belief.update(1.0)
-        assert belief.belief == pytest.approx(0.5 + 0.01 * 0.5, abs=1e-15)
+        assert belief.belief == pytest.approx(0.5 + 0.02 * 0.5, abs=1e-15)
 
     def test_hard_is_the_mean_of_the_last_window_for_good(self):
         belief = DifficultyBelief("hard", window=3)
@@ -140,7 +144,7 @@ class TestDifficultyBelief:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 2}, "version 2"),
+            ({"version": 3}, "version 3"),
             ({"version": True}, "version True"),
             ({"mode": "hard"}, "mode='hard'"),
             ({"window": 4}, "window=4"),
@@ -153,6 +157,7 @@ class TestDifficultyBelief:
             ({"accuracies": None}, "accuracies must be a list"),
             ({"accuracies": [0.5] * 4}, "at most window=3"),
             ({"accuracies": [0.5, 0.5]}, "equally many"),
+            ({"rate": "1"}, "rate must be a number"),
             ({"extra": 1}, "must have the keys"),
         ],
     )
@@ -164,7 +169,7 @@ class TestDifficultyBelief:
             belief.load_state_dict({**before, **change})
         assert belief.state_dict() == before
 
-    @pytest.mark.parametrize("key", ["version", "mode", "window", "accuracies", "beliefs"])
+    @pytest.mark.parametrize("key", ["version", "mode", "window", "rate", "accuracies", "beliefs"])
     def test_a_missing_key_is_refused(self, key):
         state = DifficultyBelief().state_dict()
         del state[key]
@@ -179,6 +184,21 @@ class TestDifficultyBelief:
         state = {"version": 1, "mode": "fixed", "window": 10, "accuracies": [0.5], "beliefs": [0.5]}
         with pytest.raises(ValueError, match="no history"):
             DifficultyBelief("fixed").load_state_dict(state)
+
+    def test_a_step_says_how_far_it_went_and_by_what(self):
+        belief = DifficultyBelief("history", window=2, rate=1.0, rate_min=0.05)
+        assert belief.update(0.2) is belief.update(0.6) is None  # means
+        assert belief.update(1.0) == (pytest.approx(0.1), False)
+        assert belief.update(0.0) == (0.05, True)  # beliefs .4 and .46: σ = .03
+        assert DifficultyBelief("hard").update(0.5) is DifficultyBelief("fixed").update(0.5) is None
+
+    def test_the_state_of_0_1_is_read_and_says_its_defaults(self):
+        saved = {"version": 1, "mode": "history", "window": 2, "accuracies": [0.2, 0.6], "beliefs": [0.2, 0.4]}
+        belief = DifficultyBelief("history", window=2)
+        assert belief.load_state_dict(saved) == (1.0, 0.01)
+        assert (belief.belief, belief.rate, belief.rate_min) == (0.4, 6.0, 0.02)
+        other = DifficultyBelief("history", window=2, rate=3.0)
+        assert other.load_state_dict(belief.state_dict()) == (6.0, 0.02)
 
     @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
     @pytest.mark.parametrize("accuracy", [-0.01, 1.01, math.nan, math.inf])
@@ -206,6 +226,67 @@ class TestDifficultyBelief:
     def test_bad_arguments_are_refused(self, arguments, name):
         with pytest.raises(ValueError, match=f"^{name} must"):
             DifficultyBelief(**arguments)
+
+
+class TestRate:
+    """The defaults against the simulation that chose them (benchmarks/belief.py)."""
+
+    simulation = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "belief.py"))
+
+    def measured(self, curve, **given):
+        return self.simulation["measured"](self.simulation["CURVES"][curve], seeds=10, **given)
+
+    @pytest.mark.parametrize("prompts", [256, 64, 8])
+    def test_it_follows_a_rise_and_is_calmer_than_hard_on_a_plateau(self, prompts):
+        for curve in ("rising", "saturating"):
+            lag, _, floor = self.measured(curve, prompts=prompts)
+            old_lag, _, old_floor = self.measured(curve, prompts=prompts, **self.simulation["OLD"])
+            assert lag < 0.07 and old_lag > 0.15  # what 0.1 did
+            assert floor < 0.6 and old_floor > 0.95
+        bias, noise, floor = self.measured("flat", prompts=prompts)
+        _, noise_of_hard, _ = self.measured("flat", prompts=prompts, **self.simulation["HARD"])
+        assert bias < 0.01 and noise < 0.5 * noise_of_hard
+        assert floor > 0.3  # the steps on a plateau are smaller than those on a rise
+
+    @pytest.mark.parametrize("slope", [0.0005, 0.001, 0.002, 0.004])
+    @pytest.mark.parametrize("rate", [3.0, 6.0])
+    def test_the_lag_does_not_depend_on_the_slope(self, slope, rate):
+        belief, lags = DifficultyBelief(rate=rate, rate_min=0.0), []
+        for t in range(int(0.9 / slope)):
+            accuracy = 0.05 + slope * t
+            lags.append(accuracy - belief.prior(accuracy))
+            belief.update(accuracy)
+        half = lags[len(lags) // 2 :]  # it swings around it
+        assert sum(half) / len(half) == pytest.approx(math.sqrt(12 / 99) / rate, rel=0.12)
+
+
+def test_a_resumed_run_keeps_its_steps_or_is_told(make_trainer, tmp_path, caplog):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    old = {"difficulty_rate": 1.0, "difficulty_rate_min": 0.01}
+    make_trainer("ha_dw", max_steps=1, **settings, **old).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    with pytest.raises(ValueError, match=r"difficulty_rate 1.0 → 6.0, difficulty_rate_min 0.01 → 0.02.*allow_changed"):
+        make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=str(checkpoint))
+    # 0.1 kept neither who a run is nor how its belief moved
+    (checkpoint / "credit_run.json").unlink()
+    state = json.loads((checkpoint / "credit_state.json").read_text())
+    belief = state["parts"]["difficulty"]
+    belief["version"] = 1
+    del belief["rate"], belief["rate_min"]
+    (checkpoint / "credit_state.json").write_text(json.dumps(state))
+    for given, told in (({}, True), (old, False)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            make_trainer("ha_dw", max_steps=2, **settings, **given).train(resume_from_checkpoint=str(checkpoint))
+        assert ("difficulty_rate 1 and difficulty_rate_min 0.01 (the defaults of trl_credit 0.1" in caplog.text) is told
+
+
+def test_a_run_logs_its_steps(make_trainer):
+    trainer = make_trainer("ha_dw", difficulty_window=2, difficulty_rate=1e-6, max_steps=4)
+    trainer.train()
+    rates = [row.get("credit/difficulty_rate") for row in trainer.state.log_history if "loss" in row]
+    assert rates == [None, None, 0.02, 0.02]  # means until the window is full
+    assert trainer.state.log_history[2]["credit/difficulty_floor"] == 1.0
 
 
 class TestGroupAccuracy:
@@ -330,3 +411,28 @@ class TestDifficultyWeight:
         p_hat = tensor64([0.125, 0.875])
         relative = difficulty_weight(torch.ones(2, dtype=torch.float64), p_hat=p_hat, prior=0.5, scale=1.0)
         assert relative[0] > 1 > relative[1]
+
+
+class TestStatistics:
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_the_weight_is_shown_by_the_sign_of_the_advantage(self, tokens):
+        advantages = tensor64([2.0, -1.0, 0.0, 1.0, -3.0, -3.0, 1.0])
+        p_hat = tensor64([0.2, 0.2, 0.2, 0.9, 0.9, 0.7, 0.5])
+        if tokens > 1:  # padding has no advantage
+            advantages = torch.stack([advantages, advantages, torch.zeros(7)], 1)
+            p_hat = p_hat.unsqueeze(1).expand(7, 3)
+        phi = difficulty_weight(advantages, p_hat=p_hat, prior=0.5, scale=1.0)
+        sums = difficulty_statistics(phi, advantages, p_hat=p_hat, prior=0.5)
+        assert {name: (total / count).item() for name, (total, count) in sums.items()} == pytest.approx(
+            {
+                "difficulty_weight/harder_positive": math.exp(0.3),
+                "difficulty_weight/harder_negative": math.exp(-0.3),
+                "difficulty_weight/easier_positive": math.exp(-0.4),
+                "difficulty_weight/easier_negative": (math.exp(0.4) + math.exp(0.2)) / 2,
+            }
+        )
+
+    def test_every_process_records_the_same_names(self):
+        nothing = torch.zeros(2)
+        sums = difficulty_statistics(nothing, nothing, p_hat=nothing, prior=0.5)
+        assert len(sums) == 4 and not any(count for _, count in sums.values())

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -40,7 +41,7 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
     if trainer.args.has_trace:
         assert {"credit/trace_mass", "credit/selected_fraction", "credit/effective_horizon"} <= set(row)
     if trainer.args.difficulty != "none":
-        assert {"credit/difficulty_belief", "credit/difficulty_weight/harder"} <= set(row)
+        assert "credit/difficulty_belief" in row and any(name.startswith("credit/difficulty_weight/") for name in row)
 
 
 def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
@@ -105,6 +106,31 @@ def test_optimal_baseline_uses_the_lengths_of_the_batch(make_trainer):
     assert len(lengths.unique()) > 1
     expected = optimal_advantage(rewards[0][:, 0], lengths=lengths, num_generations=4)
     assert torch.equal(batches[0]["advantages"], expected) and expected.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, None),
+        ({"gradient_accumulation_steps": 2}, None),
+        ({"num_iterations": 3}, "makes 3 with beta=0: set num_iterations=1, or"),
+        (
+            {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "beta": 0.04},
+            r"makes 2 with beta=0.04: set steps_per_generation=2 \(gradient_accumulation_steps\), beta=0, or",
+        ),
+    ],
+    ids=str,
+)
+def test_opo_says_once_that_it_is_not_on_policy(make_trainer, caplog, settings, said):
+    trainer = make_trainer("opo", max_steps=2, **settings)
+    trainer.train()
+    lines = [record.getMessage() for record in caplog.records if "exactly on-policy" in record.getMessage()]
+    assert len(lines) == (said is not None) and all(re.search(said, line) for line in lines)
+
+
+def test_the_preset_of_opo_is_on_policy(make_trainer):
+    args = make_trainer("opo").args
+    assert (args.steps_per_generation, args.num_iterations, args.beta) == (args.gradient_accumulation_steps, 1, 0.0)
 
 
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer):

@@ -60,8 +60,9 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         probability_threshold (`float`, *optional*, defaults to `0.9`):
             ρ of the probability mask, > 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
-            `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: length-weighted mean, no std), or
-            a function with the signature of [`~trl_credit.credit.advantages.optimal_advantage`].
+            `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean weighted by loss tokens, so
+            that a response that is masked has no vote; no std), or a function with the signature of
+            [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
             Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
         difficulty (`str`, *optional*, defaults to `"none"`):
@@ -70,15 +71,21 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
             λ_scale > 0.
         difficulty_window (`int`, *optional*, defaults to `10`):
-            m ≥ 1: batches that the belief looks back on.
-        difficulty_rate (`float`, *optional*, defaults to `1.0`):
+            m ≥ 1: batches that the belief looks back on; before them it is the mean of the accuracies. The paper gives
+            none of m, η, a smallest step and a start: ours, by the simulation of `docs/theory.md`.
+        difficulty_rate (`float`, *optional*, defaults to `6.0`):
             η > 0; the step is η times the standard deviation of the last m beliefs.
-        difficulty_rate_min (`float`, *optional*, defaults to `0.01`):
+        difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
             Smallest step, in [0, 1]: without it a belief that stood still would stay for ever.
         difficulty_threshold (`float`, *optional*, defaults to `0.5`):
             Fixed belief in [0, 1] for `difficulty="fixed"`.
+        difficulty_reward (`list[str]`, *optional*):
+            Names of the reward functions that say what is correct. p̂ of a prompt and the accuracy of a batch come from
+            their sum alone, without `reward_weights`; a response that is truncated counts as it was scored, masked or
+            not. `None`: the only one, else the one called accuracy; where that is not clear the trainer refuses.
         reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
-            Smallest and largest total reward, mapped to 0 and 1 for the difficulty of a prompt.
+            Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
+            `process_reward_weight`: of the total reward.
         behavior_logps (`str`, *optional*, defaults to `"recomputed"`):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
@@ -138,9 +145,13 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     difficulty_scale: float = field(default=1.3, metadata={"help": "λ_scale of HA-DW, > 0."})
     difficulty_window: int = field(default=10, metadata={"help": "Batches the difficulty belief looks back on."})
-    difficulty_rate: float = field(default=1.0, metadata={"help": "η of HA-DW, > 0."})
-    difficulty_rate_min: float = field(default=0.01, metadata={"help": "Smallest step of the belief, in [0, 1]."})
+    difficulty_rate: float = field(default=6.0, metadata={"help": "η of HA-DW, > 0."})
+    difficulty_rate_min: float = field(default=0.02, metadata={"help": "Smallest step of the belief, in [0, 1]."})
     difficulty_threshold: float = field(default=0.5, metadata={"help": "Belief for `difficulty='fixed'`, in [0, 1]."})
+    difficulty_reward: list[str] | None = field(
+        default=None,
+        metadata={"help": "Reward functions that say what is correct, for `difficulty`. `None`: the one of accuracy."},
+    )
     behavior_logps: str = field(
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}
     )
@@ -158,7 +169,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         default=None, metadata={"help": "Fields that may differ from those of the checkpoint that a run resumes from."}
     )
     reward_range: list[float] = field(  # a list, since a command line cannot carry a tuple
-        default_factory=lambda: [0.0, 1.0], metadata={"help": "Smallest and largest total reward, for `difficulty`."}
+        default_factory=lambda: [0.0, 1.0], metadata={"help": "Smallest and largest sum of `difficulty_reward`."}
     )
 
     def __post_init__(self) -> None:

@@ -99,6 +99,11 @@ def check_ranges(config: "CreditConfig") -> None:
     low_high = config.reward_range
     if not (_are_numbers(low_high) and len(low_high) == 2 and low_high[0] < low_high[1]):
         raise ValueError(f"reward_range must be two finite numbers, the smaller first, got {low_high!r}.")
+    names = config.difficulty_reward
+    if names is not None and not (
+        isinstance(names, (list, tuple)) and names and all(isinstance(x, str) for x in names)
+    ):
+        raise ValueError(f"difficulty_reward must be a list of names of reward functions or None, got {names!r}.")
     if config.reward_weights is not None and not _are_numbers(config.reward_weights):
         raise ValueError(
             f"reward_weights must be finite numbers, one per reward function, or None (all 1), got "

@@ -93,7 +93,7 @@ LIVES = (
         "set token_mask='probability'",
     ),
     Life(
-        ("difficulty_scale",),
+        ("difficulty_scale", "difficulty_reward"),
         lambda c: c.difficulty != "none",
         ("difficulty",),
         "weighs nothing",

@@ -22,7 +22,9 @@ _ROLLOUTS = (
     "rollouts rollouts_per_state initial_value certain_tolerance truncated_value rollout_batch_size tree_branching "
     "tree_segment_length tree_rows replay_iterations replay_cap replay_legacy"
 ).split()
-_REWARDS = "reward reward_weights reward_timeout reward_range multi_objective_aggregation scale_rewards".split()
+_REWARDS = (
+    "reward reward_weights reward_timeout reward_range difficulty_reward multi_objective_aggregation scale_rewards"
+).split()
 _RUN = (
     "algo config output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size "
     "gradient_accumulation_steps steps_per_generation num_generations max_completion_length temperature beta seed "

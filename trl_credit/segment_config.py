@@ -82,8 +82,8 @@ class SegmentKnobs:
         replay_legacy (`bool`, *optional*, defaults to `False`):
             The released code's buffer, which loses rows and fills batches by repetition.
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
-            α: A + α A^μ of the best of `process_reward_best_of` tries (the released code: 5). Rewards in
-            `reward_range`.
+            α: A + α A^μ of the best of `process_reward_best_of` tries (the released code: 5). Total rewards
+            in `reward_range`.
         process_reward_best_of (`int`, *optional*, defaults to `4`):
             K ≥ 1.
         process_reward_form (`str`, *optional*, defaults to `"advantage"`):

@@ -21,7 +21,8 @@ class HADWConfig(CreditConfig):
     r"""
     Configuration of [`HADWTrainer`]: [`CreditConfig`] with the published setting.
 
-    Also on any other preset, by `difficulty="history"`.
+    Also on any other preset, by `difficulty="history"`. The paper gives neither η nor m, no smallest step of the belief
+    and no start of it: those of [`CreditConfig`] are ours.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"grpo"`)

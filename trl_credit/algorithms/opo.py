@@ -21,7 +21,8 @@ class OPOConfig(CreditConfig):
     r"""
     Configuration of [`OPOTrainer`]: [`CreditConfig`] with the published setting.
 
-    No std, no KL, one update per batch.
+    No std, no KL, one update per batch: the paper is exactly on-policy, and a run that is not says so once. One update
+    is `steps_per_generation` equal to `gradient_accumulation_steps`, which is TRL's default, and one iteration.
 
     The baseline is derived for the plain policy gradient, a sum over tokens: hence Dr. GRPO's constant
     normaliser.
@@ -30,11 +31,15 @@ class OPOConfig(CreditConfig):
         loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
         baseline (`str`, *optional*, defaults to `"optimal"`)
         scale_rewards (`str`, *optional*, defaults to `"none"`)
+        num_iterations (`int`, *optional*, defaults to `1`)
+        beta (`float`, *optional*, defaults to `0.0`)
     """
 
     loss_type: str = "dr_grpo"
     baseline: str = "optimal"
     scale_rewards: str = "none"
+    num_iterations: int = 1
+    beta: float = 0.0
 
 
 class OPOTrainer(CreditTrainer):

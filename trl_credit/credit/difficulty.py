@@ -2,15 +2,29 @@
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
 _MODES = ("history", "hard", "fixed")
-_STATE_VERSION = 1
+_STATE_VERSION = 2
+# version 1, of trl_credit 0.1, does not say which steps it took: these were the defaults there
+_RATE_0_1, _RATE_MIN_0_1 = 1.0, 0.01
 # of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
 _RANGE_TOLERANCE = 1e-6
+
+
+class Step(NamedTuple):
+    """How far a belief went towards an accuracy.
+
+    Attributes:
+        rate: η_t, a share of the way, in [0, 1].
+        is_floor: Whether η_min took the place of η σ_t.
+    """
+
+    rate: float
+    is_floor: bool
 
 
 class DifficultyBelief:
@@ -19,6 +33,13 @@ class DifficultyBelief:
     y is the accuracy of one generation batch over all ranks, C⁻ the belief before that batch, σ_t the population
     standard deviation of the last `window` beliefs, C⁻ among them. All are accuracies in [0, 1], kept as Python floats,
     so that every rank that is told the same accuracies holds the same belief to the last bit.
+
+    The paper gives neither η ("task-dependent") nor m, no η_min, and no start: the four are ours. Beliefs differ by
+    thousandths from batch to batch, so that η = 1 hardly moves them. On a steady rise σ_t is the slope times
+    √((m² − 1)/12), and the belief trails by √(12/(m² − 1))/η, whatever the slope: .35 for η = 1 and m = 10, .06 for 6.
+    From about η = 1/(the noise of y) on the noise feeds itself: beliefs that jump make σ_t large. 6 stays below that
+    for batches of 64 responses or more, and passes on at most half of the noise that `"hard"` does. η_min alone moves a
+    belief whose beliefs agree. `docs/theory.md` has the simulation that chose them.
 
     * `"history"`: the equation above. Until `window` batches were seen there are not enough beliefs for σ_t, and C is
       the mean of the accuracies seen.
@@ -33,9 +54,9 @@ class DifficultyBelief:
             `"history"`, `"hard"` or `"fixed"`.
         window (`int`, *optional*, defaults to `10`):
             Batches m that the belief looks back on.
-        rate (`float`, *optional*, defaults to `1.0`):
+        rate (`float`, *optional*, defaults to `6.0`):
             η > 0.
-        rate_min (`float`, *optional*, defaults to `0.01`):
+        rate_min (`float`, *optional*, defaults to `0.02`):
             η_min in [0, 1]. With 0, beliefs that once agree (σ_t = 0) never move again.
         threshold (`float`, *optional*, defaults to `0.5`):
             The belief in `"fixed"` mode, in [0, 1].
@@ -49,8 +70,8 @@ class DifficultyBelief:
         mode: str = "history",
         *,
         window: int = 10,
-        rate: float = 1.0,
-        rate_min: float = 0.01,
+        rate: float = 6.0,
+        rate_min: float = 0.02,
         threshold: float = 0.5,
     ) -> None:
         if mode not in _MODES:
@@ -88,24 +109,28 @@ class DifficultyBelief:
         belief = self.belief
         return accuracy if belief is None else belief
 
-    def update(self, accuracy: float) -> None:
+    def update(self, accuracy: float) -> Step | None:
         """C⁻ ← C⁺ after a generation batch of this accuracy. Call it once per generation batch, on every rank.
+
+        Returns:
+            [`Step`] or `None`: what the equation made of the batch; `None` where C is a mean, or fixed.
 
         Raises:
             ValueError: `accuracy` is not in [0, 1] (NaN: no response was scored; then there is nothing to learn).
         """
         accuracy = _checked_accuracy(accuracy)
         if self.mode == "fixed":
-            return
+            return None
         window_full = len(self._accuracies) == self.window
         self._accuracies.append(accuracy)
-        if self.mode == "history" and window_full:
-            belief = self._beliefs[-1]
-            rate_t = min(max(self.rate * _population_std(self._beliefs), self.rate_min), 1.0)
-            # in this form equal C⁻ and y stay what they are, and C cannot be rounded out of [0, 1]
-            self._beliefs.append(belief + rate_t * (accuracy - belief))
-        else:
+        if self.mode == "hard" or not window_full:
             self._beliefs.append(math.fsum(self._accuracies) / len(self._accuracies))
+            return None
+        belief, own_rate = self._beliefs[-1], self.rate * _population_std(self._beliefs)
+        rate_t = min(max(own_rate, self.rate_min), 1.0)
+        # in this form equal C⁻ and y stay what they are, and C cannot be rounded out of [0, 1]
+        self._beliefs.append(belief + rate_t * (accuracy - belief))
+        return Step(rate_t, own_rate < self.rate_min)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next updates depend on, as JSON types; floats survive JSON exactly."""
@@ -113,12 +138,20 @@ class DifficultyBelief:
             "version": _STATE_VERSION,
             "mode": self.mode,
             "window": self.window,
+            "rate": self.rate,
+            "rate_min": self.rate_min,
             "accuracies": list(self._accuracies),
             "beliefs": list(self._beliefs),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> tuple[float, float]:
         """Continue from what [`state_dict`][DifficultyBelief.state_dict] returned. Nothing changes if it raises.
+
+        η and η_min stay this belief's own: they are of the steps to come.
+
+        Returns:
+            `tuple[float, float]`: η and η_min of the steps before; of a state of trl_credit 0.1, which has none, the
+            defaults there.
 
         Raises:
             ValueError: the state is of another version, mode or window, or is not what `state_dict` writes.
@@ -126,11 +159,13 @@ class DifficultyBelief:
         if not isinstance(state, dict) or "version" not in state:
             raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
         version = state["version"]
-        if isinstance(version, bool) or version != _STATE_VERSION:
+        if type(version) is not int or not 1 <= version <= _STATE_VERSION:
             raise ValueError(
-                f"the difficulty belief was saved as version {version!r}, and this trl_credit reads version "
+                f"the difficulty belief was saved as version {version!r}, and this trl_credit reads up to version "
                 f"{_STATE_VERSION}: resume with the trl_credit that saved it, or start without the saved belief"
             )
+        if version == 1:
+            state = {"rate": _RATE_0_1, "rate_min": _RATE_MIN_0_1, **state}
         expected = self.state_dict().keys()
         if state.keys() != expected:
             raise ValueError(
@@ -157,8 +192,12 @@ class DifficultyBelief:
             raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must be equally many")
         if self.mode == "fixed" and n_beliefs:
             raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
+        for name in ("rate", "rate_min"):
+            if type(state[name]) not in (int, float):
+                raise ValueError(f"{name} must be a number, got {state[name]!r}")
         self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
         self._beliefs = deque(map(float, state["beliefs"]), maxlen=self.window)
+        return float(state["rate"]), float(state["rate_min"])
 
 
 def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:
@@ -282,8 +321,8 @@ def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) 
             fix = "a reward function must return a finite number, or None where it cannot score a response"
         else:
             fix = (
-                "set reward_range=(lo, hi) to the smallest and the largest value that the weighted sum of the reward "
-                "functions can take, or leave rewards that do not measure accuracy out of it"
+                "set reward_range=(lo, hi) to the smallest and the largest value that the sum of the rewards of "
+                "difficulty_reward can take, and name there only what measures accuracy"
             )
         raise ValueError(f"reward {worst} is outside reward_range={tuple(reward_range)}: {fix}")
     return unit.clamp(0.0, 1.0)

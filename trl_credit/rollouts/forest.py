@@ -167,10 +167,9 @@ class Forest:
         leaves = [(tree, leaf) for tree in trees for leaf in tree.root.leaves()]
         examples = [tree.example for tree, _ in leaves] or filler
         rewards = policy.score_responses(examples, [leaf.written() for _, leaf in leaves])
-        for (_, leaf), by_function, total in zip(
-            leaves, rewards.tolist(), policy.total_reward(rewards).tolist(), strict=True
-        ):
-            leaf.rewards, leaf.value = by_function, total
+        total_correct = zip(policy.total_reward(rewards).tolist(), policy.correct_reward(rewards).tolist(), strict=True)
+        for (_, leaf), by_function, (total, correct) in zip(leaves, rewards.tolist(), total_correct, strict=True):
+            leaf.rewards, leaf.value, leaf.correct = by_function, total, correct
             if leaf.truncated and config.truncated_value is not None and not math.isnan(total):
                 leaf.value = config.truncated_value
 
@@ -231,10 +230,11 @@ class Forest:
 
 
 def row_accuracy(tree: Tree, config: CreditConfig) -> float:
-    """p̂ of a tree's prompt: V(root), mapped to [0, 1]; NaN where no difficulty weight asks for it."""
+    """p̂ of a tree's prompt: its leaves as they were scored, truncated or not, backed up to the root and mapped to
+    [0, 1]; NaN where no difficulty weight asks for it."""
     if config.difficulty == "none":
         return math.nan
-    value = torch.tensor([tree.root.value])
+    value = torch.tensor([tree.root.mean_correct()])
     return group_accuracy(value, num_generations=1, reward_range=config.reward_range).item()
 
 

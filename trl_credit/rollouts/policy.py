@@ -37,6 +37,7 @@ class Batch(Protocol):
 
     Attributes:
         rewards: Total rewards (N,) of all processes' rows; NaN where none was given.
+        correct: Rewards (N,) that say what is correct; NaN without difficulty weights, or where none was given.
         prompt_ids, completion_ids: Token ids of each row, without padding.
         prompt_width, width: P and T.
         written_t: 1 at all tokens of the response, shape (B, T).
@@ -48,6 +49,7 @@ class Batch(Protocol):
     """
 
     rewards: torch.Tensor
+    correct: torch.Tensor
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
     prompt_width: int
@@ -124,6 +126,9 @@ class Policy(Protocol):
 
     def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Shapes (n, functions) → (n,)."""
+
+    def correct_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        """Shapes (n, functions) → (n,), of the functions that say what is correct."""
 
     def remaining_budget(self, prompt_length: int, written: int) -> int: ...
 

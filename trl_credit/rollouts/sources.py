@@ -73,7 +73,8 @@ class Responses:
         lengths = policy.record_groups(batch)
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
-            # a copy: p̂ and the belief come from the rewards as they are
+            # a copy: a function of one's own may write into it. A response that is masked has length 0: it has no
+            # gradient, of which a baseline could lower the variance
             found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return Made(batch, advantages, *_accuracies(policy, batch))
@@ -202,13 +203,17 @@ def make_source(policy: Policy, *, model_config: Any) -> Responses:
 
 
 def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, float]:
-    """p̂ of this process's rows, and the accuracy of the batch, where a difficulty weight asks for them."""
+    """p̂ of this process's rows, and the accuracy of the batch, where a difficulty weight asks for them.
+
+    Every response votes as it was scored, also one that the loss leaves out because it is truncated: to leave it out of
+    p̂ too would make prompts on which the policy runs out of tokens look easy.
+    """
     if policy.args.difficulty == "none":
         return None, float("nan")
     given = {"reward_range": policy.args.reward_range}
-    p_hat = group_accuracy(batch.rewards, num_generations=policy.group_size, **given)
+    p_hat = group_accuracy(batch.correct, num_generations=policy.group_size, **given)
     everyone = p_hat.repeat_interleave(policy.group_size)
-    return batch.own_rows(everyone), batch_accuracy(batch.rewards, **given)
+    return batch.own_rows(everyone), batch_accuracy(batch.correct, **given)
 
 
 def _checked_advantages(found: object, rewards: torch.Tensor, name: str) -> torch.Tensor:

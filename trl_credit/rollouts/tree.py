@@ -1,5 +1,6 @@
 """A tree of sampled segments for each prompt, level by level, and the rows to train on (SPO-tree, 2505.23564)."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class Node:
     finished: bool = False
     truncated: bool = False
     value: float = float("nan")
+    correct: float = float("nan")  # of a leaf, the reward that says so
     advantage: float = 0.0
     rewards: list[float] = field(default_factory=list)
 
@@ -48,6 +50,13 @@ class Node:
     def leaves(self) -> "list[Node]":
         """In order of their paths."""
         return [self] if not self.children else [leaf for child in self.children for leaf in child.leaves()]
+
+    def mean_correct(self) -> float:
+        """Of the leaves below, backed up as values are, each child counting once; NaN where none has any."""
+        if not self.children:
+            return self.correct
+        found = [x for child in self.children if not math.isnan(x := child.mean_correct())]
+        return math.fsum(found) / len(found) if found else math.nan
 
 
 @dataclass(eq=False)

@@ -44,11 +44,13 @@ class Batch:
     Attributes:
         data: TRL's dict, to which entries of our own are added.
         rewards: Total rewards (N,) of all processes' rows.
+        correct: Those (N,) that say what is correct.
         rank: Of this process.
     """
 
     data: dict[str, Any]
     rewards: torch.Tensor
+    correct: torch.Tensor
     rank: int
 
     advantages = _entry("advantages")

@@ -39,7 +39,7 @@ from .metrics import difficulty_statistics, loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
 from .normalizer import Normalizer
 from .own_credit import OwnCredit, check_uniform
-from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows
+from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
 
 
 check_trl_version(trl.__version__)
@@ -127,6 +127,7 @@ class CreditTrainer(CheckpointedTrainer):
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
+        say_off_policy(args)
 
     @property
     def source(self) -> Responses:
@@ -291,7 +292,9 @@ class CreditTrainer(CheckpointedTrainer):
         self.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
         # an evaluation sees other prompts and must not move the belief, which the rest of a batch has moved already
         if self.model.training and not self._resumes_inside:
-            self.difficulty.update(accuracy)
+            if (step := self.difficulty.update(accuracy)) is not None:
+                self._metrics["train"]["credit/difficulty_rate"].append(step.rate)
+                self._metrics["train"]["credit/difficulty_floor"].append(float(step.is_floor))
         return advantages * phi
 
     def _log_advantages(self, made: Made) -> None:
@@ -318,4 +321,4 @@ class CreditTrainer(CheckpointedTrainer):
         self._trained_source.load(folder)
         if "credit" in parts:
             self.load_credit_state(parts["credit"])
-        load_belief(self.difficulty, parts, folder)
+        load_belief(self.difficulty, parts, folder, correct=self.correct_names)

@@ -59,7 +59,8 @@ class RolloutEngine(MeasuredTrainer):
             self._engine_logps = self._planned = None
         if self._gathered_rewards is None:
             raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
-        batch = Batch(output, self.total_reward(self._gathered_rewards), self.rank)
+        rewards = self._gathered_rewards
+        batch = Batch(output, self.total_reward(rewards), self.correct_reward(rewards), self.rank)
         if self.args.behavior_logps == "sampler":
             if batch.sampling_logp_t is not None:
                 if self.largest(int(batch.sampling_logp_t.isnan().any())):

@@ -9,6 +9,7 @@ from trl import GRPOTrainer
 from ..rewards.watchdog import default_watchdog
 from ..rollouts.policy import Planned
 from .batches import Batch, replace_last
+from .belief import correct_columns
 from .engine_calls import Phases
 from .metrics import group_statistics, length_statistics, response_hashes
 from .nothing_to_learn import NothingToLearn
@@ -20,6 +21,7 @@ class MeasuredTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._phases = Phases()
         super().__init__(*args, **kwargs)
+        self._correct = correct_columns(self.args, self.reward_func_names, weights=self.reward_weights.tolist())
         self.add_callback(NothingToLearn(self))
 
     @property
@@ -90,6 +92,18 @@ class MeasuredTrainer(GRPOTrainer):
         """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
         weighted = rewards_per_func * self.reward_weights.to(rewards_per_func.device)
         return weighted.nansum(1).masked_fill(rewards_per_func.isnan().all(1), torch.nan)
+
+    def correct_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        """Sum, without weights, of the functions that say what is correct: (N, functions) → (N,); NaN where none of
+        them applies, or no difficulty weight asks."""
+        chosen = rewards_per_func[:, self._correct]
+        return chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
+
+    @property
+    def correct_names(self) -> list[str]:
+        """The reward functions that say what is correct, where their sum is not the total reward."""
+        is_total = len(self._correct) == len(self.reward_func_names) and bool((self.reward_weights == 1).all())
+        return [] if is_total else [self.reward_func_names[i] for i in self._correct]
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         try:

@@ -75,11 +75,14 @@ def _trace_statistics(
 def difficulty_statistics(
     phi: torch.Tensor, advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Mean weight of the prompts that are harder and easier than the belief, as sums and counts; all of one shape."""
-    credited = advantages != 0 if advantages.dim() == 2 else torch.ones_like(advantages, dtype=torch.bool)
+    """Mean weight Φ on what is learned and unlearned (A above and below 0), for prompts harder and easier than the
+    belief, as sums and counts. All tensors of one shape: (B,), or (B, T) where tokens count."""
+    sides = (("harder", p_hat < prior), ("easier", p_hat > prior))
+    signs = (("positive", advantages > 0), ("negative", advantages < 0))
     return {
-        f"difficulty_weight/{name}": ((phi * (rows & credited)).sum(), (rows & credited).sum())
-        for name, rows in (("harder", p_hat < prior), ("easier", p_hat > prior))
+        f"difficulty_weight/{side}_{sign}": ((phi * (rows & signed)).sum(), (rows & signed).sum())
+        for side, rows in sides
+        for sign, signed in signs
     }
 
 

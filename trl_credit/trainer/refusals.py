@@ -4,11 +4,14 @@ import warnings
 from typing import Any
 
 import trl
+from accelerate.logging import get_logger
 from packaging.version import Version
 
 from ..config import CreditConfig
 from ..rewards.signature import Rows
 
+
+logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
 
@@ -84,6 +87,27 @@ def _columns(data: Any) -> tuple[str, ...] | None:
     if not isinstance(names, list) or shape.get("type") == "custom" or set(shape.get("columns", names)) != set(names):
         return None  # a stream, or a transform that makes rows of others
     return tuple(names)
+
+
+def say_off_policy(args: CreditConfig) -> None:
+    """Warns where OPO's baseline, derived for exactly on-policy learning without KL, is used otherwise."""
+    if args.baseline != "optimal":
+        return
+    fixes = []
+    if args.steps_per_generation > args.gradient_accumulation_steps:
+        fixes.append(f"steps_per_generation={args.gradient_accumulation_steps} (gradient_accumulation_steps)")
+    if args.num_iterations > 1:
+        fixes.append("num_iterations=1")
+    if args.beta != 0.0:
+        fixes.append("beta=0")
+    if fixes:
+        logger.warning(
+            "baseline='optimal' (OPO) is exactly on-policy, one update per batch of responses and no KL, and this run "
+            "makes %g with beta=%g: set %s, or mean it so",
+            args.num_iterations * max(1.0, args.steps_per_generation / args.gradient_accumulation_steps),
+            args.beta,
+            ", ".join(fixes),
+        )
 
 
 def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
