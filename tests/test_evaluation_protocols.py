@@ -1,6 +1,9 @@
 """Published protocols, and the problems of every set."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from datasets import Dataset
 
 from trl_credit.evaluation import PROTOCOLS, find_protocol, ha_dw_level
@@ -37,6 +40,19 @@ def test_the_published_settings():
     assert all(p.source for sets in PROTOCOLS.values() for p in sets.values())
     label, changed = find_protocol("ha_dw", "aime25", temperature=0.6)
     assert label == "ha_dw, changed" and changed.temperature == 0.6 and "changed: temperature" in changed.source
+
+
+def test_the_protocols_are_those_of_docs_papers():
+    papers = Path(__file__).resolve().parents[1] / "docs" / "papers"
+    entries = [e for path in papers.glob("*.yaml") for e in yaml.safe_load(path.read_text())["evaluation"]]
+    for entry in entries:
+        for name in entry["protocols"]:
+            assert "sets" not in entry or set(PROTOCOLS[name]) == set(entry["sets"]), name
+            for set_name in entry.get("only", PROTOCOLS[name]):
+                protocol = PROTOCOLS[name][set_name]
+                given = {key: getattr(protocol, key) for key in entry.get("are", {})}
+                assert given == entry.get("are", {}) and set(entry.get("metrics", ())) <= set(protocol.metrics), name
+    assert {name for entry in entries for name in entry["protocols"]} == PROTOCOLS.keys() - {"demo", "demo_greedy"}
 
 
 def test_the_split_of_ha_dw():
