@@ -1,4 +1,4 @@
-"""Evaluates models: pass@k, avg@k and maj@k with 95 % intervals, into one table, a JSON file and a figure.
+"""Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, into one table, a JSON file and a figure.
 
     python examples/evaluate.py                                # the embedded model on the embedded task, no GPU needed
     python examples/evaluate.py --models runs/s_trace/checkpoint-* --protocol demo
@@ -57,7 +57,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     own.add_argument("--max_context", type=int, help="tokens of prompt and response together")
     own.add_argument("--top_p", type=float)
     own.add_argument("--top_k", type=int)
-    own.add_argument("--metrics", nargs="+", help="pass@k, avg@k, maj@k")
+    own.add_argument("--metrics", nargs="+", help="pass@k, best@k, avg@k, maj@k")
     return parser.parse_args(argv)
 
 

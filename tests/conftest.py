@@ -32,7 +32,7 @@ from trl_credit.evaluation.samplers import TransformersSampler
 EXTRACTS = Path(__file__).parent / "data"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
 WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
-# left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, 109 recipes
+# left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, the recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
     "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",

@@ -107,8 +107,10 @@ def test_rows_of_the_repositories_and_of_files(reader, row, expected):
 
 
 def test_the_pins_are_whole_commits_and_all_names_of_the_issue_are_there():
-    names = "gsm8k math math500 aime24 aime25 amc23 minerva olympiadbench beyond_aime dapo_math_14k orz57k math12k"
-    assert set(SETS) == {*names.split(), "knights_and_knaves_3ppl"}
+    names = (
+        "gsm8k math math500 aime24 aime25 amc23 amc83 minerva olympiadbench beyond_aime dapo_math_14k orz57k math12k"
+    )
+    assert set(SETS) == {*names.split(), "math12k", "knights_and_knaves_3ppl"}
     pins = [known.revision for known in SETS.values() if known.revision is not None]
     assert len(pins) == 7 and all(len(pin) == 40 and set(pin) <= set("0123456789abcdef") for pin in pins)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 
 from trl_credit.evaluation.estimators import (
     average_at_k,
+    best_at_k,
     bootstrap_interval,
     majority_at_k,
     normal_form,
@@ -25,6 +26,17 @@ def test_pass_and_average_are_means_over_all_subsets():
                 subsets = list(combinations(samples, k))
                 assert pass_at_k(n, c, k) == float(Fraction(sum(map(any, subsets)), len(subsets)))
                 assert average_at_k(n, c, k) == pytest.approx(np.mean([np.mean(s) for s in subsets]), abs=1e-12)
+
+
+def test_best_is_the_mean_over_all_draws_with_replacement():
+    for n in range(1, 6):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                draws = [any(drawn) for drawn in product([True] * c + [False] * (n - c), repeat=k)]
+                assert best_at_k(n, c, k) == pytest.approx(np.mean(draws), abs=1e-12)
+                assert best_at_k(n, c, n) <= pass_at_k(n, c, n)
+    with pytest.raises(ValueError, match="raise --samples"):
+        best_at_k(4, 2, 5)
 
 
 def test_pass_at_k_is_exact_for_thousands_of_samples():

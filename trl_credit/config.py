@@ -47,7 +47,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         selective_rate (`float`, *optional*, defaults to `0.2`):
             ρ of the selector, in [0, 1].
         leave_own_out (`bool`, *optional*, defaults to `True`):
-            Whether a token's own gradient is exempt from the selection (S-trace); `False` is the paper's ablation.
+            Whether a token's own gradient is exempt from the selection (S-trace); the
+            paper discusses `False` (App. C.1) and has no run of it.
         trace_style (`str`, *optional*, defaults to `"recent"`):
             GRPO-λ's trace: `"recent"` g^(t−k), `"both"` max(g^(t−k), g^k).
         loss_weight (`str`, *optional*, defaults to `"none"`):

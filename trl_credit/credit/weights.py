@@ -43,8 +43,8 @@ def eligible_log_weight(
     """W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k): eligible importance weight (S-trace).
 
     Its value is the ordinary log-ratio, so it clips exactly when GRPO clips; only its gradient carries the trace.
-    Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. `leave_own_out=False` is the ablation in
-    which a token's own term is selected too, Σ_{k≤t} g^{t−k} z_k (ℓ_k − sg ℓ_k); with z = 0 it has no gradient at all.
+    Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. With `leave_own_out=False` a
+    token's own term is selected too, Σ_{k≤t} g^{t−k} z_k (ℓ_k − sg ℓ_k); with z = 0 it has no gradient at all.
 
     Args:
         logp_t, old_logp_t (`torch.Tensor`):

@@ -201,7 +201,9 @@ SETS: dict[str, DataSet] = {
     "math500": _test("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", "MIT", read=read_math),
     "aime24": _test("HuggingFaceH4/aime_2024", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a", "MAA's", hub="train"),
     "aime25": _test("math-ai/aime25", "563bb8404243c5f09de6ec262f2db674fe5bce9b", "MAA's"),
+    # 40 problems in amc23, 83 of two years in amc83: scores on one say nothing about scores on the other
     "amc23": _test("math-ai/amc23", None, "MAA's"),
+    "amc83": _test("AI-MO/aimo-validation-amc", None, "MAA's", hub="train"),
     "minerva": _test("math-ai/minervamath", None, "not stated"),
     "olympiadbench": _test("math-ai/olympiadbench", None, "MIT", read=read_olympiadbench),
     "beyond_aime": _test("ByteDance-Seed/BeyondAIME", None, "not checked"),

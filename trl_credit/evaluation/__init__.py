@@ -1,7 +1,7 @@
-"""pass@k, avg@k and maj@k of checkpoints on the papers' sets, under the papers' protocols."""
+"""pass@k, best@k, avg@k and maj@k of checkpoints on the papers' sets, under the papers' protocols."""
 
 from .callback import EvaluationCallback
-from .estimators import average_at_k, bootstrap_interval, majority_at_k, pass_at_k
+from .estimators import average_at_k, best_at_k, bootstrap_interval, majority_at_k, pass_at_k
 from .protocols import PROTOCOLS, Protocol, find_protocol, ha_dw_level
 from .runner import evaluate, rescore
 from .stale import forget_after
@@ -12,6 +12,7 @@ __all__ = [
     "EvaluationCallback",
     "Protocol",
     "average_at_k",
+    "best_at_k",
     "bootstrap_interval",
     "evaluate",
     "find_protocol",

@@ -1,4 +1,4 @@
-"""pass@k, avg@k and maj@k from n samples of a problem, and bootstrap intervals over problems. Pure, no model needed."""
+"""pass@k, best@k, avg@k, maj@k from n samples of a problem, and bootstrap intervals over problems. No model needed."""
 
 import re
 from collections import Counter
@@ -26,6 +26,18 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         raise ValueError(f"there cannot be {c} right samples of {n}")
     subsets = comb(n, k)
     return (subsets - comb(n - c, k)) / subsets
+
+
+def best_at_k(n: int, c: int, k: int) -> float:
+    """1 − (1 − c/n)^k: the chance that k draws with replacement from n samples hold a right one.
+
+    What the bootstrap behind veRL's best@k tends to, without its noise. From n = k samples it is at most pass@k, and
+    a set's mean need not be a multiple of one problem's share.
+
+    Raises:
+        ValueError: k is not in 1 … n, or c not in 0 … n.
+    """
+    return 1 - (1 - average_at_k(n, c, k)) ** k
 
 
 def average_at_k(n: int, c: int, k: int) -> float:

@@ -8,7 +8,7 @@ from ..demo import DEMO_MAX_COMPLETION_LENGTH
 from ..mistakes import choose
 
 
-METRIC = re.compile(r"(pass|avg|maj)@([1-9]\d*)")
+METRIC = re.compile(r"(pass|best|avg|maj)@([1-9]\d*)")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Protocol:
         max_new_tokens (`int`):
             Tokens of a response, its end included; longer ones are cut off and count as truncated.
         metrics (`tuple[str, ...]`):
-            `pass@k`, `avg@k` or `maj@k`, k ≤ n.
+            `pass@k`, `best@k`, `avg@k` or `maj@k`, k ≤ n.
         top_p, top_k (*optional*, default to 1.0 and 0):
             Nucleus and top-k sampling; 1.0 and 0 are off.
         max_context (`int`, *optional*):
@@ -75,11 +75,11 @@ def split_metric(metric: str) -> tuple[str, int]:
     """`"pass@16"` → `("pass", 16)`.
 
     Raises:
-        ValueError: it is not `pass@k`, `avg@k` or `maj@k`.
+        ValueError: it is not `pass@k`, `best@k`, `avg@k` or `maj@k`.
     """
     match = METRIC.fullmatch(metric)
     if match is None:
-        raise ValueError(f"--metrics {metric!r} must be pass@k, avg@k or maj@k with a number k")
+        raise ValueError(f"--metrics {metric!r} must be pass@k, best@k, avg@k or maj@k with a number k")
     return match[1], int(match[2])
 
 
@@ -98,14 +98,14 @@ def ha_dw_level(level: object) -> str:
     return {"1": "easy", "2": "mid", "3": "mid", "4": "hard", "5": "hard"}[match[1]]
 
 
-# more than 16 samples: 54.82 on the 30 problems of AIME24 is no multiple of 1/30
 _S_TRACE = Protocol(
-    samples=32,
+    samples=16,
     temperature=1.0,
     max_new_tokens=2048,
-    metrics=("pass@16", "avg@16", "maj@16"),
-    source="arXiv 2605.05965, main tables: pass@16. Number of samples, temperature and length not given; ours "
-    "(temperature and length are those of its training)",
+    metrics=("pass@16", "best@16", "avg@16", "maj@16"),
+    source="arXiv 2605.05965, Sec. 5: average pass@16. 16 responses, temperature and length are not in the text; ours "
+    "(temperature and length are those of its training). Not all of its values are multiples of one problem's share, "
+    "which best@16 can be",
 )
 _S_TRACE_8B = replace(_S_TRACE, max_new_tokens=3072)
 _HA_DW_AVERAGE = Protocol(
@@ -113,25 +113,33 @@ _HA_DW_AVERAGE = Protocol(
     temperature=1.0,
     max_new_tokens=4096,
     metrics=("avg@16", "pass@16"),
-    source="arXiv 2601.08521, App. C: avg@16, at most 4096 tokens. Temperature not given; ours",
+    source="arXiv 2601.08521, App. C, in a summary: avg@16. Temperature and length at evaluation are not in the text; "
+    "ours (the length is that of its training)",
 )
 _HA_DW_SINGLE = Protocol(
     samples=1,
     temperature=0.0,
     max_new_tokens=4096,
     metrics=("pass@1",),
-    source="arXiv 2601.08521, App. C: at most 4096 tokens; Table 1 has one response per problem. Greedy is our reading "
-    "of 'do sample: False' in Table 8",
+    source="arXiv 2601.08521, in a summary: accuracy. One greedy response and its length are not in the text; ours",
 )
-_GRPO_LAMBDA_SMALL = Protocol(
-    samples=16,
-    temperature=0.6,
-    top_p=0.95,
-    max_new_tokens=3072,
-    metrics=("pass@1", "pass@16", "maj@16"),
-    source="arXiv 2510.00194 names the sets; decoding not given; ours",
+_GRPO_LAMBDA = Protocol(
+    samples=1,
+    temperature=0.0,
+    max_new_tokens=3000,
+    metrics=("pass@1",),
+    source="arXiv 2510.00194 evaluates with the script of understanding-r1-zero (App. B). Greedy, one response and "
+    "3000 tokens are defaults of that script and not in the text; one response per problem agrees with its values, "
+    "and so do 83 problems of AMC",
 )
-_GRPO_LAMBDA_LARGE = replace(_GRPO_LAMBDA_SMALL, samples=4, metrics=("pass@1", "pass@4"))
+_GSPO = Protocol(
+    samples=32,
+    temperature=1.0,
+    max_new_tokens=8192,
+    metrics=("avg@32",),
+    source="arXiv 2507.18071, Sec. 5.1, in a summary: mean pass@1 over 32 responses. Temperature and length are not in "
+    "the text; ours",
+)
 _SPO_SHORT = Protocol(
     samples=16,
     temperature=0.35,
@@ -139,8 +147,8 @@ _SPO_SHORT = Protocol(
     max_new_tokens=1024,
     max_context=2047,
     metrics=("avg@16", "pass@16", "maj@16"),
-    source="arXiv 2505.23564, App. H: context 2047, temperature 0.35, top-p 0.9, 16 samples; 1024 new tokens are the "
-    "released code's",
+    source="arXiv 2505.23564, App. H: context 2047, temperature 0.35, top-p 0.9, 16 samples; at most 1024 new tokens "
+    "are the released code's",
 )
 _SPO_SHORT_MATH = replace(
     _SPO_SHORT,
@@ -148,13 +156,17 @@ _SPO_SHORT_MATH = replace(
     max_context=4095,
     source="arXiv 2505.23564, App. H (DeepSeekMath-7B): context 4095, temperature 0.35, top-p 0.9, 16 samples",
 )
+_SPO_SHORT_KNIGHTS = replace(
+    _SPO_SHORT,
+    source="arXiv 2505.23564, App. F names the set; decoding is not in the text, ours is that of GSM8K in App. H",
+)
 _SPO_LONG_2K = Protocol(
     samples=1,
     temperature=0.0,
     max_new_tokens=2047,
     max_context=2048,
     metrics=("pass@1",),
-    source="arXiv 2505.23564, App. H: context 2048, greedy, one sample",
+    source="arXiv 2505.23564, Sec. 7 (the curves of Fig. 5a): context 2K, greedy, MATH500 alone",
 )
 _SPO_LONG_4K = replace(
     _SPO_LONG_2K,
@@ -162,6 +174,22 @@ _SPO_LONG_4K = replace(
     max_context=4096,
     source="arXiv 2505.23564, App. H: context 4096, greedy, one sample",
 )
+
+
+def _spo_table_1(context: int) -> dict[str, Protocol]:
+    protocol = Protocol(
+        samples=1,
+        temperature=0.6,
+        top_p=0.95,
+        max_new_tokens=context - 1,
+        max_context=context,
+        metrics=("pass@1",),
+        source=f"arXiv 2505.23564, Table 1: pass@1 with Open R1's script, context {context}. Temperature and top-p are "
+        "not in the text, but in the released code; one response is our reading of AIME24's multiples of 1/30",
+    )
+    return {"math500": protocol, "aime24": protocol}
+
+
 _DEMO = Protocol(
     samples=16,
     temperature=1.0,
@@ -193,16 +221,20 @@ PROTOCOLS: dict[str, dict[str, Protocol]] = {
         "minerva": _HA_DW_SINGLE,
         "olympiadbench": _HA_DW_SINGLE,
     },
-    "grpo_lambda": {
-        "aime24": _GRPO_LAMBDA_SMALL,
-        "math500": _GRPO_LAMBDA_LARGE,
-        "olympiadbench": _GRPO_LAMBDA_LARGE,
-        "minerva": _GRPO_LAMBDA_LARGE,
-        "amc23": _GRPO_LAMBDA_SMALL,
+    # amc83 and not the 40 problems of amc23, which the other papers have: values of the two do not compare
+    "grpo_lambda": dict.fromkeys(("aime24", "amc83", "math500", "minerva", "olympiadbench"), _GRPO_LAMBDA),
+    "gspo": {"aime24": _GSPO},
+    "spo_short": {
+        "gsm8k": _SPO_SHORT,
+        "math": _SPO_SHORT_MATH,
+        "math500": _SPO_SHORT_MATH,
+        "knights_and_knaves_3ppl": _SPO_SHORT_KNIGHTS,
     },
-    "spo_short": {"gsm8k": _SPO_SHORT, "math": _SPO_SHORT_MATH, "math500": _SPO_SHORT_MATH},
-    "spo_long_2k": {"math500": _SPO_LONG_2K, "aime24": _SPO_LONG_2K},
-    "spo_long_4k": {"math500": _SPO_LONG_4K, "aime24": _SPO_LONG_4K},
+    "spo_long_2k": {"math500": _SPO_LONG_2K},
+    "spo_long_4k": {"math500": _SPO_LONG_4K},
+    "spo_table1_2k": _spo_table_1(2048),
+    "spo_table1_4k": _spo_table_1(4096),
+    "spo_table1_32k": _spo_table_1(32768),
     "demo": {"demo": _DEMO},
     "demo_greedy": {"demo": replace(_DEMO, samples=1, temperature=0.0, metrics=("pass@1",))},
 }

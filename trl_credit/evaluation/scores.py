@@ -1,18 +1,19 @@
 """From the lines of a sample file to a row of the table."""
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from .estimators import average_at_k, bootstrap_interval, majority_at_k, pass_at_k
+from .estimators import average_at_k, best_at_k, bootstrap_interval, majority_at_k, pass_at_k
 from .protocols import ha_dw_level, split_metric
 
 
+_ESTIMATES = {"pass": pass_at_k, "best": best_at_k, "avg": average_at_k}
 _MATH_LEVELS = {"easy": "easy (level 1)", "mid": "mid (levels 2, 3)", "hard": "hard (levels 4, 5)"}
 
 
 def problem_score(metric: str, line: dict[str, Any]) -> float:
-    """pass@k, avg@k or maj@k of one problem, in [0, 1].
+    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1].
 
     Raises:
         ValueError: k is more than the samples of the problem.
@@ -21,8 +22,7 @@ def problem_score(metric: str, line: dict[str, Any]) -> float:
     samples = line["samples"]
     if kind == "maj":
         return majority_at_k([s["answer"] for s in samples], [s["correct"] for s in samples], k)
-    estimate: Callable[[int, int, int], float] = pass_at_k if kind == "pass" else average_at_k
-    return estimate(len(samples), sum(s["correct"] for s in samples), k)
+    return _ESTIMATES[kind](len(samples), sum(s["correct"] for s in samples), k)
 
 
 def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .store import write_atomically
 ROWS_VERSION = 1
 _MEANING = {
     "pass": "pass@k: one of k responses to a problem is right.",
+    "best": "best@k: one of k draws with replacement from a problem's responses is right.",
     "avg": "avg@k: share of k responses that are right.",
     "maj": "maj@k: the most frequent answer of k is right.",
 }
