@@ -45,6 +45,8 @@ class Batch(Protocol):
         old_logp_t, sampling_logp_t: Shape (B, T), nats, or `None` where they are not known (yet).
         engine_ratio_t: Correction for the engine that sampled, (B, 1) or (B, T), or `None`.
         segment_ids: Shape (B, T), or `None`.
+        quarter_t: Quarter of the response, 0 … 3, that each token of a row lies in, −1 where that is not known, shape
+            (B, T); `None` where a row is a response.
     """
 
     rewards: torch.Tensor
@@ -59,6 +61,7 @@ class Batch(Protocol):
     sampling_logp_t: torch.Tensor | None
     engine_ratio_t: torch.Tensor | None
     segment_ids: torch.Tensor | None
+    quarter_t: torch.Tensor | None
 
     def show_loss(self, tokens_t: torch.Tensor) -> None:
         """Leaves the tokens out of the loss at which `tokens_t`, shape (B, T) or (B, 1), is 0."""

@@ -147,7 +147,7 @@ class Trees(Responses):
         finally:
             self.planned = None
         credit = self.forest.credit_tensors(plan, width=batch.width)
-        batch.segment_ids = credit.segment_ids
+        batch.segment_ids, batch.quarter_t = credit.segment_ids, credit.quarter_t
         batch.show_loss(credit.segment_ids >= 0)
         if self._packed:
             batch.branch(visible_columns(plan.rows, prompt_width=batch.prompt_width, width=batch.width))

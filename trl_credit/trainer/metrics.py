@@ -17,20 +17,32 @@ def loss_statistics(
     *,
     carries_loss: bool = False,
     clip_range: tuple[float, float],
+    quarter_t: torch.Tensor | None = None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
     Returned as sums, so that processes with different numbers of tokens add them before dividing. The names depend on
     the configuration and the credit function alone: every process makes the same ones. They describe the W that is
     used: there is no clip fraction where the function has a loss of its own, and no trace where its W is none.
+
+    |A| is that of the tokens in the policy term, before whatever turns the loss into a mean: the same for every
+    `loss_type` and mask. Where the function has a loss of its own, it is the advantage that it was given.
+
+    Args:
+        carries_loss (`bool`, *optional*, defaults to `False`):
+            Whether A is (minus) a loss.
+        clip_range (`tuple[float, float]`):
+            Of the ratio.
+        quarter_t (`torch.Tensor`, *optional*):
+            Quarter of the response, 0 … 3, that each token lies in, −1 where that is not known, shape (B, T). Without
+            it every row is a response.
     """
     mask_t = tokens.mask_t.float()
     n_tokens = mask_t.sum()
     kept = tokens.policy_mask_t.float()
     if credit.mask is not None:
         kept = kept * credit.mask.float()
-    advantage = credit.advantage.detach()
-    advantage = advantage.unsqueeze(1) if advantage.dim() == 1 else advantage
+    advantage = _wide(credit.advantage.detach())
     stats = {}
     if not carries_loss:
         ratio = _used_log_weight(config, credit, tokens).exp()
@@ -43,14 +55,25 @@ def loss_statistics(
         stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
         if credit.log_weight is credit.traced is not None:
             stats |= _trace_statistics(config, selected, mask_t)
-    # token i of a response's n loss tokens lies in quarter ⌊4i/n⌋
-    rank = mask_t.cumsum(-1) - 1
-    quarter = (4 * rank / mask_t.sum(-1, keepdim=True).clamp(min=1)).floor()
-    magnitude = torch.where(mask_t.bool(), advantage.abs(), 0.0)
+    quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
+    given = _wide(tokens.advantages) if carries_loss else advantage
+    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0)
     for q in range(4):
-        inside = kept * (quarter == q)
+        inside = kept * (quarter_t == q)
         stats[f"abs_advantage/quarter_{q + 1}"] = ((magnitude * inside).sum(), inside.sum())
     return stats
+
+
+def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
+    """Token i of the n that the policy wrote in a row lies in quarter ⌊4i/n⌋. Shapes (B, T), −1 at others."""
+    rank = written_t.long().cumsum(-1) - 1
+    quarter_t = (4 * rank).div(written_t.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    return quarter_t.masked_fill(~written_t, -1)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """(B,) as (B, 1); (B, T) as it is."""
+    return x.unsqueeze(1) if x.dim() == 1 else x
 
 
 def _used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
