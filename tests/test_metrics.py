@@ -3,11 +3,17 @@
 import pytest
 import torch
 from conftest import toy_inputs
+from safetensors import safe_open
+from safetensors.torch import save_file
 from segment_helpers import TREE, generation_batch, gradients
 
+from trl_credit.assignment import log_probability_gradient
+from trl_credit.credit.weights import lambda_trace_log_weight
 from trl_credit.rollouts.policy import Continuation
 from trl_credit.rollouts.replay import ReplayBuffer, Row
 from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
+from trl_credit.testing import made_up_tokens
+from trl_credit.trainer import metrics
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -103,3 +109,108 @@ def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
     buffer.save(tmp_path / "replay.safetensors")
     again.load(tmp_path / "replay.safetensors")
     assert [r.quarters for r in again.draw(2)] == [(1, 3), None]
+    with safe_open(tmp_path / "replay.safetensors", framework="pt") as file:
+        state = file.metadata()["state"]
+        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("quarters")}
+    save_file(tensors, tmp_path / "old.safetensors", metadata={"state": state})  # as 0.1 wrote it
+    again = ReplayBuffer(life=3, cap=None)
+    again.load(tmp_path / "old.safetensors")
+    assert [r.quarters for r in again.draw(2)] == [None, None]
+
+
+# The effective coefficient of tokens
+
+
+ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
+TRACES = {
+    "s_trace": {"trace_lambda": 0.7, "selective_rate": 0.3},
+    "p_trace": {"trace_lambda": 0.7},
+    "own term selected too": {"trace_lambda": 0.7, "selective_rate": 0.3, "leave_own_out": False},
+    "grpo_lambda": {"trace_lambda": 0.7},
+    "both": {"trace_lambda": 0.7, "trace_style": "both"},
+    "by the loss": {"importance": "token", "loss_weight": "trace_past", "trace_lambda": 0.7},
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trainer, toy_loss, name):
+    """Against the gradient of TRL's own loss, at ratio 1: rows of 20 and 13 tokens, of which a mask leaves some out."""
+    algo = {"own term selected too": "s_trace", "both": "grpo_lambda", "by the loss": "grpo_lambda"}.get(name, name)
+    masked = name in ("s_trace", "grpo_lambda")
+    knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
+    trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)
+    g = torch.Generator().manual_seed(3)
+    logps = (-torch.rand(2, 20, generator=g, dtype=torch.float64)).requires_grad_()
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[1, 13:] = 0
+    entropies = torch.rand(2, 20, generator=g, dtype=torch.float64)
+    advantages = torch.tensor([0.5, -0.05], dtype=torch.float64)  # above GRPO-λ's floor
+    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
+    loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
+    gradient = torch.autograd.grad(loss, logps)[0] * 2 * trainer.args.max_completion_length
+    kept = mask.bool() & ((logps.detach().exp() < 0.8) if masked else True)
+    size = (gradient / advantages.unsqueeze(1)).abs()
+    by_decile, by_quarter = {}, {}
+    for row, n in enumerate((20, 13)):
+        for rank, i in enumerate(entropies[row, :n].argsort(descending=True).tolist()):
+            if kept[row, i]:
+                by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
+                by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())
+    found = trainer._metrics["eval"]
+    for prefix, parts in (("entropy_decile", by_decile), ("quarter", by_quarter)):
+        for part, values in parts.items():
+            shown = found[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
+            assert shown == pytest.approx(sum(values) / len(values), rel=1e-5), (prefix, part)
+    assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
+
+
+def test_the_gradient_of_a_trace_is_that_of_finite_differences(make_trainer):
+    tokens = made_up_tokens()
+    c_t = torch.randn(tokens.mask_t.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    c_t = c_t * tokens.mask_t
+    for style in ("recent", "both"):
+        config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
+        found = log_probability_gradient(config, tokens, coefficient_t=c_t, selected_t=None)
+
+        def objective(change_t, style=style):  # at the ratio 1 of π_old
+            given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}
+            return (c_t * lambda_trace_log_weight(change_t, decay=0.6, style=style, **given).exp()).sum().item()
+
+        for row, t in ((0, 0), (0, 2), (1, 1), (2, 3)):
+            step = torch.zeros_like(c_t)
+            step[row, t] = 1e-5
+            slope = (objective(step) - objective(-step)) / 2e-5
+            assert found[row, t].item() == pytest.approx(slope * tokens.mask_t[row, t].item(), abs=1e-8)
+
+
+def test_the_coefficient_of_s_trace_in_closed_form(make_trainer, toy_loss):
+    """With g = ½, ten tokens and one selected: 1 everywhere, and 1 + ½ + ¼ … to the end where the trace begins."""
+    trainer = make_trainer("s_trace", trace_lambda=0.5, selective_rate=0.1, **ON_POLICY)
+    logps = torch.full((1, 10), -1.0, dtype=torch.float64)
+    entropies = torch.zeros(1, 10, dtype=torch.float64)
+    entropies[0, 6] = 1.0
+    advantages = torch.tensor([-0.3], dtype=torch.float64)
+    inputs = toy_inputs(torch.ones(1, 10, dtype=torch.long), advantages=advantages)
+    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=entropies)
+    found = [trainer._metrics["eval"][f"credit/coefficient/entropy_decile_{d}"][-1] for d in range(10)]
+    assert found == pytest.approx([1.0] * 9 + [1 + 0.5 + 0.25 + 0.125])
+    assert quarters_of(trainer, "coefficient/quarter") == pytest.approx(
+        [1.0, 1.0, (1.875 + 2) / 3, 1.0]
+    )  # tokens 5, 6, 7
+
+
+def test_coefficients_change_no_training_and_are_of_traces_alone(make_trainer, monkeypatch, tmp_path):
+    found = []
+    for shown in (True, False):
+        if not shown:
+            monkeypatch.setattr(metrics, "_coefficients", lambda *args, **kwargs: {})
+        trainer = make_trainer("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
+        trainer.train()
+        row = trainer.state.log_history[0]
+        assert ("credit/coefficient/quarter_1" in row) == shown
+        found.append([p.detach().clone() for p in trainer.model.parameters()])
+    assert all(map(torch.equal, *found))
+    monkeypatch.undo()
+    trainer = make_trainer("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
+    trainer.train()
+    assert not any("coefficient" in name for name in trainer.state.log_history[0])

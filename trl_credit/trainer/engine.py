@@ -60,6 +60,7 @@ class RolloutEngine(MeasuredTrainer):
         if self._gathered_rewards is None:
             raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
         batch = Batch(output, self.total_reward(self._gathered_rewards), self.rank)
+        self.log_reward_range(batch.rewards)
         if self.args.behavior_logps == "sampler":
             if batch.sampling_logp_t is not None:
                 if self.largest(int(batch.sampling_logp_t.isnan().any())):

@@ -79,6 +79,13 @@ class MeasuredTrainer(GRPOTrainer):
             metrics[f"credit/{name}"].append(value)
         return lengths
 
+    def log_reward_range(self, rewards: torch.Tensor) -> None:
+        """Logs the smallest and the largest total reward of a generation batch, shape (N,), of all processes."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        if not rewards.isnan().all():
+            metrics["reward_min"].append(rewards.nan_to_num(nan=torch.inf).min().item())
+            metrics["reward_max"].append(rewards.nan_to_num(nan=-torch.inf).max().item())
+
     def log_planned(self, planned: Planned) -> None:
         """Puts whole responses in the place of the rows that TRL logged."""
         for name, values in (("completion", planned.logged_texts), ("advantages", planned.logged_advantages)):

@@ -4,6 +4,7 @@ import hashlib
 
 import torch
 
+from ..assignment import log_probability_gradient
 from ..config import CreditConfig
 from ..credit.advantages import trace_statistics
 from ..credit.tokens import Credit, Tokens
@@ -61,7 +62,38 @@ def loss_statistics(
     for q in range(4):
         inside = kept * (quarter_t == q)
         stats[f"abs_advantage/quarter_{q + 1}"] = ((magnitude * inside).sum(), inside.sum())
+    # without a W of its own, or with that of the knobs, as `selected` describes it
+    traced = credit.selected is not None and credit.log_weight is credit.traced is not None
+    weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
+    if (traced or weighted) and not carries_loss:
+        stats |= _coefficients(config, credit, tokens, kept=kept, quarter_t=quarter_t)
     return stats
+
+
+def _coefficients(
+    config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor, quarter_t: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: by how much a token's advantage reaches its log-probability.
+
+    1 without traces. By quarter of the response, and by decile of the entropy among the tokens of a response, as the
+    selector ranks them: 9 are the highest. Over the tokens in the policy term with an advantage other than 0, of which
+    TRL's `top_entropy_quantile` leaves none out here.
+    """
+    given = torch.where(kept.bool(), _wide(tokens.advantages).detach().abs(), 0.0)
+    credited_t = torch.where(kept.bool(), _wide(credit.advantage.detach()), 0.0)
+    gradient_t = log_probability_gradient(config, tokens, coefficient_t=credited_t, selected_t=credit.selected)
+    has_credit = given > 0
+    size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
+    inside = tokens.mask_t.bool()
+    order = torch.where(inside, tokens.entropy_t, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    position = torch.arange(order.size(-1), device=order.device).expand_as(order)
+    rank = torch.zeros_like(order).scatter(-1, order, position)
+    decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    parts = {f"entropy_decile_{d}": decile_t == d for d in range(10)}
+    parts |= {f"quarter_{q + 1}": quarter_t == q for q in range(4)}
+    chosen = (torch.stack([*parts.values()]) & has_credit).to(size_t.dtype)
+    sums, counts = (chosen * size_t).sum((1, 2)), chosen.sum((1, 2))
+    return {f"coefficient/{name}": pair for name, pair in zip(parts, zip(sums, counts, strict=True), strict=True)}
 
 
 def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
