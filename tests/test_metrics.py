@@ -5,7 +5,7 @@ import torch
 from conftest import toy_inputs
 from safetensors import safe_open
 from safetensors.torch import save_file
-from segment_helpers import TREE, generation_batch, gradients
+from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
 from trl_credit.assignment import log_probability_gradient
 from trl_credit.credit.weights import lambda_trace_log_weight
@@ -214,3 +214,45 @@ def test_coefficients_change_no_training_and_are_of_traces_alone(make_trainer, m
     trainer = make_trainer("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
     trainer.train()
     assert not any("coefficient" in name for name in trainer.state.log_history[0])
+
+
+# Groups without signal
+
+
+def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer):
+    """Only continuations of at least one character are rewarded by it, whole responses all the same."""
+    calls = []
+
+    def rewards(completions, **kwargs):
+        calls.append(len(completions))
+        if len(calls) == 1:  # the responses; after them come the rollouts
+            return [0.5] * len(completions)
+        return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+    trainer = make_trainer(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert len(calls) == 2 and row["reward"] == 0.5 and row["reward_std"] == 0.0
+    assert row["credit/abs_advantage/quarter_1"] > 0 and row["credit/groups_without_signal"] == 0.0
+
+
+def test_a_chain_without_credit_has_no_signal_though_rewards_differ(make_trainer):
+    def halves(old_logp_t, *, completion_ids, decode, mask_t):
+        nowhere = torch.zeros_like(mask_t, dtype=torch.bool)
+        nowhere[: len(nowhere) // 2] = mask_t[: len(nowhere) // 2].cumsum(-1) == 1
+        return nowhere
+
+    trainer = make_trainer(**{**CHAIN, "max_steps": 1}, segmentation=halves)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    # of two prompts one has segments
+    assert row["reward_std"] > 0 and row["credit/groups_without_signal"] == 0.5
+
+
+def test_a_tree_has_signal_where_a_node_has_credit(make_trainer):
+    trainer = make_trainer(
+        **{**TREE, "max_steps": 1}, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions)
+    )
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0

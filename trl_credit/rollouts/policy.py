@@ -143,8 +143,12 @@ class Policy(Protocol):
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs Σ numerators / Σ denominators under `credit/`. Collective, with the same names everywhere."""
 
-    def record_groups(self, batch: Batch) -> torch.Tensor:
-        """Logs what the groups of N responses look like; returns their lengths (N,), loss tokens. Collective."""
+    def record_groups(self, batch: Batch, *, credited: torch.Tensor | None = None) -> torch.Tensor:
+        """Logs what the groups of N responses look like; returns their lengths (N,), loss tokens. Collective.
+
+        `credited` (B,): which of this process's responses have a token with an advantage other than 0, where that is
+        not decided by whether rewards differ.
+        """
 
     def log_planned(self, planned: Planned) -> None:
         """Puts what is planned to be logged in the place of what TRL logged."""

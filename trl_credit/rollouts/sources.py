@@ -106,7 +106,6 @@ class Chain(Responses):
     def make(self, inputs: list[dict[str, Any]]) -> Made:
         policy = self.policy
         batch = policy.sample(inputs)
-        policy.record_groups(batch)
         policy.fill_old_logps(batch)
         credit = chain_credit(
             policy,
@@ -120,6 +119,8 @@ class Chain(Responses):
         batch.segment_ids = credit.segment_ids
         if credit.unsplit.any():  # no steps, no credit, and no part in the normaliser
             batch.show_loss((~credit.unsplit).unsqueeze(1))
+        # equal final rewards can hide segments that were worth something, and other ones segments that were not
+        policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
         return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response)
 
 

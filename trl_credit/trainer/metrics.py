@@ -149,18 +149,25 @@ def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch
     return torch.tensor(hashes, dtype=torch.int64, device=completion_ids.device)
 
 
-def group_statistics(rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int) -> dict[str, float]:
-    """Share of groups whose rewards are all equal (no signal) and mean number of different responses per group.
+def group_statistics(
+    rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int, credited: torch.Tensor | None = None
+) -> dict[str, float]:
+    """Share of groups without signal and mean number of different responses per group.
 
-    `rewards` (N,) may hold NaN (no score); `hashes` (N,) int64. Groups are consecutive.
+    A group without signal is one in which no response is `credited` (N,); without that, one whose rewards are all
+    equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) int64. Groups are consecutive.
     """
-    grouped = rewards.view(-1, num_generations)
-    low = grouped.nan_to_num(nan=torch.inf).amin(-1)
-    high = grouped.nan_to_num(nan=-torch.inf).amax(-1)
+    if credited is None:
+        grouped = rewards.view(-1, num_generations)
+        low = grouped.nan_to_num(nan=torch.inf).amin(-1)
+        high = grouped.nan_to_num(nan=-torch.inf).amax(-1)
+        is_flat = high <= low
+    else:
+        is_flat = ~credited.view(-1, num_generations).any(-1)
     ordered = hashes.view(-1, num_generations).sort(-1).values
     unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
     return {
-        "groups_without_signal": (high <= low).float().mean().item(),
+        "groups_without_signal": is_flat.float().mean().item(),
         "unique_responses": unique.float().mean().item(),
     }
 
