@@ -55,7 +55,12 @@ PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
     ("advantage of segments", "mean A", 1, {"segment_advantage/": ""}),
     ("size of the advantage of nodes", "mean |A|", 1, {"segment_abs_advantage/": ""}),
     ("nodes without advantage", "%", 100, {"nodes_zero_advantage": ""}),
-    ("sampled and trained on", "per batch", 1, {"nodes": "nodes", "rollouts": "rollouts", "rows": "rows"}),
+    (
+        "sampled and trained on",
+        "per batch",
+        1,
+        {"nodes": "nodes", "nodes_trained": "nodes trained on", "rollouts": "rollouts", "rows": "rows"},
+    ),
     ("rows that were missing", "%", 100, {"rows_missing": ""}),
     ("replay buffer", "rows", 1, {"replay/size": "held", "replay/expired": "expired"}),
     ("age of replayed rows", "batches", 1, {"replay/age": ""}),

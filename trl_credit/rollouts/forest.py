@@ -227,6 +227,7 @@ class Forest:
         self.policy.record(
             {
                 "rows": (len(drawn) * one, one),
+                "nodes_trained": (sum(len({*row.segments} - {-1}) for row in drawn) * one, one),
                 "rows_missing": ((wanted - len(drawn)) / wanted, 1),
                 "replay/age": (sum(ages), len(ages)),
                 "replay/size": (len(self.buffer) * one, one),
