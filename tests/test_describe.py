@@ -49,10 +49,10 @@ def test_the_words_of_segments(args_of):
     def words(algo, **settings):
         return describe_credit(args_of(algo, **settings))["advantage A"]
 
-    assert "; segments from every 7 of the tokens with a probability below 0.8" in words(
+    assert "; segments cut at one in 7 of the tokens with a probability below 0.8" in words(
         "spo_chain", segmentation="cutpoints", cutpoint_interval=7, probability_threshold=0.8
     )
-    assert "; segments 3 per response, from tokens with" in words(
+    assert "; segments 3 per response, cut at tokens with" in words(
         "spo_chain", segmentation="cutpoints", cutpoint_interval=5, num_segments=3
     )
     assert "; segments of 40 tokens" in words(

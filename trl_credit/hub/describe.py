@@ -56,6 +56,25 @@ def describe_function(args: CreditConfig, knob: str, *, doc: bool = True) -> str
     return _described(name, source, args.own_function(knob), doc=doc)
 
 
+def describe_updates(args: CreditConfig) -> list[str]:
+    """Sentences on the loss and on how often a row is trained on."""
+    kl = f"with a KL term of β = {args.beta:g}" if args.beta else "without a KL term (β = 0)"
+    if args.policy_loss == "policy_iteration":
+        kl = f"of policy iteration, β = {args.beta:g}"
+    passes = args.num_iterations
+    updates = args.steps_per_generation * passes / args.gradient_accumulation_steps
+    sentences = [
+        f"Loss `{args.loss_type}`, {kl}.",
+        f"{passes} {'pass' if passes == 1 else 'passes'} over a generation batch of {args.generation_batch_size:,} "
+        f"rows, {updates:g} {'update' if updates == 1 else 'updates'} in all.",
+    ]
+    if args.rollouts == "tree" and args.replay_iterations > 1:
+        cap = "" if args.replay_cap is None else f", at most {args.replay_cap} of a prompt in each"
+        legacy = "; the released code's buffer, which loses rows" if args.replay_legacy else ""
+        sentences.append(f"Replay: a row may be drawn in {args.replay_iterations} generation batches{cap}{legacy}.")
+    return sentences
+
+
 def _described(name: str, source: FunctionSource, function: Callable, *, doc: bool) -> str:
     while isinstance(function, functools.partial):
         function = function.func
@@ -178,33 +197,14 @@ def _segments(args: CreditConfig) -> str:
     if (knob := "step_splitter" if args.segmentation == "steps" else "segmentation") in args.own_functions():
         return f"by {describe_function(args, knob)}"
     cuts = f"tokens with a probability below {args.probability_threshold:g}"
-    each = f"every {args.cutpoint_interval} of the " if args.num_segments is None else ""
+    cuts = f"cut at one in {args.cutpoint_interval} of the {cuts}" if args.num_segments is None else f"cut at {cuts}"
     phrases = {
-        "cutpoints": f"from {each}{cuts}" if each else f"{args.num_segments} per response, from {cuts}",
+        "cutpoints": cuts if args.num_segments is None else f"{args.num_segments} per response, {cuts}",
         "fixed_length": f"of {args.segment_length} tokens",
         "fixed_count": f"{args.num_segments} per response, of equal length",
         "steps": f"by the step splitter {args.step_splitter!r}",
     }
     return phrases.get(args.segmentation, f"by segmentation={args.segmentation!r}")
-
-
-def describe_updates(args: CreditConfig) -> list[str]:
-    """Sentences on the loss and on how often a row is trained on."""
-    kl = f"with a KL term of β = {args.beta:g}" if args.beta else "without a KL term (β = 0)"
-    if args.policy_loss == "policy_iteration":
-        kl = f"of policy iteration, β = {args.beta:g}"
-    passes = args.num_iterations
-    updates = args.steps_per_generation * passes / args.gradient_accumulation_steps
-    sentences = [
-        f"Loss `{args.loss_type}`, {kl}.",
-        f"{passes} {'pass' if passes == 1 else 'passes'} over a generation batch of {args.generation_batch_size:,} "
-        f"rows, {updates:g} {'update' if updates == 1 else 'updates'} in all.",
-    ]
-    if args.rollouts == "tree" and args.replay_iterations > 1:
-        cap = "" if args.replay_cap is None else f", at most {args.replay_cap} of a prompt in each"
-        legacy = "; the released code's buffer, which loses rows" if args.replay_legacy else ""
-        sentences.append(f"Replay: a row may be drawn in {args.replay_iterations} generation batches{cap}{legacy}.")
-    return sentences
 
 
 def _mask(args: CreditConfig) -> str:
