@@ -33,7 +33,7 @@ from trl_credit.demo import demo_dataset, demo_model_path
 from trl_credit.evaluation import EvaluationCallback, forget_after
 from trl_credit.hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting, write_model_card
 from trl_credit.mistakes import check_output_dir, fail
-from trl_credit.report import ConsoleCallback
+from trl_credit.report import ConsoleCallback, describe_sampling
 from trl_credit.rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from trl_credit.rewards.signature import required_parameters
 from trl_credit.run import Ending
@@ -155,7 +155,7 @@ def main(argv: list[str]) -> None:
         args, folder, name = trainer.args, Path(trainer.args.output_dir), trainer.algorithm_name
         main_process = trainer.accelerator.is_main_process
         if main_process:
-            print(f"{name} on {len(trainer.train_dataset):,} prompts, {args.num_generations} responses each")
+            print(f"{name} on {len(trainer.train_dataset):,} prompts: {describe_sampling(args)}")
         in_words = partial(in_words_of_the_user, argv=argv)
         # what ends the run before its time is one line: Ctrl-C, a full disk, a reward that is refused
         ending = Ending(trainer, write_card, stop=stop, argv=argv, in_words=in_words)

@@ -13,8 +13,10 @@ from trl_credit.evaluation.estimators import (
     best_at_k,
     bootstrap_interval,
     majority_at_k,
+    mean_interval,
     normal_form,
     pass_at_k,
+    wilson_interval,
 )
 
 
@@ -140,6 +142,26 @@ def test_degenerate_intervals_and_seeds():
     assert bootstrap_interval(scores, seed=3) != bootstrap_interval(scores, seed=4)
 
 
+@pytest.mark.parametrize(("right", "n"), [(0, 24), (24, 24), (3, 10), (1, 1)])
+def test_wilsons_interval_is_where_the_score_test_just_does_not_refuse(right, n):
+    share, z = right / n, 1.959963984540054
+    low, high = wilson_interval(share, n)
+    assert 0 <= low <= share <= high <= 1 and high - low > 0.1
+    for end in (low, high):  # |p̂ − p| = z √(p(1 − p)/n), but for the ends that are those of [0, 1]
+        if end not in (0.0, 1.0):
+            assert abs(share - end) == pytest.approx(z * (end * (1 - end) / n) ** 0.5, abs=1e-12)
+
+
+def test_no_score_is_known_exactly():
+    width = 1.959963984540054**2 / (24 + 1.959963984540054**2)  # z²/(n + z²)
+    assert mean_interval([0.0] * 24) == (0.0, pytest.approx(width, abs=1e-12), "wilson")
+    assert mean_interval([1.0] * 24) == (pytest.approx(1 - width, abs=1e-12), 1.0, "wilson")
+    low, high, kind = mean_interval([0.25] * 8)  # 2 of 8 is 0.071 … 0.591
+    assert (low, high, kind) == (pytest.approx(0.0715, abs=1e-3), pytest.approx(0.5907, abs=1e-3), "wilson")
+    scores = [0.0, 1.0, 0.5]
+    assert mean_interval(scores, seed=5) == (*bootstrap_interval(scores, seed=5), "bootstrap")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -152,6 +174,9 @@ def test_degenerate_intervals_and_seeds():
         (lambda: bootstrap_interval([]), "finite scores"),
         (lambda: bootstrap_interval([0.5, float("nan")]), "finite scores"),
         (lambda: bootstrap_interval([0.5], level=1.0), "level must be in"),
+        (lambda: wilson_interval(0.5, 4, level=0.0), "level must be in"),
+        (lambda: wilson_interval(1.5, 4), r"share in \[0, 1\]"),
+        (lambda: mean_interval([2.0, 2.0]), r"share in \[0, 1\]"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call, message):

@@ -320,5 +320,16 @@ def test_scores_of_a_set_without_levels(sampler):
     }
     sample = {"answer": "1", "correct": True, "length": 3, "truncated": False}
     row = score_row({**header, "metrics": ["pass@1"]}, [{"reference": {"answer": "1"}, "samples": [sample]}])
-    assert row["by_level"] == {} and row["metrics"]["pass@1"] == {"value": 1.0, "low": 1.0, "high": 1.0}
-    assert "greedy" in markdown([row]) and "By difficulty" not in markdown([row])
+    assert row["by_level"] == {}
+    wilson = {"value": 1.0, "low": pytest.approx(0.2065, abs=1e-4), "high": 1.0, "interval": "wilson"}
+    assert row["metrics"]["pass@1"] == wilson  # one problem that is right says little
+    text = markdown([row])
+    assert "greedy" in text and "By difficulty" not in text
+    assert "| 100.0 [20.7, 100.0] W |" in text and "W: Wilson's interval, since all problems scored the same" in text
+    wrong = [{"reference": {"answer": "1"}, "samples": [{**sample, "correct": False}]}] * 24
+    row = score_row({**header, "metrics": ["pass@1"]}, wrong)
+    assert "| 0.0 [0.0, 13.8] W " in markdown([row])
+    row = score_row({**header, "metrics": ["pass@1"]}, [*wrong, {"reference": {}, "samples": [sample]}])
+    assert row["metrics"]["pass@1"]["interval"] == "bootstrap" and "Wilson" not in markdown([row])
+    del row["metrics"]["pass@1"]["interval"]  # as rows of 0.1 are
+    assert "| 4.0 [0.0, 12.0] |" in markdown([row])

@@ -18,6 +18,7 @@ import yaml
 from hub_server import HubServer, Repo
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import close_session
+from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
@@ -36,6 +37,7 @@ from trl_credit.hub.card import escape
 from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
 from trl_credit.hub.recipe import changed, public_command, to_yaml
 from trl_credit.hub.secrets import Secrets
+from trl_credit.report import plot_rewards
 from trl_credit.report.credit_plot import plot_credit
 
 
@@ -659,7 +661,54 @@ def test_commands_lose_what_is_private():
 # Plots
 
 
-def test_what_was_logged_is_drawn(tmp_path):
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved."""
+    saved, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: saved.append(self) or save(self, *args))
+    return saved
+
+
+def test_the_axes_of_shares_labels_and_what_is_no_news(tmp_path, figures):
+    def drawn(**metrics):
+        logs = [{"step": step} | {f"credit/{name}": x for name, x in metrics.items()} for step in (1, 2, 3)]
+        names = plot_credit(logs, tmp_path / "c.png", title="t")
+        return names, figures[-1].axes if names else []
+
+    names, (axes,) = drawn(groups_without_signal=1.0)
+    assert axes.get_ylim() == (0, 100)  # once up to 200 %
+    names, (axes,) = drawn(clip_fraction=0.0013)
+    assert axes.get_ylim() == pytest.approx((0, 0.156))  # or nothing would be seen
+    names, (axes,) = drawn(clip_fraction=0.0)
+    assert axes.get_ylim() == (0, 100)
+    names, (axes,) = drawn(**{"difficulty_weight/harder": 1.2})
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["harder than the belief"]
+    names, (axes,) = drawn(**{"segment_value/level_1": 0.5})
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["level 1"]
+    assert drawn(rollout_token_share=1.0, kept_fraction=1.0, rows_missing=0.0, **{"replay/age": 0.0}) == ([], [])
+    assert drawn(rollout_token_share=0.7)[0] == ["rollout_token_share"]
+    tenths = {f"coefficient/entropy_decile_{d}": 1.0 + (d > 7) for d in range(10)}
+    names, (axes,) = drawn(**tenths)
+    assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
+    assert [text.get_text() for text in axes.get_legend().get_texts()][:10:3] == [
+        *("lowest tenth", "4th tenth", "7th tenth", "highest tenth")
+    ]
+
+
+def test_the_band_of_the_reward_stays_in_its_range(make_trainer, tmp_path, figures):
+    trainer = make_trainer("grpo", max_steps=3)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    assert any(row["reward"] - row["reward_std"] < row["reward_min"] for row in rows)  # or there is nothing to show
+    assert all(0 <= row["reward_min"] <= row["reward"] <= row["reward_max"] <= 1 for row in rows)
+    plot_rewards(trainer.state.log_history, tmp_path / "r.png", title="t")
+    heights = figures[-1].axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert min(row["reward_min"] for row in rows) <= heights.min() < heights.max() <= 1
+    # of a run before these were logged
+    assert plot_rewards([{"step": 1, "reward": 0.9, "reward_std": 0.3}], tmp_path / "r.png", title="t") == (0.9, 0.9)
+
+
+def test_what_was_logged_is_drawn(tmp_path, figures):
     logs = [
         {"step": step, "reward": 1.0, "credit/clip_fraction": 0.1 * step, "credit/skipped_updates": 0.0}
         | {f"credit/abs_advantage/quarter_{q}": q / step for q in range(1, 5)}
@@ -669,6 +718,8 @@ def test_what_was_logged_is_drawn(tmp_path):
     drawn = plot_credit(logs, tmp_path / "c.png", title="t")
     assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    (axes, *_) = figures[-1].axes
+    assert axes.get_ylim() == (0, 100) and axes.get_legend() is None  # 10 … 30 % of tokens
     logs[0]["credit/skipped_updates"] = 0.5
     assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
     assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []

@@ -30,7 +30,7 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
     assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
     # a newcomer's console: nothing but ours, and the progress bar
-    assert done.stdout.startswith("S-trace on 1,024 prompts, 4 responses each\n")
+    assert done.stdout.startswith("S-trace on 1,024 prompts: 4 responses per prompt\n")
     assert all("it/s]" in line for line in done.stderr.splitlines() if line.strip())
 
 

@@ -1,6 +1,7 @@
 """From knobs and log-probabilities to the three tensors of credit, (W, A, M): the built-in credit functions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -127,6 +128,39 @@ def policy_mask(
     keep = own or selection.probability_mask
     kept_t = keep(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
     return kept_t if own is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
+
+
+def log_probability_gradient(
+    config: "CreditConfig", tokens: Tokens, *, coefficient_t: torch.Tensor, selected_t: torch.Tensor | None
+) -> torch.Tensor:
+    """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, so Σ_t c_t ∂W_t/∂ℓ_k, for the W of the knobs: the credit that a trace moves.
+
+    On a copy of the log-probabilities, in O(T), without the model and without drawing anything.
+
+    Args:
+        config ([`CreditConfig`]):
+            Its knobs of W are read. `importance` is not "sequence", whose W is TRL's.
+        tokens ([`Tokens`]):
+            One micro-batch.
+        coefficient_t (`torch.Tensor`):
+            c, shape (B, T), such as A·M; 0 outside of the loss.
+        selected_t (`torch.Tensor` or `None`):
+            z, as W was made with it, shape (B, T).
+
+    Returns:
+        `torch.Tensor`: shape (B, T), without a graph.
+    """
+    copy = tokens.logp_t.detach().requires_grad_()
+    # whoever hooks saved tensors, as to move them off the device, counts those of the loss alone
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+        log_weight = _log_weight(config, replace(tokens, logp_t=copy), selected_t)
+        if log_weight is None:  # TRL's ratio of each token
+            return coefficient_t
+        return torch.autograd.grad(log_weight, copy, coefficient_t.to(log_weight.dtype))[0]
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:

@@ -175,7 +175,7 @@ def load_prompts(
         report.too_long = len(data) - len(fits)
         data = data.select(fits)
     report.kept = len(data)
-    data.info.description = str(report)
+    data.info.description = str(report) if report.changed else ""
     # not to be missed: it is another set than the published one
     logger.log(logging.WARNING if report.changed else logging.INFO, "%s", report)
     if len(data) == 0:

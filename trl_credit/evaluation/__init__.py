@@ -1,7 +1,16 @@
 """pass@k, best@k, avg@k and maj@k of checkpoints on the papers' sets, under the papers' protocols."""
 
 from .callback import EvaluationCallback
-from .estimators import average_at_k, best_at_k, bootstrap_interval, majority_at_k, pass_at_k
+from .estimators import (
+    Interval,
+    average_at_k,
+    best_at_k,
+    bootstrap_interval,
+    majority_at_k,
+    mean_interval,
+    pass_at_k,
+    wilson_interval,
+)
 from .protocols import PROTOCOLS, Protocol, find_protocol, ha_dw_level
 from .runner import evaluate, rescore
 from .stale import forget_after
@@ -10,6 +19,7 @@ from .stale import forget_after
 __all__ = [
     "PROTOCOLS",
     "EvaluationCallback",
+    "Interval",
     "Protocol",
     "average_at_k",
     "best_at_k",
@@ -19,6 +29,8 @@ __all__ = [
     "forget_after",
     "ha_dw_level",
     "majority_at_k",
+    "mean_interval",
     "pass_at_k",
     "rescore",
+    "wilson_interval",
 ]

@@ -1,16 +1,26 @@
-"""pass@k, best@k, avg@k, maj@k from n samples of a problem, and bootstrap intervals over problems. No model needed."""
+"""pass@k, best@k, avg@k, maj@k from n samples of a problem, and intervals over problems. No model needed."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from math import comb
+from math import comb, sqrt
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
 
 _SPACING = re.compile(r"\s+|\\[!,;: ]|\\(?:left|right)(?![A-Za-z])|\$")
 _CELLS = 4_000_000  # resampled scores that are in memory at once
+
+
+class Interval(NamedTuple):
+    """Of a mean score: its ends, and how they were found, "bootstrap" or "wilson"."""
+
+    low: float
+    high: float
+    kind: str
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -98,6 +108,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """The percentile bootstrap interval of the mean score, over problems (the samples of a problem stay together).
 
+    Where all scores are equal it is a point, since it never draws another: see [`mean_interval`].
+
     Args:
         scores (`Sequence[float]`):
             One score per problem.
@@ -114,8 +126,7 @@ def bootstrap_interval(
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError(f"a bootstrap wants a list of finite scores, got {values.size} of shape {values.shape}")
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
+    _check_level(level)
     if values.min() == values.max():
         return float(values[0]), float(values[0])
     rng = np.random.default_rng(seed)
@@ -126,6 +137,46 @@ def bootstrap_interval(
     ]
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def wilson_interval(share: float, n: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a share among `n` problems. It is never a point: 0 of 24 is [0, 0.138].
+
+    (p̂ + z²/2n ± z √(p̂(1 − p̂)/n + z²/4n²)) / (1 + z²/n), z the quantile of the normal distribution (Wilson 1927).
+
+    Raises:
+        ValueError: `share` is not in [0, 1], `n` is not positive, or `level` is outside (0, 1).
+    """
+    if not 0 <= share <= 1 or n < 1:
+        raise ValueError(f"an interval wants a share in [0, 1] of at least one problem, got {share} of {n}")
+    _check_level(level)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = share + z * z / (2 * n)
+    width = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = ((middle + sign * width) / (1 + z * z / n) for sign in (-1, 1))
+    # the ends belong to it, which rounding would leave out
+    return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
+
+
+def mean_interval(scores: Sequence[float], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
+    """The interval of the mean score over problems: by bootstrap, and Wilson's where all scores are equal.
+
+    Takes the arguments of [`bootstrap_interval`]. Where no two problems differ a bootstrap says that the score is known
+    exactly, after however few of them. Wilson's takes every problem as right or wrong as a whole, the largest variance
+    that scores in [0, 1] can have.
+
+    Raises:
+        ValueError: as in `bootstrap_interval`, or equal scores outside [0, 1].
+    """
+    low, high = bootstrap_interval(scores, level=level, resamples=resamples, seed=seed)
+    if min(scores) < max(scores):
+        return Interval(low, high, "bootstrap")
+    return Interval(*wilson_interval(float(scores[0]), len(scores), level=level), "wilson")
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level}")
 
 
 def _check(n: int, k: int) -> None:

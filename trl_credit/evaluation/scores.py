@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from .estimators import average_at_k, best_at_k, bootstrap_interval, majority_at_k, pass_at_k
+from .estimators import average_at_k, best_at_k, majority_at_k, mean_interval, pass_at_k
 from .protocols import ha_dw_level, split_metric
 
 
@@ -71,7 +71,7 @@ def _order(level: str) -> tuple[int, str]:
     return (names.index(level) if level in names else len(names), level.zfill(8))
 
 
-def _with_interval(scores: Sequence[float]) -> dict[str, float]:
+def _with_interval(scores: Sequence[float]) -> dict[str, Any]:
     # one seed for all rows: two models on the same problems are resampled alike
-    low, high = bootstrap_interval(scores, seed=zlib.crc32(b"trl_credit"))
-    return {"value": sum(scores) / len(scores), "low": low, "high": high}
+    interval = mean_interval(scores, seed=zlib.crc32(b"trl_credit"))
+    return {"value": sum(scores) / len(scores), "low": interval.low, "high": interval.high, "interval": interval.kind}

@@ -17,6 +17,7 @@ _MEANING = {
     "avg": "avg@k: share of k responses that are right.",
     "maj": "maj@k: the most frequent answer of k is right.",
 }
+_WILSON = "W: Wilson's interval, since all problems scored the same, in which case a bootstrap gives a point."
 Row = dict[str, Any]
 
 
@@ -64,7 +65,8 @@ def read_rows(folder: Path) -> list[Row]:
 def markdown(rows: Sequence[Row]) -> str:
     """One table with models as rows and metrics of sets as columns, and one by difficulty level where sets have levels.
 
-    Cells are percent with the 95 % interval over problems: `61.2 [58.0, 64.1]`.
+    Cells are percent with the 95 % interval over problems: `61.2 [58.0, 64.1]`, or `0.0 [0.0, 13.8] W` where it is
+    Wilson's.
     """
     names = {key: _model_name(rows, key) for key in dict.fromkeys((r["model"], r["revision"]) for r in rows)}
     columns = list(dict.fromkeys((r["set"], r["protocol"], m) for r in rows for m in r["metrics"]))
@@ -74,7 +76,9 @@ def markdown(rows: Sequence[Row]) -> str:
     body = [[name, *(_cell(cells.get((*key, *column))) for column in columns)] for key, name in names.items()]
     kinds = dict.fromkeys(split_metric(m)[0] for _, _, m in columns)
     meaning = " ".join(_MEANING[kind] for kind in kinds)
-    text = f"{meaning} Percent, with 95 % bootstrap intervals over problems.\n\n" + _table(head, body)
+    scores = [v for r in rows for part in (r, *r["by_level"].values()) for v in part["metrics"].values()]
+    wilson = f" {_WILSON}" if any(_is_wilson(score) for score in scores) else ""
+    text = f"{meaning} Percent, with 95 % bootstrap intervals over problems.{wilson}\n\n" + _table(head, body)
 
     head = ["model", "set", "protocol", "problems", "samples", "temperature", "mean length (tokens)", "truncated"]
     body = [
@@ -116,15 +120,20 @@ def _model_name(rows: Sequence[Row], key: tuple[str, str | None]) -> str:
     return f"{model} ({revision[:12]})" if revision and sum(r["model"] == model for r in rows) else model
 
 
-def _cell(score: dict[str, float] | None) -> str:
+def _is_wilson(score: dict[str, Any]) -> bool:
+    return score.get("interval") == "wilson"  # rows of 0.1 do not say how
+
+
+def _cell(score: dict[str, Any] | None) -> str:
     if score is None:
         return "–"
-    return f"{100 * score['value']:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
+    mark = " W" if _is_wilson(score) else ""
+    return f"{100 * score['value']:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]{mark}"
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     # cells of numbers are ours and stay readable
-    rows = [[c if re.fullmatch(r"[\d.–\[\], %]*", c) else escaped(c) for c in row] for row in (head, *body)]
+    rows = [[c if re.fullmatch(r"[\d.–\[\], %]*W?", c) else escaped(c) for c in row] for row in (head, *body)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     rows.insert(1, ["-" * width for width in widths])
     return "".join("| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |\n" for row in rows)

@@ -16,8 +16,9 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..report.credit_plot import plot_credit
+from ..report.sampling import describe_sampling
 from ..trainer import CreditTrainer
-from .describe import SYMBOLS, describe_credit
+from .describe import SYMBOLS, describe_credit, describe_updates
 from .papers import TRL, papers_of
 from .public import Public
 from .recipe import command_of, function_comments, public_words, recipe_of, to_yaml
@@ -38,7 +39,8 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]#|~$!])")
 @dataclass
 class TrainingData:
     """What the prompts were. `hub_id` is the set's id on the Hub, if it came from there; `revision` its commit, or the
-    fingerprint of a file; `cleaning` a report in plain text of what was left out and why."""
+    fingerprint of a file; `cleaning` a report in plain text of what was left out or repaired and why, `None` where that
+    is nothing."""
 
     name: str
     rows: int
@@ -183,8 +185,9 @@ def _training(trainer: CreditTrainer, data: TrainingData | None, changes: list[s
     args, state = trainer.args, trainer.state
     rewards = [row["reward"] for row in state.log_history if row.get("reward") is not None]
     lines = [
-        f"* {state.global_step:,} optimizer steps, {args.num_generations} responses per prompt, at most "
-        f"{args.max_completion_length:,} tokens each."
+        f"* {state.global_step:,} optimizer steps, {describe_sampling(args, state.log_history)}; a response has at "
+        f"most {args.max_completion_length:,} tokens.",
+        *(f"* {sentence}" for sentence in describe_updates(args)),
     ]
     if rewards:
         lines.append(
@@ -197,7 +200,7 @@ def _training(trainer: CreditTrainer, data: TrainingData | None, changes: list[s
     lines += [f"* {escape(change)}" for change in changes]
     text = "## Training\n\n" + "\n".join(lines)
     if data is not None and data.cleaning:
-        text += f"\n\nWhat was left out of the prompts:\n\n{_fenced(data.cleaning, 'text')}"
+        text += f"\n\nWhat was done to the prompts:\n\n{_fenced(data.cleaning, 'text')}"
     return text
 
 

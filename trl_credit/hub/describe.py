@@ -10,8 +10,9 @@ from trl import GRPOConfig
 
 from ..algorithms import ALGORITHMS
 from ..config import CreditConfig
+from ..credit.segments import policy_iteration_loss
+from ..dead_knobs import live_part
 from ..names import FunctionSource, is_object_name, method_label, source_of, source_of_object
-from ..segment_config import SegmentKnobs
 
 
 SYMBOLS = (
@@ -19,8 +20,9 @@ SYMBOLS = (
     "gradient; g = γλ, per token; z: 1 for tokens that leave a trace, 0 for others."
 )
 TRL_KNOBS = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions")
+# of policy iteration, its function's own default
+WEIGHT_CAP = inspect.signature(policy_iteration_loss).parameters["weight_cap"].default
 NOT_OF_CREDIT = ("reward_timeout", "nonfinite_patience", "rollout_batch_size")
-WITHOUT_SEGMENTS = ("rollouts", "policy_loss", "mask_normalizer", "whiten_advantages")  # knobs that act without any
 
 
 def describe_credit(args: CreditConfig, *, method: Callable | None = None) -> dict[str, str]:
@@ -54,6 +56,25 @@ def describe_function(args: CreditConfig, knob: str, *, doc: bool = True) -> str
     return _described(name, source, args.own_function(knob), doc=doc)
 
 
+def describe_updates(args: CreditConfig) -> list[str]:
+    """Sentences on the loss and on how often a row is trained on."""
+    kl = f"with a KL term of β = {args.beta:g}" if args.beta else "without a KL term (β = 0)"
+    if args.policy_loss == "policy_iteration":
+        kl = f"of policy iteration, β = {args.beta:g}"
+    passes = args.num_iterations
+    updates = args.steps_per_generation * passes / args.gradient_accumulation_steps
+    sentences = [
+        f"Loss `{args.loss_type}`, {kl}.",
+        f"{passes} {'pass' if passes == 1 else 'passes'} over a generation batch of {args.generation_batch_size:,} "
+        f"rows, {updates:g} {'update' if updates == 1 else 'updates'} in all.",
+    ]
+    if args.rollouts == "tree" and args.replay_iterations > 1:
+        cap = "" if args.replay_cap is None else f", at most {args.replay_cap} of a prompt in each"
+        legacy = "; the released code's buffer, which loses rows" if args.replay_legacy else ""
+        sentences.append(f"Replay: a row may be drawn in {args.replay_iterations} generation batches{cap}{legacy}.")
+    return sentences
+
+
 def _described(name: str, source: FunctionSource, function: Callable, *, doc: bool) -> str:
     while isinstance(function, functools.partial):
         function = function.func
@@ -81,11 +102,10 @@ def _formula(args: CreditConfig) -> dict[str, str]:
 
 
 def _credit_knobs(args: CreditConfig) -> list[str]:
-    """Names of the fields that have a say in W, A or M."""
+    """Names of the fields that have a say in W, A or M, beside what the others are."""
     left_out = {*(f.name for f in fields(GRPOConfig)), *NOT_OF_CREDIT} - set(TRL_KNOBS)
-    if args.rollouts == "none":
-        left_out |= {f.name for f in fields(SegmentKnobs)} - set(WITHOUT_SEGMENTS)
-    return [f.name for f in fields(CreditConfig) if f.name not in left_out]
+    alive = live_part({f.name: getattr(args, f.name) for f in fields(CreditConfig)}, vars(args))
+    return [name for name in alive if name not in left_out]
 
 
 def _shown(args: CreditConfig, knob: str) -> str:
@@ -105,7 +125,10 @@ def _phrase(args: CreditConfig, knob: str, phrases: dict[str, str]) -> str:
 
 def _weight(args: CreditConfig) -> str:
     if args.policy_loss == "policy_iteration":
-        return "none: the loss of a segment is half the square of β log π/π_ref minus its advantage"
+        return (
+            "none: the loss of a segment is half the square of β log π/π_ref minus its advantage, times its π/π_old "
+            f"(without gradient, at most {WEIGHT_CAP:g})"
+        )
     g = f"{args.trace_decay:g}"
     share = f"{args.selective_rate:.0%} of a response's tokens"
     left_by = {
@@ -125,9 +148,14 @@ def _weight(args: CreditConfig) -> str:
 
 
 def _advantage(args: CreditConfig) -> str:
-    by = {"group": ", divided by its standard deviation", "batch": ", divided by the batch's standard deviation"}
+    by = {
+        "group": ", divided by its standard deviation",
+        "batch": ", divided by the batch's standard deviation",
+        "none": ", not divided by a standard deviation",
+    }
+    scaled = by.get(str(args.scale_rewards), f", scale_rewards={args.scale_rewards!r}")
     baselines = {
-        "group": f"the reward minus the mean of its group{by.get(str(args.scale_rewards), '')}",
+        "group": f"the reward minus the mean of its group{scaled}",
         "optimal": "the reward minus the length-weighted mean of its group",
     }
     tree = "-".join(map(str, args.tree_branching))
@@ -135,24 +163,48 @@ def _advantage(args: CreditConfig) -> str:
         "none": _phrase(args, "baseline", baselines),
         "chain": f"per segment, its value at the end minus that at the start, by {args.rollouts_per_state} rollouts "
         "each",
-        "tree": f"per segment, its value against its siblings' in a tree of {tree}",
+        "tree": f"per segment, its value minus {_siblings(args)} in a tree of {tree} with inner segments of "
+        f"{args.tree_segment_length} tokens",
     }
     text = _phrase(args, "rollouts", rollouts)
     if args.rollouts == "chain":
-        knob = "step_splitter" if args.segmentation == "steps" else "segmentation"
-        if knob in args.own_functions():
-            text += f"; segments by {describe_function(args, knob)}"
+        text += f"; segments {_segments(args)}"
     if args.difficulty != "none":
         text += f"; prompts weighted by difficulty ({args.difficulty})"
     if args.advantage_floor is not None:
         text += f"; at least {args.advantage_floor:g}"
     if args.process_reward_weight:
+        if args.process_reward_form == "value":
+            text += "; in its place the value at the segment's end"
         text += f"; plus {args.process_reward_weight:g} times a best-of-{args.process_reward_best_of} process reward"
     if args.whiten_advantages != "none":
         text += f"; whitened over the {args.whiten_advantages}"
     if args.loss_weight != "none":
         text += f"; the loss weighted by the trace ({args.loss_weight})"
     return text
+
+
+def _siblings(args: CreditConfig) -> str:
+    phrases = {
+        "mean": "the mean of its siblings' and its own",
+        "loo": "the mean of its siblings'",
+        "std": "the mean of its siblings' and its own, divided by their standard deviation,",
+    }
+    return phrases.get(args.segment_advantage, f"segment_advantage={args.segment_advantage!r}")
+
+
+def _segments(args: CreditConfig) -> str:
+    if (knob := "step_splitter" if args.segmentation == "steps" else "segmentation") in args.own_functions():
+        return f"by {describe_function(args, knob)}"
+    cuts = f"tokens with a probability below {args.probability_threshold:g}"
+    cuts = f"cut at one in {args.cutpoint_interval} of the {cuts}" if args.num_segments is None else f"cut at {cuts}"
+    phrases = {
+        "cutpoints": cuts if args.num_segments is None else f"{args.num_segments} per response, {cuts}",
+        "fixed_length": f"of {args.segment_length} tokens",
+        "fixed_count": f"{args.num_segments} per response, of equal length",
+        "steps": f"by the step splitter {args.step_splitter!r}",
+    }
+    return phrases.get(args.segmentation, f"by segmentation={args.segmentation!r}")
 
 
 def _mask(args: CreditConfig) -> str:

@@ -3,6 +3,7 @@
 from .console import ConsoleCallback
 from .credit_plot import plot_credit
 from .curves import plot_rewards
+from .sampling import describe_sampling
 
 
-__all__ = ["ConsoleCallback", "plot_credit", "plot_rewards"]
+__all__ = ["ConsoleCallback", "describe_sampling", "plot_credit", "plot_rewards"]

@@ -30,8 +30,8 @@ class ConsoleCallback(ProgressCallback):
 
     Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
     Length is in tokens; `clipped` are tokens by their ratio, `cut off` responses by their length, `no signal` groups
-    whose rewards do not differ. Scores of an evaluation have a line of their own, and so have the warnings of this
-    package. Use it in place of `ProgressCallback` and `PrinterCallback`.
+    whose rewards do not differ, or none of whose segments has an advantage. Scores of an evaluation have a line of
+    their own, and so have the warnings of this package. Use it in place of `ProgressCallback` and `PrinterCallback`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -45,11 +45,13 @@ class Plan:
 
 
 class TreeCredit(NamedTuple):
-    """Credit of planned rows: advantages, segment numbers (−1: no loss) and the log-probabilities they were sampled
-    with, all of shape (B, T), and whether they are replayed and p̂, shape (B,)."""
+    """Credit of planned rows: advantages, segment numbers (−1: no loss), the quarter of the response (0 … 3, −1: not
+    known) and the log-probabilities they were sampled with, all of shape (B, T), and whether they are replayed and p̂,
+    shape (B,)."""
 
     advantages: torch.Tensor
     segment_ids: torch.Tensor
+    quarter_t: torch.Tensor
     behavior_logp_t: torch.Tensor
     replayed: torch.Tensor
     p_hat: torch.Tensor
@@ -150,17 +152,20 @@ class Forest:
         rows, device = plan.rows, self.policy.device
         advantages = torch.zeros(len(rows), width)
         ids = torch.full((len(rows), width), -1)
+        quarters = torch.full((len(rows), width), -1)
         known = torch.zeros(len(rows), width)
         for i, row in enumerate(rows[: plan.n_real]):
             n = len(row.completion_ids)
             advantages[i, :n] = torch.tensor(row.advantages)
             ids[i, :n] = torch.tensor(row.segments)
+            if row.quarters is not None:
+                quarters[i, :n] = torch.tensor(row.quarters)
             logps = row.behavior_logps or row.sampling_logps
             if logps is not None:
                 known[i, :n] = torch.tensor(logps)
         replayed = torch.tensor([i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)])
         p_hat = torch.tensor([row.accuracy for row in rows])
-        return TreeCredit(*(x.to(device) for x in (advantages, ids, known, replayed, p_hat)))
+        return TreeCredit(*(x.to(device) for x in (advantages, ids, quarters, known, replayed, p_hat)))
 
     def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
         policy, config = self.policy, self.policy.args
@@ -221,6 +226,7 @@ class Forest:
         self.policy.record(
             {
                 "rows": (len(drawn) * one, one),
+                "nodes_trained": (sum(len({*row.segments} - {-1}) for row in drawn) * one, one),
                 "rows_missing": ((wanted - len(drawn)) / wanted, 1),
                 "replay/age": (sum(ages), len(ages)),
                 "replay/size": (len(self.buffer) * one, one),

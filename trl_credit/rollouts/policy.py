@@ -46,6 +46,8 @@ class Batch(Protocol):
         old_logp_t, sampling_logp_t: Shape (B, T), nats, or `None` where they are not known (yet).
         engine_ratio_t: Correction for the engine that sampled, (B, 1) or (B, T), or `None`.
         segment_ids: Shape (B, T), or `None`.
+        quarter_t: Quarter of the response, 0 … 3, that each token of a row lies in, −1 where that is not known, shape
+            (B, T); `None` where a row is a response.
     """
 
     rewards: torch.Tensor
@@ -61,6 +63,7 @@ class Batch(Protocol):
     sampling_logp_t: torch.Tensor | None
     engine_ratio_t: torch.Tensor | None
     segment_ids: torch.Tensor | None
+    quarter_t: torch.Tensor | None
 
     def show_loss(self, tokens_t: torch.Tensor) -> None:
         """Leaves the tokens out of the loss at which `tokens_t`, shape (B, T) or (B, 1), is 0."""
@@ -145,8 +148,12 @@ class Policy(Protocol):
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs Σ numerators / Σ denominators under `credit/`. Collective, with the same names everywhere."""
 
-    def record_groups(self, batch: Batch) -> torch.Tensor:
-        """Logs what the groups of N responses look like; returns their lengths (N,), loss tokens. Collective."""
+    def record_groups(self, batch: Batch, *, credited: torch.Tensor | None = None) -> torch.Tensor:
+        """Logs what the groups of N responses look like; returns their lengths (N,), loss tokens. Collective.
+
+        `credited` (B,): which of this process's responses have a token with an advantage other than 0, where that is
+        not decided by whether rewards differ.
+        """
 
     def log_planned(self, planned: Planned) -> None:
         """Puts what is planned to be logged in the place of what TRL logged."""

@@ -29,6 +29,8 @@ class Row:
         accuracy: p̂ of the prompt in [0, 1], for difficulty weights.
         sampling_logps: Of the engine that wrote the completion, nats, shape (C,), or `None`.
         behavior_logps: π_old of the training model when the row was made, shape (C,), or `None` while unknown.
+        quarters: Quarter of its response, 0 … 3, that each token lies in, −1 where that is not known, shape (C,), or
+            `None`; for the metrics.
         birth: Iteration in which the row was made.
         visible_until: For a row that holds several branches of a tree: token i of prompt and completion is seen by the
             tokens from i up to, and without, this one; shape (P + C,). `None` where that is all that follow.
@@ -42,6 +44,7 @@ class Row:
     accuracy: float = float("nan")
     sampling_logps: tuple[float, ...] | None = None
     behavior_logps: tuple[float, ...] | None = None
+    quarters: tuple[int, ...] | None = None
     birth: int = 0
     visible_until: tuple[int, ...] | None = None
 
@@ -199,8 +202,10 @@ _COLUMNS = {
     "segments": torch.int64,
     "sampling_logps": torch.float32,
     "behavior_logps": torch.float32,
+    "quarters": torch.int64,
     "visible_until": torch.int64,
 }
+_OPTIONAL = ("quarters",)  # which buffers of 0.1 do not have
 
 
 def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
@@ -214,6 +219,9 @@ def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
 def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
     columns: dict[str, list[Any]] = {}
     for name in _COLUMNS:
+        if name in _OPTIONAL and name not in tensors:
+            columns[name] = [None] * len(questions)
+            continue
         lengths = tensors[f"{name}/length"].tolist()
         parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
         columns[name] = [None if length < 0 else tuple(next(parts).tolist()) for length in lengths]

@@ -107,7 +107,6 @@ class Chain(Responses):
     def make(self, inputs: list[dict[str, Any]]) -> Made:
         policy = self.policy
         batch = policy.sample(inputs)
-        policy.record_groups(batch)
         policy.fill_old_logps(batch)
         credit = chain_credit(
             policy,
@@ -121,6 +120,8 @@ class Chain(Responses):
         batch.segment_ids = credit.segment_ids
         if credit.unsplit.any():  # no steps, no credit, and no part in the normaliser
             batch.show_loss((~credit.unsplit).unsqueeze(1))
+        # equal final rewards can hide segments that were worth something, and other ones segments that were not
+        policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
         return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response)
 
 
@@ -148,7 +149,7 @@ class Trees(Responses):
         finally:
             self.planned = None
         credit = self.forest.credit_tensors(plan, width=batch.width)
-        batch.segment_ids = credit.segment_ids
+        batch.segment_ids, batch.quarter_t = credit.segment_ids, credit.quarter_t
         batch.show_loss(credit.segment_ids >= 0)
         if self._packed:
             batch.branch(visible_columns(plan.rows, prompt_width=batch.prompt_width, width=batch.width))

@@ -170,6 +170,14 @@ def assign_tree_credit(
                 child.advantage = advantage
 
 
+def response_quarters(node: Node) -> list[int]:
+    """Quarter, 0 … 3, that each token of a node lies in, of the responses through the node at their mean length."""
+    begin = sum(len(above.segment.ids) for above in node.path()[:-1])
+    leaves = node.leaves()
+    mean = sum(len(n.segment.ids) for leaf in leaves for n in leaf.path()) / len(leaves)
+    return [int(4 * (begin + i) / mean) for i in range(len(node.segment.ids))]
+
+
 def training_rows(
     tree: Tree, *, form: str = "nodes", accuracy: float = float("nan"), keep_zero: bool = False
 ) -> list[Row]:
@@ -214,6 +222,7 @@ def training_rows(
                     x for i, (mine, n) in enumerate(zip(is_own, lengths, strict=True)) for x in [i if mine else -1] * n
                 ),
                 accuracy=accuracy,
+                quarters=tuple(x for node in span for x in response_quarters(node)),
                 sampling_logps=None if logps[0] is None else tuple(x for part in logps for x in part),
             )
         )
@@ -252,7 +261,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
         root = below[0]
         prompt += root.segment.ids  # what all have in common, and none is credited for, needs no logits
     tokens, until = list(prompt), [0] * len(prompt)
-    advantages, segments, logps = [], [], []
+    advantages, segments, quarters, logps = [], [], [], []
 
     def place(node: Node, begin: int) -> None:
         """Lays out the branches below a node whose own tokens begin at `begin`."""
@@ -265,11 +274,13 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
                 tokens.append(tokens[last])
                 advantages.append(0.0)
                 segments.append(-1)
+                quarters.append(-1)
                 logps.append(float("nan"))  # nobody sampled it
             tokens.extend(ids)
             is_mine = id(child) in mine
             advantages.extend([child.advantage if is_mine else 0.0] * len(ids))
             segments.extend([max(segments, default=-1) + 1 if is_mine else -1] * len(ids))
+            quarters.extend(response_quarters(child))
             logps.extend([0.0] * len(ids) if child_logps is None else child_logps)
             until.extend([0] * (len(tokens) - start))
             place(child, start)
@@ -286,6 +297,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
         advantages=tuple(advantages),
         segments=tuple(segments),
         accuracy=accuracy,
+        quarters=tuple(quarters),
         sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
         visible_until=tuple(until),
     )

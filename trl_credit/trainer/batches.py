@@ -59,6 +59,7 @@ class Batch:
     sampling_logp_t = _entry("sampling_per_token_logps")
     engine_ratio_t = _entry("importance_sampling_ratio")
     segment_ids = _entry("segment_ids")
+    quarter_t = _entry("response_quarters")
     policy_mask_t = _entry("policy_mask")
     turn_ids = _entry("turn_ids")
 

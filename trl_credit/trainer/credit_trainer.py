@@ -208,7 +208,8 @@ class CreditTrainer(CheckpointedTrainer):
         credit = own.checked(credit, tokens, self.args)
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        self.record(loss_statistics(self.args, credit, tokens, carries_loss=own.carries_loss, clip_range=clip_range))
+        shown = {"carries_loss": own.carries_loss, "clip_range": clip_range, "quarter_t": live.quarter_t}
+        self.record(loss_statistics(self.args, credit, tokens, **shown))
         if own.replaces_kl:
             inputs["ref_per_token_logps"] = logp_t  # whose KL term, with its gradient, is exactly 0
         else:

@@ -61,6 +61,7 @@ class RolloutEngine(MeasuredTrainer):
             raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
         rewards = self._gathered_rewards
         batch = Batch(output, self.total_reward(rewards), self.correct_reward(rewards), self.rank)
+        self.log_reward_range(batch.rewards)
         if self.args.behavior_logps == "sampler":
             if batch.sampling_logp_t is not None:
                 if self.largest(int(batch.sampling_logp_t.isnan().any())):

@@ -36,6 +36,11 @@ class LivePass:
         """The tokens that the loss sees, shape (B, T)."""
         return loss_mask(self.inputs)
 
+    @property
+    def quarter_t(self) -> torch.Tensor | None:
+        """Quarter of the response that each token lies in, shape (B, T), where a row is not a response."""
+        return self.inputs.get("response_quarters")
+
     def hide_masked(self) -> None:
         """Leaves what M leaves out out of the whole loss."""
         mask_t = self.mask_t

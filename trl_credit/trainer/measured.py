@@ -72,14 +72,27 @@ class MeasuredTrainer(GRPOTrainer):
         for name, value in zip(stats, (sums[:, 0] / sums[:, 1]).tolist(), strict=True):
             metrics[f"credit/{name}"].append(value)  # 0/0 is NaN: no such token, left out of the mean by TRL
 
-    def record_groups(self, batch: Batch) -> torch.Tensor:
-        """Logs what the groups of responses look like; returns the loss tokens (N,) of each row. Collective."""
+    def record_groups(self, batch: Batch, *, credited: torch.Tensor | None = None) -> torch.Tensor:
+        """Logs what the groups of responses look like; returns the loss tokens (N,) of each row. Collective.
+
+        `credited` (B,): which responses of this process have a token with an advantage other than 0, where that is not
+        decided by whether the rewards of a group differ.
+        """
         lengths = self.gather(batch.mask_t.sum(-1))
         hashes = self.gather(response_hashes(batch.data["completion_ids"], pad_token_id=self._tokenizer.pad_token_id))
+        credited = None if credited is None else self.gather(credited)
         metrics = self._metrics["train" if self.model.training else "eval"]
-        for name, value in group_statistics(batch.rewards, hashes, num_generations=self.group_size).items():
+        given = {"num_generations": self.group_size, "credited": credited}
+        for name, value in group_statistics(batch.rewards, hashes, **given).items():
             metrics[f"credit/{name}"].append(value)
         return lengths
+
+    def log_reward_range(self, rewards: torch.Tensor) -> None:
+        """Logs the smallest and the largest total reward of a generation batch, shape (N,), of all processes."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        if not rewards.isnan().all():
+            metrics["reward_min"].append(rewards.nan_to_num(nan=torch.inf).min().item())
+            metrics["reward_max"].append(rewards.nan_to_num(nan=-torch.inf).max().item())
 
     def log_planned(self, planned: Planned) -> None:
         """Puts whole responses in the place of the rows that TRL logged."""

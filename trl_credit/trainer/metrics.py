@@ -4,6 +4,7 @@ import hashlib
 
 import torch
 
+from ..assignment import log_probability_gradient
 from ..config import CreditConfig
 from ..credit.advantages import trace_statistics
 from ..credit.tokens import Credit, Tokens
@@ -17,20 +18,32 @@ def loss_statistics(
     *,
     carries_loss: bool = False,
     clip_range: tuple[float, float],
+    quarter_t: torch.Tensor | None = None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
     Returned as sums, so that processes with different numbers of tokens add them before dividing. The names depend on
     the configuration and the credit function alone: every process makes the same ones. They describe the W that is
     used: there is no clip fraction where the function has a loss of its own, and no trace where its W is none.
+
+    |A| is that of the tokens in the policy term, before whatever turns the loss into a mean: the same for every
+    `loss_type` and mask. Where the function has a loss of its own, it is the advantage that it was given.
+
+    Args:
+        carries_loss (`bool`, *optional*, defaults to `False`):
+            Whether A is (minus) a loss.
+        clip_range (`tuple[float, float]`):
+            Of the ratio.
+        quarter_t (`torch.Tensor`, *optional*):
+            Quarter of the response, 0 … 3, that each token lies in, −1 where that is not known, shape (B, T). Without
+            it every row is a response.
     """
     mask_t = tokens.mask_t.float()
     n_tokens = mask_t.sum()
     kept = tokens.policy_mask_t.float()
     if credit.mask is not None:
         kept = kept * credit.mask.float()
-    advantage = credit.advantage.detach()
-    advantage = advantage.unsqueeze(1) if advantage.dim() == 1 else advantage
+    advantage = _wide(credit.advantage.detach())
     stats = {}
     if not carries_loss:
         ratio = _used_log_weight(config, credit, tokens).exp()
@@ -43,14 +56,56 @@ def loss_statistics(
         stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
         if credit.log_weight is credit.traced is not None:
             stats |= _trace_statistics(config, selected, mask_t)
-    # token i of a response's n loss tokens lies in quarter ⌊4i/n⌋
-    rank = mask_t.cumsum(-1) - 1
-    quarter = (4 * rank / mask_t.sum(-1, keepdim=True).clamp(min=1)).floor()
-    magnitude = torch.where(mask_t.bool(), advantage.abs(), 0.0)
+    quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
+    given = _wide(tokens.advantages) if carries_loss else advantage
+    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0)
     for q in range(4):
-        inside = kept * (quarter == q)
+        inside = kept * (quarter_t == q)
         stats[f"abs_advantage/quarter_{q + 1}"] = ((magnitude * inside).sum(), inside.sum())
+    # without a W of its own, or with that of the knobs, as `selected` describes it
+    traced = credit.selected is not None and credit.log_weight is credit.traced is not None
+    weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
+    if (traced or weighted) and not carries_loss:
+        stats |= _coefficients(config, credit, tokens, kept=kept, quarter_t=quarter_t)
     return stats
+
+
+def _coefficients(
+    config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor, quarter_t: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: by how much a token's advantage reaches its log-probability.
+
+    1 without traces. By quarter of the response, and by decile of the entropy among the tokens of a response, as the
+    selector ranks them: 9 are the highest. Over the tokens in the policy term with an advantage other than 0, of which
+    TRL's `top_entropy_quantile` leaves none out here.
+    """
+    given = torch.where(kept.bool(), _wide(tokens.advantages).detach().abs(), 0.0)
+    credited_t = torch.where(kept.bool(), _wide(credit.advantage.detach()), 0.0)
+    gradient_t = log_probability_gradient(config, tokens, coefficient_t=credited_t, selected_t=credit.selected)
+    has_credit = given > 0
+    size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
+    inside = tokens.mask_t.bool()
+    order = torch.where(inside, tokens.entropy_t, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    position = torch.arange(order.size(-1), device=order.device).expand_as(order)
+    rank = torch.zeros_like(order).scatter(-1, order, position)
+    decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    parts = {f"entropy_decile_{d}": decile_t == d for d in range(10)}
+    parts |= {f"quarter_{q + 1}": quarter_t == q for q in range(4)}
+    chosen = (torch.stack([*parts.values()]) & has_credit).to(size_t.dtype)
+    sums, counts = (chosen * size_t).sum((1, 2)), chosen.sum((1, 2))
+    return {f"coefficient/{name}": pair for name, pair in zip(parts, zip(sums, counts, strict=True), strict=True)}
+
+
+def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
+    """Token i of the n that the policy wrote in a row lies in quarter ⌊4i/n⌋. Shapes (B, T), −1 at others."""
+    rank = written_t.long().cumsum(-1) - 1
+    quarter_t = (4 * rank).div(written_t.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    return quarter_t.masked_fill(~written_t, -1)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """(B,) as (B, 1); (B, T) as it is."""
+    return x.unsqueeze(1) if x.dim() == 1 else x
 
 
 def _used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
@@ -97,18 +152,25 @@ def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch
     return torch.tensor(hashes, dtype=torch.int64, device=completion_ids.device)
 
 
-def group_statistics(rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int) -> dict[str, float]:
-    """Share of groups whose rewards are all equal (no signal) and mean number of different responses per group.
+def group_statistics(
+    rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int, credited: torch.Tensor | None = None
+) -> dict[str, float]:
+    """Share of groups without signal and mean number of different responses per group.
 
-    `rewards` (N,) may hold NaN (no score); `hashes` (N,) int64. Groups are consecutive.
+    A group without signal is one in which no response is `credited` (N,); without that, one whose rewards are all
+    equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) int64. Groups are consecutive.
     """
-    grouped = rewards.view(-1, num_generations)
-    low = grouped.nan_to_num(nan=torch.inf).amin(-1)
-    high = grouped.nan_to_num(nan=-torch.inf).amax(-1)
+    if credited is None:
+        grouped = rewards.view(-1, num_generations)
+        low = grouped.nan_to_num(nan=torch.inf).amin(-1)
+        high = grouped.nan_to_num(nan=-torch.inf).amax(-1)
+        is_flat = high <= low
+    else:
+        is_flat = ~credited.view(-1, num_generations).any(-1)
     ordered = hashes.view(-1, num_generations).sort(-1).values
     unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
     return {
-        "groups_without_signal": (high <= low).float().mean().item(),
+        "groups_without_signal": is_flat.float().mean().item(),
         "unique_responses": unique.float().mean().item(),
     }
 

@@ -28,7 +28,7 @@ class _Seen:
         batches: How many.
         reward: Their mean, NaN where nothing was scored.
         cut_off: Share of responses that did not end.
-        flat: Share of groups whose rewards do not differ.
+        flat: Share of groups whose rewards (of segments: whose values) do not differ.
         is_updated: Whether a loss was made of them.
         has_signal: Whether that had a token with an advantage other than 0.
     """
@@ -104,6 +104,8 @@ def _no_signal(where: str, seen: _Seen, args: CreditConfig) -> str:
         what = "every response was cut off, and mask_truncated_completions=True leaves these out"
     elif seen.flat < 1.0:
         what = "rewards differ, but token_mask, whitening or the credit function leaves no token an advantage"
+    elif args.rollouts != "none":
+        what = f"the rewards of its rollouts give no segment an advantage (mean {seen.reward:.3g})"
     else:
         what = f"the rewards of a prompt's responses do not differ (mean {seen.reward:.3g})"
     moves = [f"{name}={getattr(args, name):g}" for name in ("beta", "entropy_coef") if getattr(args, name, 0.0) != 0.0]
