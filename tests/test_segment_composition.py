@@ -10,35 +10,37 @@ from datasets import Dataset
 from segment_helpers import CHAIN, TREE, generation_batch, steps_of
 
 
-@pytest.mark.parametrize("base", [CHAIN, TREE], ids=["chain", "tree"])
+KNOBS = [
+    {"importance": "eligible", "selector": "entropy"},
+    {"importance": "lambda_trace", "trace_style": "both"},
+    {"importance": "sequence_token"},
+    {"difficulty": "history"},
+    {"loss_type": "grpo"},
+    {"loss_type": "bnpo", "token_mask": "probability", "mask_normalizer": "code", "beta": 0.1},
+    {"loss_type": "dr_grpo"},
+    {"loss_type": "cispo"},
+    {"loss_type": "sapo"},
+    {"token_mask": "probability", "whiten_advantages": "batch"},
+    {"token_mask": "probability", "whiten_advantages": "microbatch"},
+    {"policy_loss": "policy_iteration", "beta": 0.1},
+    {"process_reward_weight": 5.0},
+    {"process_reward_weight": 5.0, "process_reward_form": "value"},
+    {"loss_weight": "trace_past", "advantage_floor": -0.1},
+    {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
+]
+OF_TREES = [
+    {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
+    {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
+    {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
+]
+
+
 @pytest.mark.parametrize(
-    "knobs",
-    [
-        {"importance": "eligible", "selector": "entropy"},
-        {"importance": "lambda_trace", "trace_style": "both"},
-        {"importance": "sequence_token"},
-        {"difficulty": "history"},
-        {"loss_type": "grpo"},
-        {"loss_type": "bnpo", "token_mask": "probability", "mask_normalizer": "code", "beta": 0.1},
-        {"loss_type": "dr_grpo"},
-        {"loss_type": "cispo"},
-        {"loss_type": "sapo"},
-        {"token_mask": "probability", "whiten_advantages": "batch"},
-        {"token_mask": "probability", "whiten_advantages": "microbatch"},
-        {"policy_loss": "policy_iteration", "beta": 0.1},
-        {"process_reward_weight": 5.0},
-        {"process_reward_weight": 5.0, "process_reward_form": "value"},
-        {"loss_weight": "trace_past", "advantage_floor": -0.1},
-        {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
-        {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
-        {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
-        {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
-    ],
-    ids=str,
+    ("base", "knobs"),
+    [*((CHAIN, knobs) for knobs in KNOBS), *((TREE, knobs) for knobs in KNOBS + OF_TREES)],
+    ids=lambda value: {id(CHAIN): "chain", id(TREE): "tree"}.get(id(value), str(value)),
 )
 def test_segments_compose(make_trainer, base, knobs):
-    if base is CHAIN and "tree_rows" in knobs:
-        pytest.skip("of trees")
     trainer = make_trainer(**{**base, **knobs}, max_steps=3)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     trainer.train()
