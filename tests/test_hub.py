@@ -681,8 +681,8 @@ def test_the_axes_of_shares_labels_and_what_is_no_news(tmp_path, figures):
     assert axes.get_ylim() == pytest.approx((0, 0.156))  # or nothing would be seen
     names, (axes,) = drawn(clip_fraction=0.0)
     assert axes.get_ylim() == (0, 100)
-    names, (axes,) = drawn(**{"difficulty_weight/harder": 1.2})
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["harder than the belief"]
+    names, (axes,) = drawn(**{"difficulty_weight/harder_positive": 1.2})
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["harder, A > 0"]
     names, (axes,) = drawn(**{"segment_value/level_1": 0.5})
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["level 1"]
     assert drawn(rollout_token_share=1.0, kept_fraction=1.0, rows_missing=0.0, **{"replay/age": 0.0}) == ([], [])
