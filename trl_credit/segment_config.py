@@ -62,7 +62,7 @@ class SegmentKnobs:
             No rollouts where the policy gave the rest of the response at least probability 1 − this: the value is then
             known to that precision. In [0, 1).
         truncated_value (`float`, *optional*):
-            Value of rollouts and leaves that did not end. `None`: whatever the reward functions give them.
+            Value of rollouts and leaves that did not end. `None`: what the reward functions give them (SPO, Alg. 1).
         rollout_batch_size (`int`, *optional*):
             Continuations per engine call. `None`: all in one call, which is fastest where memory allows (vLLM queues).
         tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):

@@ -21,7 +21,11 @@ class DAPOConfig(CreditConfig):
     r"""
     Configuration of [`DAPOTrainer`]: [`CreditConfig`] with the published setting.
 
-    Its dynamic sampling (drawing prompts until every group carries signal) is not part of this preset.
+    Two parts of the paper are not in a configuration: its soft overlong punishment is a reward function
+    (`trl_credit.rewards.soft_overlong_punishment`, `--reward accuracy soft_overlong`), and its dynamic sampling
+    (drawing prompts until every group carries signal) has no counterpart here or in TRL: groups without signal stay in
+    the batch, counted as `credit/groups_without_signal`. Data in which few prompts are always or never solved come
+    nearest to it.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dapo"`)

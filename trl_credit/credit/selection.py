@@ -6,7 +6,9 @@ import torch
 def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.Tensor) -> torch.Tensor:
     """z_k = 1 for the ⌈ρ·n⌉ tokens of highest entropy among the n loss tokens of each row; ties keep the earlier one.
 
-    The quantile is per row, so no process needs to know another's tokens (S-trace, arXiv 2605.05965, Sec. 4.2).
+    The quantile is per row, so no process needs to know another's tokens (S-trace, arXiv 2605.05965, Sec. 4.3). The
+    trainer gives the entropies of the policy as it is, anew in every update; the paper's text fits those of π_old as
+    well, which are the same in the first update of a batch. ⌈ρ·n⌉ is ours: the paper says "top fraction".
 
     Args:
         entropy_t (`torch.Tensor`):
