@@ -3,7 +3,6 @@
 import json
 import secrets
 import shutil
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from accelerate.logging import get_logger
 from filelock import FileLock, Timeout
 
 from ..files import write_whole
+from ..mistakes import choose
 from .checkpoints import RUN_FILE, RUN_VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import differences, in_words
 
@@ -137,11 +137,7 @@ class RunFolder:
             return [{"from": step}]
         for name in allowed:
             if name not in identity and name not in record["identity"]:
-                close = get_close_matches(name, list(identity), n=1)
-                meant = f" (did you mean {close[0]!r}?)" if close else ""
-                raise ValueError(
-                    f"allow_changed={name!r} is no part of a run's identity{meant}: {', '.join(identity)}."
-                )
+                raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
         changed = differences(record["identity"], identity, defaults=defaults)
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             raise ValueError(
