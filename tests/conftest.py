@@ -14,10 +14,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 import trl
 from datasets import Dataset
+from hub_server import HubServer
+from huggingface_hub.utils import close_session
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -150,6 +153,19 @@ def make_trainer(tiny_model, tmp_path):
         )
 
     return make
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub that this process may talk to although the tests run offline."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    close_session()  # which remembers proxies
+    with HubServer() as server:
+        yield server
+    close_session()
 
 
 @pytest.fixture

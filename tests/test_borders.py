@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl
 
 from trl_credit import CreditConfig
 from trl_credit.trainer.borders import Borders
@@ -150,10 +150,10 @@ def test_what_was_due_is_forgotten(tmp_path):
     """A checkpoint that an interrupted train() put off is not taken by the next one."""
     config = CreditConfig(output_dir=str(tmp_path), per_device_train_batch_size=8, steps_per_generation=4)
     borders, control = Borders(config), TrainerControl(should_save=True)
-    borders.after_update(1, state=TrainerState(), control=control)
+    borders.after_update(1, control=control)
     assert not control.should_save
     borders.begin()
-    borders.after_update(4, state=TrainerState(), control=control)
+    borders.after_update(4, control=control)
     assert not control.should_save
 
 

@@ -17,7 +17,6 @@ import torch
 import yaml
 from hub_server import HubServer, Repo
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import close_session
 from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM
 
@@ -44,19 +43,6 @@ from trl_credit.report.credit_plot import plot_credit
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 QUICK = "--max_steps 2 --per_device_train_batch_size 8 --num_generations 4 --logging_steps 1".split()
 SECRET = "hf_thisIsSecretAndMustNotLeak0"
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """A Hub that this process may talk to although the tests run offline."""
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    close_session()  # which remembers proxies
-    with HubServer() as server:
-        yield server
-    close_session()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,9 +35,15 @@ def fail(message: BaseException | str, *, code: int) -> NoReturn:
 
 def did_you_mean(word: Any, choices: Iterable[str]) -> str:
     """`": did you mean 's_trace'?"`, or nothing where no choice comes close. To be put behind what was wrong."""
-    by_key = {_key(choice): choice for choice in map(str, choices)}
+    meant = closest(word, choices)
+    return f": did you mean {meant!r}?" if meant is not None else ""
+
+
+def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str) -> str | None:
+    """The choice whose `key` is most like a word, whatever its case and punctuation; `None` where none comes close."""
+    by_key = {_key(key(choice)): choice for choice in map(str, choices)}
     close = difflib.get_close_matches(_key(str(word)), by_key, n=1, cutoff=0.6)
-    return f": did you mean {by_key[close[0]]!r}?" if close else ""
+    return by_key[close[0]] if close else None
 
 
 def choose(word: Any, choices: Iterable[str]) -> str:

@@ -15,12 +15,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import hub_server
-import huggingface_hub
 import pytest
 import yaml
-from hub_server import HubServer
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import close_session
 from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
@@ -59,18 +56,6 @@ PASSWORDS = [
     "correct horse battery staple",
     "a_b*c[d]#e|f~g!",
 ]
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    close_session()
-    with HubServer() as server:
-        yield server
-    close_session()
 
 
 @pytest.fixture

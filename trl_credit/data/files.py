@@ -1,6 +1,5 @@
 """Rows of a set as they come, from the Hub, a file or a folder."""
 
-import difflib
 import logging
 import re
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 from pyarrow.parquet import ParquetFile
 
+from ..mistakes import closest
 from .records import Records, read_records
 from .sets import SETS
 
@@ -173,6 +173,5 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
 
 def did_you_mean(word: str, known: Iterable[str], *, key: Callable[[str], str] = str) -> str:
     """What is most like a word that is not known, by its `key`: a question to put behind the word, or nothing."""
-    said = {key(one): one for one in known}
-    near = difflib.get_close_matches(word, said, n=1)
-    return f" (did you mean {said[near[0]]!r}?)" if near else ""
+    meant = closest(word, known, key=key)
+    return f" (did you mean {meant!r}?)" if meant is not None else ""

@@ -54,7 +54,7 @@ class Borders:
         setattr(config, name, math.ceil(before / unit) * int(unit))
         return f"{name} {before:g} → {getattr(config, name)}"
 
-    def after_update(self, step: int, *, state: TrainerState, control: TrainerControl) -> None:
+    def after_update(self, step: int, *, control: TrainerControl) -> None:
         """Puts a checkpoint that is due off to the next border, unless training ends here.
 
         Args:

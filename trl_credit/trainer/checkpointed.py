@@ -213,7 +213,7 @@ class CheckpointedTrainer(RolloutEngine):
     # Checkpoints
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._borders.after_update(self._step, state=self.state, control=self.control)
+        self._borders.after_update(self._step, control=self.control)
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
