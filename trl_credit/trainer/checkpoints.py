@@ -154,15 +154,18 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
 
 
 def _is_of(record: dict[str, Any], checkpoint: Path) -> bool:
-    own = read_run(checkpoint)
+    try:
+        own, step = read_run(checkpoint), checkpoint_step(checkpoint)
+    except FileNotFoundError:  # its run goes on, and has just removed it
+        return False
     ids = [life["id"] for life in record["lives"]]
     if own is None:
-        return checkpoint_step(checkpoint) <= record["lives"][0]["from"]  # resumed from one of 0.1
+        return step <= record["lives"][0]["from"]  # resumed from one of 0.1
     own_id = own["lives"][-1]["id"]
     if own_id not in ids:
         return False
     place = ids.index(own_id) + 1
-    return place == len(ids) or checkpoint_step(checkpoint) <= record["lives"][place]["from"]
+    return place == len(ids) or step <= record["lives"][place]["from"]
 
 
 def checkpoints_of(output_dir: str | Path, *, whole: bool = False) -> list[Path]:

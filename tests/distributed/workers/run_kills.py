@@ -3,6 +3,8 @@
 Each life is a fork of one prepared process, which leaves nothing to be started but the training itself.
 """
 
+import atexit
+import contextlib
 import json
 import os
 import random
@@ -24,6 +26,12 @@ from trl_credit.trainer.checkpoints import is_complete, last_checkpoint
 
 def newest(folder: str) -> Path:
     return max(Path(folder).glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def stop(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def main(folder: str, kills: int) -> None:
@@ -50,6 +58,7 @@ def main(folder: str, kills: int) -> None:
             os.dup2(silence, 1)
             trainer.train(resume_from_checkpoint=last_checkpoint(folder) is not None)
             os._exit(0)
+        atexit.register(stop, child)  # a mistake here leaves no run behind that goes on
         start = last_checkpoint(folder)
         while last_checkpoint(folder) == start:  # it has to come as far as a save of its own
             if os.waitpid(child, os.WNOHANG) != (0, 0):
@@ -62,8 +71,8 @@ def main(folder: str, kills: int) -> None:
             while newest(folder) == before and os.waitpid(child, os.WNOHANG) == (0, 0):
                 time.sleep(0.001)
             time.sleep(rng.uniform(0.0, 0.03))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        stop(child)
+        atexit.unregister(stop)
         result["half_written"] += not is_complete(newest(folder))
         checkpoint = last_checkpoint(folder)
         load_file(checkpoint / "model.safetensors")
