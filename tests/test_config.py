@@ -26,6 +26,8 @@ def test_published_settings():
         "opo": {"baseline": "optimal", "scale_rewards": "none", "num_iterations": 1, "beta": 0.0},
         "spo_chain": {
             "rollouts": "chain",
+            "loss_type": "grpo",
+            "prompt_average": False,
             "segmentation": "cutpoints",
             "cutpoint_interval": 5,
             "rollouts_per_state": 9,
@@ -37,6 +39,8 @@ def test_published_settings():
         },
         "spo_tree": {
             "rollouts": "tree",
+            "loss_type": "dapo",
+            "prompt_average": True,
             "tree_branching": [6, 6, 6],
             "tree_segment_length": 30,
             "segment_advantage": "mean",
@@ -46,7 +50,13 @@ def test_published_settings():
             "num_iterations": 1,
             "beta": 1e-4,
         },
-        "vine_ppo": {"rollouts": "chain", "segmentation": "steps", "rollouts_per_state": 9, "token_mask": "none"},
+        "vine_ppo": {
+            "rollouts": "chain",
+            "loss_type": "grpo",
+            "segmentation": "steps",
+            "rollouts_per_state": 9,
+            "token_mask": "none",
+        },
     }
     assert set(expected) == set(ALGORITHMS)
     for name, fields in expected.items():
@@ -160,6 +170,13 @@ def test_any_knob_on_any_preset(name):
         ({"rollouts": "tree", "multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
         ({"process_reward_weight": 5.0}, "rollouts='chain' or 'tree'"),
         ({"policy_loss": "policy_iteration"}, "beta=0.1"),
+        ({"policy_loss": "policy_iteration_code", "beta": 0.1, "token_mask": "probability"}, "token_mask='none'"),
+        ({"prompt_average": True, "loss_type": "grpo"}, "prompt_average=True .*set loss_type='dapo'"),
+        (
+            {"rollouts": "tree", "tree_branching": [3, 2], "process_reward_weight": 1.0},
+            r"process_reward_best_of=None .*tree_branching=\[3, 2\].*set process_reward_best_of",
+        ),
+        ({"rollouts": "chain", "process_reward_weight": 1.0, "process_reward_best_of": 0}, "or None, got 0"),
         ({"policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "cispo"}, "loss_type='dapo'"),
         ({"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "probability"}, "token_mask='none'"),
         ({"policy_loss": "policy_iteration", "beta": 0.1, "importance": "sequence_token"}, "importance='token'"),

@@ -10,6 +10,7 @@ from conftest import toy_inputs
 
 import trl_credit
 from trl_credit.trainer import refusals
+from trl_credit.trainer.normalizer import prompt_weights
 
 
 def toy(seed=0, batch=4, length=7, dtype=torch.float64):
@@ -203,11 +204,15 @@ def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
     def case(loss_type, normalizer):
         return probability_case(toy_loss, make_trainer, loss_type, mask_normalizer=normalizer, **knobs)
 
-    for normalizer, penalty in (("paper", every), ("code", kept)):
-        assert case("grpo", normalizer) == pytest.approx(((-1.15 + penalty) / 2 + 1.0) / 2)
-        assert case("bnpo", normalizer) == pytest.approx((-0.15 + penalty) / 3)
-        assert case("dapo", normalizer) == pytest.approx((-0.15 + penalty) / 3)
-        assert case("dr_grpo", normalizer) == pytest.approx((-0.15 + penalty) / 16)
+    assert case("grpo", "paper") == pytest.approx(((-1.15 + every) / 2 + 1.0) / 2)
+    assert case("bnpo", "paper") == pytest.approx((-0.15 + every) / 3)
+    assert case("dapo", "paper") == pytest.approx((-0.15 + every) / 3)
+    assert case("dr_grpo", "paper") == pytest.approx((-0.15 + every) / 16)
+    # the released code: summed over the kept tokens of a row, mean over rows, whatever the policy term is divided by
+    assert case("grpo", "code") == pytest.approx((-1.15 / 2 + 1.0) / 2 + kept / 2)
+    assert case("bnpo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
+    assert case("dapo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
+    assert case("dr_grpo", "code") == pytest.approx(-0.15 / 16 + kept / 2)
     if not corrected:  # the specification's figures, per β
         assert every / 2 / 2 == pytest.approx(0.0157055, abs=1e-7)
         assert kept / 2 == pytest.approx(0.0100083, abs=1e-7)
@@ -229,13 +234,48 @@ def test_the_masked_kl_has_the_gradient_of_its_value(make_trainer, toy_loss):
     torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability", "probability_threshold": 0.4}], ids=str)
+@pytest.mark.parametrize("loss_type", ["dapo", "cispo"])
+def test_an_average_over_prompts_in_closed_form(make_trainer, toy_loss, loss_type, knobs):
+    """(1/Q) Σ_q (1/Z_q) Σ_{i∈q} Σ_t [M_it · policy term + β k3_it], Z_q the kept tokens of prompt q (SPO, Eq. 4)."""
+    t = toy()
+    settings = {"beta": 0.3, "use_bias_correction_kl": False, "epsilon": 0.99, "epsilon_high": 9.0, **knobs}
+    trainer = make_trainer("base", loss_type=loss_type, prompt_average=True, **settings)
+    kept = t["mask"] * ((t["old"].exp() < 0.4) if knobs else 1)
+    prompts = torch.tensor([5, -3, 5, -3])
+    weight = prompt_weights(kept.sum(1), prompts)
+    assert (weight * kept.sum(1)).sum() == pytest.approx(kept.sum().item())  # twice the same mean, of the whole batch
+    logps = t["logps"]
+    ratio = (logps - t["old"]).exp()
+    policy_t = ratio.detach() * logps if loss_type == "cispo" else ratio
+    advantages = t["advantages"] if t["advantages"].dim() == 2 else t["advantages"].unsqueeze(1)
+    difference = t["ref"] - logps
+    loss_t = -policy_t * advantages * kept + 0.3 * (difference.exp() - difference - 1) * t["mask"]
+    of_prompt = [loss_t[prompts == q].sum() / kept[prompts == q].sum() for q in (5, -3)]
+    right = sum(of_prompt) / 2
+    more = {"num_items_in_batch": kept.sum(), "row_weight": weight}
+    loss, grad = run(trainer, toy_loss, t, **more)
+    torch.testing.assert_close(loss, right, rtol=1e-6, atol=1e-7)  # its weights are float32
+    torch.testing.assert_close(grad, torch.autograd.grad(right, logps)[0], rtol=1e-6, atol=1e-7)
+
+
+def test_weights_of_an_average_over_prompts():
+    weight = prompt_weights(torch.tensor([2, 1, 3, 0, 0]), torch.tensor([7, 7, 1, 1, 4]))
+    torch.testing.assert_close(weight, torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))  # 6 tokens, 3 for each of two prompts
+    weight = prompt_weights(torch.tensor([4, 0, 1, 1]), torch.tensor([0, 0, 1, 2]))
+    torch.testing.assert_close(weight, torch.tensor([0.5, 0.5, 2.0, 2.0]))
+    assert prompt_weights(torch.zeros(3), torch.arange(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["paper", "code"])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo"])
-def test_policy_iteration_in_closed_form(make_trainer, toy_loss, loss_type):
+def test_policy_iteration_in_closed_form(make_trainer, toy_loss, loss_type, half):
     t = toy()
     ids = torch.tensor([[0, 0, 1, 1, -1, -1, -1], [0, 0, 0, 0, 1, 1, 1], [0] * 7, [-1, 0, 0, 1, 1, 2, 2]])
     table = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     t["advantages"] = table.gather(1, ids.clamp(min=0)) * (ids >= 0)
-    trainer = make_trainer("base", policy_loss="policy_iteration", beta=0.1, loss_type=loss_type)
+    name, factor = ("policy_iteration_code", 0.5) if half else ("policy_iteration", 1.0)
+    trainer = make_trainer("base", policy_loss=name, beta=0.1, loss_type=loss_type)
     expected, rows = [], []
     logps = t["logps"]
     for row in range(4):
@@ -245,7 +285,7 @@ def test_policy_iteration_in_closed_form(make_trainer, toy_loss, loss_type):
             if inside.any():
                 ratio = (logps[row] - t["ref"][row])[inside].sum()
                 weight = (logps[row] - t["old"][row])[inside].sum().exp().clamp(max=10).detach()
-                losses.append(0.5 * weight * (0.1 * ratio - table[row, k]).square())
+                losses.append(factor * weight * (0.1 * ratio - table[row, k]).square())
         expected += losses
         rows.append(sum(losses) / len(losses))
     loss, grad = run(trainer, toy_loss, t, segment_ids=ids, num_items_in_batch=torch.tensor(len(expected)))

@@ -65,7 +65,9 @@ def test_the_words_of_segments(args_of):
     )
     assert "divided by their standard deviation, in a tree" in words("spo_tree", segment_advantage="std", **tree)
     by_value = {"process_reward_weight": 0.5, "process_reward_form": "value"}
-    assert "; in its place the value at the segment's end; plus 0.5 times a best-of-4" in words("spo_tree", **by_value)
+    assert "; in its place the value at the segment's end; plus 0.5 times a best-of-6" in words("spo_tree", **by_value)
+    assert "times a best-of-9" in words("spo_chain", **by_value)
+    assert "times a best-of-4" in words("spo_chain", process_reward_best_of=4, **by_value)
     assert "its place" not in words("spo_tree", process_reward_weight=0.5)
 
 
@@ -74,7 +76,10 @@ def test_the_words_of_a_standard_deviation_and_of_policy_iteration(args_of):
     assert rows["advantage A"] == "the reward minus the mean of its group, not divided by a standard deviation"
     settings = {"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "none"}
     weight = describe_credit(args_of("spo_chain", **settings))["weight W"]
+    assert "the loss of a segment is the square of" in weight
     assert "times its π/π_old (without gradient, at most 10)" in weight
+    weight = describe_credit(args_of("spo_chain", **{**settings, "policy_loss": "policy_iteration_code"}))["weight W"]
+    assert "the loss of a segment is half the square of" in weight
     chain = args_of("spo_chain")
     chain.tree_branching = [2, 2]  # as a run of before it was refused has it
     assert "tree_branching" not in describe_credit(chain)["formula"]
@@ -91,6 +96,7 @@ def test_the_words_of_updates(args_of):
         "3 passes over a generation batch of 32 rows, 6 updates in all.",
     ]
     tree = args_of("spo_tree", replay_iterations=8, replay_cap=32)
+    assert describe_updates(tree)[0].startswith("Loss `dapo`, averaged over prompts, with")
     assert (
         describe_updates(tree)[-1]
         == "Replay: a row may be drawn in 8 generation batches, at most 32 of a prompt in each."

@@ -67,7 +67,7 @@ def test_rewards_of_any_size(make_trainer, settings):
     trainer.train()
     assert any(row["grad_norm"] > 0 for row in steps_of(trainer))
     with pytest.raises(ValueError, match="reward_range"):
-        make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0).train()
+        make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0, process_reward_best_of=2).train()
 
 
 def test_conversations_are_continued_and_graded_as_messages(make_trainer, tiny_model):

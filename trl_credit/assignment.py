@@ -60,7 +60,8 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     """The loss of policy iteration as credit: W = 0, so that exp(W)·A = A, and A = −loss, which carries the gradient.
 
     The loss of a segment stands at its last token, and the mean runs over segments. Its weight is π over what sampled:
-    the engine where its log-probabilities are known, else π_old (SPO, arXiv 2505.23564, App. B).
+    the engine where its log-probabilities are known, else π_old (SPO, arXiv 2505.23564, App. B). See
+    [`~trl_credit.credit.segments.policy_iteration_loss`].
     """
     behavior_logp_t = tokens.old_logp_t
     if tokens.sampling_logp_t is not None:
@@ -78,11 +79,18 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     return Credit(torch.zeros_like(tokens.logp_t), -loss_t)
 
 
-policy_iteration.carries_loss = True
-policy_iteration.replaces_kl = True
-policy_iteration.replaces_correction = True
+def policy_iteration_code(config: "CreditConfig", tokens: Tokens) -> Credit:
+    """Half the loss of [`policy_iteration`]: that of SPO's released code."""
+    credit = policy_iteration(config, tokens)
+    return Credit(credit.log_weight, 0.5 * credit.advantage)
 
-_CREDIT = {"clip": assign_credit, "policy_iteration": policy_iteration}
+
+for _function in (policy_iteration, policy_iteration_code):
+    _function.carries_loss = True
+    _function.replaces_kl = True
+    _function.replaces_correction = True
+
+_CREDIT = {"clip": assign_credit, "policy_iteration": policy_iteration, "policy_iteration_code": policy_iteration_code}
 
 
 def credit_function(config: "CreditConfig") -> CreditFunction:
@@ -120,7 +128,7 @@ def policy_mask(
     Raises:
         ValueError: a mask of one's own has the wrong shape, or other values than 0 and 1.
     """
-    if config.policy_loss == "policy_iteration":
+    if config.policy_loss != "clip":
         return segment_ends(segment_ids, mask_t=mask_t)
     if config.token_mask == "none":
         return mask_t

@@ -87,6 +87,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
             Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
             `process_reward_weight`: of the total reward.
+        prompt_average (`bool`, *optional*, defaults to `False`):
+            With `loss_type="dapo"` or `"cispo"`: the loss is the mean over the kept tokens of each prompt's rows in the
+            generation batch, then the mean over prompts that have any (SPO-tree, Eq. 4), the KL term divided likewise.
+            `False`: the mean over all tokens of the batch, in which long prompts weigh more.
         behavior_logps (`str`, *optional*, defaults to `"recomputed"`):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine on top,
             or the engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
@@ -152,6 +156,9 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     difficulty_reward: list[str] | None = field(
         default=None,
         metadata={"help": "Reward functions that say what is correct, for `difficulty`. `None`: the one of accuracy."},
+    )
+    prompt_average: bool = field(
+        default=False, metadata={"help": "Mean over the tokens of each prompt, then over prompts (SPO-tree)."}
     )
     behavior_logps: str = field(
         default="recomputed", metadata={"help": "π_old with vLLM: 'recomputed', or the engine's own ('sampler')."}

@@ -142,6 +142,11 @@ def check_combinations(config: "CreditConfig", *, sequence_of_trl: bool) -> None
                     f"differs from token to token, would be averaged away: set importance='sequence_token', or "
                     f"{name}={off!r}."
                 )
+    if config.prompt_average and config.loss_type not in ("dapo", "cispo"):
+        raise ValueError(
+            f"prompt_average=True with loss_type={config.loss_type!r}: it weighs the rows of a mean over all tokens of "
+            "the batch: set loss_type='dapo', or prompt_average=False."
+        )
     if config.behavior_logps == "sampler" and not config.use_vllm:
         raise ValueError(
             "behavior_logps='sampler' takes log-probabilities from vLLM: set use_vllm=True, or 'recomputed'."

@@ -25,6 +25,7 @@ ALWAYS = (
     "allow_changed",
     "rollouts",
     "policy_loss",
+    "prompt_average",
     "whiten_advantages",
 )
 

@@ -19,7 +19,7 @@ SEGMENT_CHOICES = {
     "segment_advantage": SIBLING_ADVANTAGES,
     "tree_rows": ("nodes", "paths", "packed"),
     "process_reward_form": ("advantage", "value"),
-    "policy_loss": ("clip", "policy_iteration"),
+    "policy_loss": ("clip", "policy_iteration", "policy_iteration_code"),
     "mask_normalizer": ("paper", "code"),
     "whiten_advantages": ("none", "batch", "microbatch"),
 }
@@ -84,15 +84,20 @@ class SegmentKnobs:
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
             α: A + α A^μ of the best of `process_reward_best_of` tries (the released code: 5). Total rewards
             in `reward_range`.
-        process_reward_best_of (`int`, *optional*, defaults to `4`):
-            K ≥ 1.
+        process_reward_best_of (`int`, *optional*):
+            K ≥ 1, the exponent of V^μ = 1 − (1 − V)^K. `None`: the number of Monte Carlo samples of a state, as in the
+            paper: `rollouts_per_state`, or the number that all levels of `tree_branching` have (the released code: 4).
         process_reward_form (`str`, *optional*, defaults to `"advantage"`):
-            A + α A^μ, or `"value"`: V(child) + α A^μ, the paper's form, in which nothing is filtered out.
+            `"value"`: V(child) + α A^μ, the paper's form, in which nothing is filtered out. `"advantage"`: A + α A^μ,
+            the default and ours: it keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
-            `"policy_iteration"`: ½ w (`beta` log π/π_ref − A)² per segment, in place of clipped ratio and KL term.
+            `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, in place of clipped ratio and KL term (SPO,
+            App. B); w = π/π_old, at most 10, which is ours. `"policy_iteration_code"`: half of it, as in the released
+            code. The paper gives no `beta`; the released code's is 0.1.
         mask_normalizer (`str`, *optional*, defaults to `"paper"`):
             With `token_mask="probability"`: KL over all tokens, divided like the policy term by the kept ones, or
-            `"code"`: KL over the kept tokens alone.
+            `"code"`: KL summed over the kept tokens of each row, then the mean over rows (the released code, whose
+            policy term is the `"bnpo"` mean).
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
             Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
             released code; it turns equal advantages into 0).
@@ -131,15 +136,29 @@ class SegmentKnobs:
     replay_cap: int | None = field(default=None, metadata={"help": "Rows of a prompt per generation batch."})
     replay_legacy: bool = field(default=False, metadata={"help": "The released code's buffer, which loses rows."})
     process_reward_weight: float = field(default=0.0, metadata={"help": "Weight of the best-of-N process reward."})
-    process_reward_best_of: int = field(default=4, metadata={"help": "N of the best-of-N process reward."})
+    process_reward_best_of: int | None = field(
+        default=None, metadata={"help": "N of the best-of-N process reward. `None`: samples of a state."}
+    )
     process_reward_form: str = field(default="advantage", metadata={"help": "Added to 'advantage' or 'value'."})
-    policy_loss: str = field(default="clip", metadata={"help": "'clip' or 'policy_iteration'."})
+    policy_loss: str = field(
+        default="clip", metadata={"help": "'clip', 'policy_iteration' or 'policy_iteration_code'."}
+    )
     mask_normalizer: str = field(
         default="paper", metadata={"help": "KL of the probability mask: 'paper' (all tokens) or 'code' (kept ones)."}
     )
     whiten_advantages: str = field(
         default="none", metadata={"help": "Mean 0, variance 1 over the 'batch' or each 'microbatch'."}
     )
+
+
+_MAY_BE_NONE = ("num_segments", "max_valued_steps", "rollout_batch_size", "replay_cap", "process_reward_best_of")
+
+
+def best_of(config: "CreditConfig") -> int:
+    """N of the best-of-N process reward, set or the number of Monte Carlo samples of a state (SPO, App. C)."""
+    if config.process_reward_best_of is not None:
+        return config.process_reward_best_of
+    return config.tree_branching[0] if config.rollouts == "tree" else config.rollouts_per_state
 
 
 def check_segment_knobs(config: "CreditConfig") -> None:
@@ -155,7 +174,7 @@ def check_segment_knobs(config: "CreditConfig") -> None:
         _check_chain(config)
     elif config.rollouts == "tree":
         _check_tree(config)
-    if config.policy_loss == "policy_iteration":
+    if config.policy_loss != "clip":
         _check_policy_iteration(config)
 
 
@@ -173,7 +192,7 @@ def _check_ranges(config: "CreditConfig") -> None:
         "process_reward_best_of",
     ):
         value = getattr(config, name)
-        optional = name in ("num_segments", "max_valued_steps", "rollout_batch_size", "replay_cap")
+        optional = name in _MAY_BE_NONE
         if not (value is None and optional) and not _is_count(value):
             raise ValueError(f"{name} must be a whole number of at least 1{' or None' * optional}, got {value!r}.")
     branching = config.tree_branching
@@ -238,6 +257,12 @@ def _check_tree(config: "CreditConfig") -> None:
             _refuse(config, "loss_type", "it is a mean over rows, which hold different nodes: set loss_type='dapo'")
         if config.off_policy_mask_threshold is not None:
             _refuse(config, "off_policy_mask_threshold", "it judges rows, which hold several nodes: set it to None")
+    unequal = len(set(config.tree_branching)) > 1
+    if config.process_reward_weight != 0.0 and config.process_reward_best_of is None and unequal:
+        raise ValueError(
+            f"process_reward_best_of=None is the number of samples of a state, and the levels of tree_branching="
+            f"{config.tree_branching} have different ones: set process_reward_best_of (4 in the released code)."
+        )
     if config.replay_legacy and config.replay_cap is None:
         raise ValueError("replay_legacy=True needs replay_cap (32 in the released code).")
 
@@ -245,10 +270,13 @@ def _check_tree(config: "CreditConfig") -> None:
 def _check_policy_iteration(config: "CreditConfig") -> None:
     if not config.beta > 0.0:
         raise ValueError(
-            "policy_loss='policy_iteration' regresses beta · log π/π_ref on the advantage: set beta=0.1 (published)."
+            f"policy_loss={config.policy_loss!r} regresses beta · log π/π_ref on the advantage: set beta=0.1 (that of "
+            "SPO's released code; the paper gives none)."
         )
     if config.loss_type not in ("dapo", "grpo", "bnpo"):
-        _refuse(config, "loss_type", "policy_loss='policy_iteration' is a mean over segments: set loss_type='dapo'")
+        _refuse(
+            config, "loss_type", f"policy_loss={config.policy_loss!r} is a mean over segments: set loss_type='dapo'"
+        )
     for name, off in (
         ("importance", "token"),
         ("token_mask", "none"),
@@ -258,7 +286,7 @@ def _check_policy_iteration(config: "CreditConfig") -> None:
         ("whiten_advantages", "none"),
     ):
         if getattr(config, name) != off:
-            _refuse(config, name, f"policy_loss='policy_iteration' has its own weight per segment: set {name}={off!r}")
+            _refuse(config, name, f"{config.policy_loss!r} has its own weight per segment: set {name}={off!r}")
 
 
 def _refuse(config: "CreditConfig", name: str, reason: str) -> None:

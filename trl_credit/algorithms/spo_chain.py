@@ -25,8 +25,9 @@ class SPOChainConfig(CreditConfig):
     setting: 9 rollouts from every 5th cutpoint, β = 1e-4, ε = .2, two passes over each batch.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-            The mean runs over the kept tokens of the optimizer step; `"grpo"` is the paper's mean per response.
+        loss_type (`str`, *optional*, defaults to `"grpo"`)
+            The mean over each response's kept tokens, then over responses (Eq. 3), as in the GRPO that the paper
+            compares with; `"dapo"` is the mean over the kept tokens of the batch.
         rollouts (`str`, *optional*, defaults to `"chain"`)
         token_mask (`str`, *optional*, defaults to `"probability"`)
         beta (`float`, *optional*, defaults to `0.0001`)
@@ -34,7 +35,7 @@ class SPOChainConfig(CreditConfig):
         use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
     """
 
-    loss_type: str = "dapo"
+    loss_type: str = "grpo"
     rollouts: str = "chain"
     token_mask: str = "probability"
     beta: float = 1e-4
@@ -55,4 +56,4 @@ class SPOChainTrainer(CreditTrainer):
     @staticmethod
     def uses(args: CreditConfig) -> bool:
         chain = args.rollouts == "chain" and args.segmentation != "steps"
-        return chain or args.token_mask == "probability" or args.policy_loss == "policy_iteration"
+        return chain or args.token_mask == "probability" or args.policy_loss != "clip"

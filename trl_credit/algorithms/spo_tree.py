@@ -19,6 +19,10 @@ class SPOTreeConfig(CreditConfig):
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dapo"`)
+        prompt_average (`bool`, *optional*, defaults to `True`)
+            With `loss_type`, the mean over the kept tokens of each prompt's segments, then over prompts (Eq. 4). Those
+            of one generation batch: with replay a tree's segments come in several, and each has a mean of its own.
+            `False`: the mean over the kept tokens of the batch.
         rollouts (`str`, *optional*, defaults to `"tree"`)
         token_mask (`str`, *optional*, defaults to `"probability"`)
         replay_iterations (`int`, *optional*, defaults to `8`)
@@ -28,6 +32,7 @@ class SPOTreeConfig(CreditConfig):
     """
 
     loss_type: str = "dapo"
+    prompt_average: bool = True
     rollouts: str = "tree"
     token_mask: str = "probability"
     replay_iterations: int = 8

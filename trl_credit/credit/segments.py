@@ -174,10 +174,13 @@ def policy_iteration_loss(
     weight_cap: float = 10.0,
     mask_t: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """½ w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²,  w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap) detached (SPO, App. B).
+    """w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²,  w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap) detached (SPO, App. B).
 
-    A segment is the action, so its log-probability is the sum over its tokens; the loss is 0 where the log-ratio to the
-    reference has reached A/β.
+    The appendix writes π(a|s), and the states between which A is a difference are those at the ends of segments: a
+    segment is the action, so its log-probability is the sum over its tokens (to ask the same A of every single token
+    would be another loss). It is 0 where the log-ratio to the reference has reached A/β. The appendix names the weight
+    π/π_old and neither a cap nor whether it has a gradient: the cap is ours, and without a gradient as in the released
+    code. That takes half of this loss, β = .1 and the same cap, of which the appendix has none.
 
     Args:
         logp_t, old_logp_t, ref_logp_t, advantage_t, mask_t (`torch.Tensor`):
@@ -187,7 +190,7 @@ def policy_iteration_loss(
         beta (`float`):
             β > 0.
         weight_cap (`float`, *optional*, defaults to `10.0`):
-            Largest importance weight.
+            Largest importance weight: ours, and the released code's; the paper has none.
 
     Returns:
         `tuple`: the loss of each segment at its last loss token and 0 elsewhere, and a mask of these tokens; shapes
@@ -204,7 +207,7 @@ def policy_iteration_loss(
 
     weight = total((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
     advantage = total(advantage_t * ends)
-    loss = 0.5 * weight * (beta * total(logp_t - ref_logp_t) - advantage).square()
+    loss = weight * (beta * total(logp_t - ref_logp_t) - advantage).square()
     return torch.where(ends, loss.gather(-1, index), 0.0), ends.to(mask_t.dtype)
 
 

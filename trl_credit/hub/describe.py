@@ -13,6 +13,7 @@ from ..config import CreditConfig
 from ..credit.segments import policy_iteration_loss
 from ..dead_knobs import live_part
 from ..names import FunctionSource, is_object_name, method_label, source_of, source_of_object
+from ..segment_config import best_of
 
 
 SYMBOLS = (
@@ -59,12 +60,12 @@ def describe_function(args: CreditConfig, knob: str, *, doc: bool = True) -> str
 def describe_updates(args: CreditConfig) -> list[str]:
     """Sentences on the loss and on how often a row is trained on."""
     kl = f"with a KL term of β = {args.beta:g}" if args.beta else "without a KL term (β = 0)"
-    if args.policy_loss == "policy_iteration":
+    if args.policy_loss != "clip":
         kl = f"of policy iteration, β = {args.beta:g}"
     passes = args.num_iterations
     updates = args.steps_per_generation * passes / args.gradient_accumulation_steps
     sentences = [
-        f"Loss `{args.loss_type}`, {kl}.",
+        f"Loss `{args.loss_type}`{', averaged over prompts' * args.prompt_average}, {kl}.",
         f"{passes} {'pass' if passes == 1 else 'passes'} over a generation batch of {args.generation_batch_size:,} "
         f"rows, {updates:g} {'update' if updates == 1 else 'updates'} in all.",
     ]
@@ -124,9 +125,10 @@ def _phrase(args: CreditConfig, knob: str, phrases: dict[str, str]) -> str:
 
 
 def _weight(args: CreditConfig) -> str:
-    if args.policy_loss == "policy_iteration":
+    if args.policy_loss != "clip":
+        half = "half " * (args.policy_loss == "policy_iteration_code")
         return (
-            "none: the loss of a segment is half the square of β log π/π_ref minus its advantage, times its π/π_old "
+            f"none: the loss of a segment is {half}the square of β log π/π_ref minus its advantage, times its π/π_old "
             f"(without gradient, at most {WEIGHT_CAP:g})"
         )
     g = f"{args.trace_decay:g}"
@@ -176,7 +178,7 @@ def _advantage(args: CreditConfig) -> str:
     if args.process_reward_weight:
         if args.process_reward_form == "value":
             text += "; in its place the value at the segment's end"
-        text += f"; plus {args.process_reward_weight:g} times a best-of-{args.process_reward_best_of} process reward"
+        text += f"; plus {args.process_reward_weight:g} times a best-of-{best_of(args)} process reward"
     if args.whiten_advantages != "none":
         text += f"; whitened over the {args.whiten_advantages}"
     if args.loss_weight != "none":

@@ -9,6 +9,7 @@ from accelerate.logging import get_logger
 from ..config import CreditConfig
 from ..credit import segments
 from ..credit.steps import STEP_SPLITTERS, step_positions
+from ..segment_config import best_of
 from .policy import Policy
 
 
@@ -263,7 +264,7 @@ def _advantages(
         return advantages
     low, high = config.reward_range
     best = [
-        segments.best_of_value((value - low) / (high - low), best_of=config.process_reward_best_of)
+        segments.best_of_value((value - low) / (high - low), best_of=best_of(config))
         for value in (value_t.where(boundaries, low), final_value.where(boundaries.any(-1), low))
     ]
     process = segments.segment_advantages(best[0], final_value=best[1], **given)

@@ -11,8 +11,9 @@ from accelerate.utils import gather_object
 
 from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
+from ..segment_config import best_of
 from .policy import Policy
-from .replay import ReplayBuffer, Row, question_key
+from .replay import ReplayBuffer, Row, question_key, question_number
 from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
 
 
@@ -46,8 +47,8 @@ class Plan:
 
 class TreeCredit(NamedTuple):
     """Credit of planned rows: advantages, segment numbers (−1: no loss), the quarter of the response (0 … 3, −1: not
-    known) and the log-probabilities they were sampled with, all of shape (B, T), and whether they are replayed and p̂,
-    shape (B,)."""
+    known) and the log-probabilities they were sampled with, all of shape (B, T), and whether they are replayed, p̂ and a
+    number for their prompt, shape (B,)."""
 
     advantages: torch.Tensor
     segment_ids: torch.Tensor
@@ -55,6 +56,7 @@ class TreeCredit(NamedTuple):
     behavior_logp_t: torch.Tensor
     replayed: torch.Tensor
     p_hat: torch.Tensor
+    prompts: torch.Tensor
 
 
 class Forest:
@@ -102,7 +104,7 @@ class Forest:
             trees,
             kind=config.segment_advantage,
             process_weight=config.process_reward_weight,
-            process_best_of=config.process_reward_best_of,
+            process_best_of=best_of(config),
             process_form=config.process_reward_form,
             to_unit=lambda value: (value - low) / (high - low),
         )
@@ -165,7 +167,8 @@ class Forest:
                 known[i, :n] = torch.tensor(logps)
         replayed = torch.tensor([i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)])
         p_hat = torch.tensor([row.accuracy for row in rows])
-        return TreeCredit(*(x.to(device) for x in (advantages, ids, quarters, known, replayed, p_hat)))
+        prompts = torch.tensor([question_number(row.question) for row in rows])
+        return TreeCredit(*(x.to(device) for x in (advantages, ids, quarters, known, replayed, p_hat, prompts)))
 
     def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
         policy, config = self.policy, self.policy.args
@@ -181,7 +184,7 @@ class Forest:
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
         config = self.policy.args
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
-        keep_zero = config.policy_loss == "policy_iteration" or by_value
+        keep_zero = config.policy_loss != "clip" or by_value
         rows = []
         for tree in trees:
             given = {"accuracy": row_accuracy(tree, config), "keep_zero": keep_zero}

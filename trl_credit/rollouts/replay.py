@@ -54,6 +54,11 @@ def question_key(prompt_ids: Sequence[int]) -> str:
     return hashlib.blake2b(json.dumps(list(prompt_ids)).encode(), digest_size=8).hexdigest()
 
 
+def question_number(key: str) -> int:
+    """A key as an integer that a tensor of type int64 holds; 0 for that of no question."""
+    return int.from_bytes(bytes.fromhex(key), signed=True)
+
+
 class ReplayBuffer:
     """Rows by question, each drawn once at most, within `life` iterations of its birth.
 

@@ -38,6 +38,7 @@ class Made(NamedTuple):
         logged: Advantages (B,) for the table of completions, where they are not `advantages` themselves.
         is_logged: Whether the source has filled the table itself.
         is_empty: Whether no process has a row to learn from.
+        prompts: A number (B,) for each row's prompt; `None` where rows come in whole groups, prompt after prompt.
     """
 
     batch: Batch
@@ -47,6 +48,7 @@ class Made(NamedTuple):
     logged: torch.Tensor | None = None
     is_logged: bool = False
     is_empty: bool = False
+    prompts: torch.Tensor | None = None
 
 
 class Responses:
@@ -118,7 +120,7 @@ class Chain(Responses):
             mask_t=batch.written_t,
         )
         batch.segment_ids = credit.segment_ids
-        if credit.unsplit.any():  # no steps, no credit, and no part in the normaliser
+        if credit.unsplit.any():  # no steps, no credit, and no part in a count of tokens
             batch.show_loss((~credit.unsplit).unsqueeze(1))
         # equal final rewards can hide segments that were worth something, and other ones segments that were not
         policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
@@ -165,7 +167,8 @@ class Trees(Responses):
         policy.log_planned(plan)
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
-        return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, is_logged=True, is_empty=plan.is_empty)
+        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts}
+        return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return trimmed(inputs)

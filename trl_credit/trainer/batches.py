@@ -61,6 +61,7 @@ class Batch:
     segment_ids = _entry("segment_ids")
     quarter_t = _entry("response_quarters")
     policy_mask_t = _entry("policy_mask")
+    row_weight = _entry("row_weight")
     turn_ids = _entry("turn_ids")
 
     def __post_init__(self) -> None:

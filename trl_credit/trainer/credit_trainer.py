@@ -37,7 +37,7 @@ from .engine_calls import engine_awake
 from .live import LivePass, known_policy_mask, whitened
 from .metrics import difficulty_statistics, loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
-from .normalizer import Normalizer
+from .normalizer import Normalizer, prompt_weights
 from .own_credit import OwnCredit, check_uniform
 from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
 
@@ -171,7 +171,8 @@ class CreditTrainer(CheckpointedTrainer):
         if self._skip_update and self.model.training:
             raise _NothingToLearn
         inputs = self.source.prepare(inputs)
-        live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes)
+        parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
+        live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes, micro_batches=parts)
         if self._normalizer.hides_masked:
             live.hide_masked()
         try:
@@ -213,7 +214,8 @@ class CreditTrainer(CheckpointedTrainer):
         if own.replaces_kl:
             inputs["ref_per_token_logps"] = logp_t  # whose KL term, with its gradient, is exactly 0
         else:
-            live.extra_loss = self._normalizer.missing_kl(credit, tokens, beta=self.beta)
+            divided = {"mean_tokens": live.mean_tokens, "row_weight": live.row_weight}
+            live.extra_loss = self._normalizer.missing_kl(credit, tokens, beta=self.beta, **divided)
         if own.replaces_correction and inputs.get("importance_sampling_ratio") is not None:
             inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
         if credit.log_weight is not None:
@@ -222,7 +224,7 @@ class CreditTrainer(CheckpointedTrainer):
             log_weight = torch.where(tokens.mask_t.bool(), credit.log_weight, 0.0)
             # logps − W, grouped so that a W with the value of the plain log-ratio leaves π_old as it is, to the bit
             inputs["old_per_token_logps"] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
-        inputs["advantages"] = self._normalizer.advantage(credit, tokens)
+        inputs["advantages"] = self._normalizer.advantage(credit, tokens, row_weight=live.row_weight)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         start, before = time.perf_counter(), sum(self._phases.seconds.values())
@@ -253,15 +255,15 @@ class CreditTrainer(CheckpointedTrainer):
         if self.difficulty is not None:
             advantages = self._weight_by_difficulty(advantages, made.p_hat, made.accuracy)
         batch.advantages = advantages
-        self._keep_mask(batch)
+        self._keep_mask(batch, made.prompts)
         self._log_advantages(made)
         if self.model.training:  # an evaluation between two updates of a batch says nothing of it
             self._skip_update = made.is_empty and can_be_left_out(self)
             self._resumes_inside = False
         return batch.data
 
-    def _keep_mask(self, batch: Batch) -> None:
-        """M of the whole batch, with all that needs it: whitening over the batch, and the count that TRL divides by.
+    def _keep_mask(self, batch: Batch, prompts: torch.Tensor | None) -> None:
+        """M of the whole batch, with all that needs it: whitening over the batch, and what the loss is divided by.
 
         No forward pass is made for it alone unless one of them asks.
         """
@@ -281,6 +283,12 @@ class CreditTrainer(CheckpointedTrainer):
             batch.policy_mask_t = kept_t
         if self._normalizer.counts_batch and (kept_t is not mask_t or batch.segment_ids is not None):
             batch.count_loss_tokens(self.gather(kept_t.sum().long()).sum())
+        if self.args.prompt_average:
+            if prompts is None:  # rows in the order of their prompts, whose groups may begin on one process
+                rows = torch.arange(len(mask_t), device=self.device) + self.rank * len(mask_t)
+                prompts = rows // self.group_size
+            weights = prompt_weights(self.gather(kept_t.sum(-1)), self.gather(prompts))
+            batch.row_weight = batch.own_rows(weights)
 
     def _weight_by_difficulty(self, advantages: torch.Tensor, p_hat: torch.Tensor, accuracy: float) -> torch.Tensor:
         """`advantages` of shape (B,) or (B, T), `p_hat` (B,). A NaN `accuracy` (nothing scored) changes nothing."""

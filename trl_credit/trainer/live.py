@@ -21,6 +21,7 @@ class LivePass:
         config: Its advantage knobs and mask are read.
         inputs: A copy of TRL's dict, alive while the loss is computed.
         reduce: A collective call that adds a tensor over processes.
+        micro_batches: Into how many the generation batch is cut, over all processes.
         hook_calls: Forward passes so far.
         extra_loss: A term that TRL's loss lacks, or `None`.
     """
@@ -28,6 +29,7 @@ class LivePass:
     config: CreditConfig
     inputs: dict[str, Any]
     reduce: Callable[[torch.Tensor], torch.Tensor]
+    micro_batches: int = 1
     hook_calls: int = 0
     extra_loss: torch.Tensor | None = None
 
@@ -40,6 +42,17 @@ class LivePass:
     def quarter_t(self) -> torch.Tensor | None:
         """Quarter of the response that each token lies in, shape (B, T), where a row is not a response."""
         return self.inputs.get("response_quarters")
+
+    @property
+    def row_weight(self) -> torch.Tensor | None:
+        """Shape (B,), where the loss is an average over prompts."""
+        return self.inputs.get("row_weight")
+
+    @property
+    def mean_tokens(self) -> torch.Tensor | None:
+        """What TRL divides the sum over a micro-batch by where it counts the generation batch's tokens: a scalar."""
+        count = self.inputs.get("num_items_in_batch")
+        return None if count is None else count.clamp(min=1) / self.micro_batches
 
     def hide_masked(self) -> None:
         """Leaves what M leaves out out of the whole loss."""

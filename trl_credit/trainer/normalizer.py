@@ -1,4 +1,7 @@
-"""How TRL divides the loss of each `loss_type`, and what a mask M changes of that: the one home of these rules."""
+"""How TRL divides the loss of each `loss_type`, and what a mask M or an average over prompts changes of that.
+
+The one home of these rules.
+"""
 
 import torch
 
@@ -45,13 +48,16 @@ class Normalizer:
         """Whether M must be known before the forward pass of the loss."""
         return self.counts_batch or self.hides_masked
 
-    def advantage(self, credit: Credit, tokens: Tokens) -> torch.Tensor:
-        """A as TRL is to see it: 0 where M is 0, times what turns TRL's mean into one over the tokens that M keeps.
+    def advantage(self, credit: Credit, tokens: Tokens, *, row_weight: torch.Tensor | None = None) -> torch.Tensor:
+        """A as TRL is to see it: 0 where M is 0, times what turns TRL's mean into one over the tokens that M keeps, and
+        `row_weight` (B,), that of [`prompt_weights`].
 
         min(ρA, clip(ρ)A) scales with A by any factor ≥ 0, so the factor may sit on the advantage. A function's own M
         (`credit.mask`) zeroes terms and moves no normaliser; that which was known before the loss does.
         """
         advantage = credit.advantage if credit.advantage.dim() == 2 else credit.advantage.unsqueeze(1)
+        if row_weight is not None:
+            advantage = advantage * row_weight.unsqueeze(1)
         if credit.mask is None and tokens.policy_mask_t is tokens.mask_t:
             return advantage
         kept = tokens.policy_mask_t.bool()
@@ -60,14 +66,31 @@ class Normalizer:
         # where, not a product: what M leaves out may hold anything
         return torch.where(kept, advantage * self._ratio(tokens), 0.0)
 
-    def missing_kl(self, credit: Credit, tokens: Tokens, *, beta: float) -> torch.Tensor | None:
-        """What TRL's KL term lacks to be β Σ_t k3_t / Σ_t M_t over all loss tokens (SPO, Eq. 3): a scalar, or `None`.
+    def missing_kl(
+        self,
+        credit: Credit,
+        tokens: Tokens,
+        *,
+        beta: float,
+        mean_tokens: torch.Tensor | None,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """What TRL's KL term of a micro-batch lacks to be the one that is wanted: a scalar, or `None`.
 
-        TRL divides it by the number of all loss tokens where it normalises by row or micro-batch. The losses that
-        divide by `num_items_in_batch` have that number recounted and lack nothing.
+        Wanted is, k3_t being what TRL adds up: β Σ_t k3_t / Σ_t M_t, in the numerator all loss tokens, divided as the
+        policy term is (SPO, Eq. 3 and 4); with `mask_normalizer="code"` the mean over rows of β Σ_t M_t k3_t. Losses
+        that divide by `num_items_in_batch` have that number recounted, and lack nothing of the former.
+
+        Args:
+            mean_tokens (`torch.Tensor` or `None`):
+                A scalar: tokens that M keeps in a micro-batch of one process, on average over the generation batch.
+                Read where the loss counts these.
+            row_weight (`torch.Tensor`, *optional*):
+                Shape (B,), as for [`advantage`].
         """
         divisor = _DIVISOR[self.config.loss_type]
-        if beta == 0.0 or self.config.token_mask == "none" or self.hides_masked or divisor in ("batch", "constant"):
+        as_trl = self.config.token_mask == "none" or divisor in ("batch", "constant")
+        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None):
             return None
         mask_t, kept_t = tokens.mask_t, tokens.policy_mask_t
         difference = tokens.ref_logp_t - tokens.logp_t
@@ -75,11 +98,25 @@ class Normalizer:
         if self.config.use_bias_correction_kl:
             weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
             kl_t = kl_t * weight.exp()
-        if divisor == "microbatch":
-            kl, n_all, n_kept = kl_t.sum(), mask_t.sum(), kept_t.sum()
+        kl = kl_t.sum(-1)
+        if self.hides_masked:  # where mask_t is M
+            wanted = kl.mean()
+        elif row_weight is not None:
+            wanted = (row_weight * kl).sum() / mean_tokens
         else:
-            kl, n_all, n_kept = kl_t.sum(-1), mask_t.sum(-1), kept_t.sum(-1)
-        return beta * (kl / n_kept.clamp(min=1) - kl / n_all.clamp(min=1)).mean()
+            wanted = self._divided(kl, kept_t, mean_tokens)
+        return beta * (wanted - self._divided(kl, mask_t, mean_tokens))
+
+    def _divided(self, rows: torch.Tensor, counted_t: torch.Tensor, mean_tokens: torch.Tensor | None) -> torch.Tensor:
+        """Sums over the tokens of each row, shape (B,), as TRL makes one number of them, counting `counted_t`."""
+        divisor = _DIVISOR[self.config.loss_type]
+        if divisor == "row":
+            return (rows / counted_t.sum(-1).clamp(min=1)).mean()
+        if divisor == "microbatch":
+            return rows.sum() / counted_t.sum().clamp(min=1)
+        if divisor == "batch":
+            return rows.sum() / mean_tokens
+        return rows.mean() / (self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1)
 
     def _ratio(self, tokens: Tokens) -> torch.Tensor | float:
         """Loss tokens for each kept one, where TRL divides by the former: (B, 1), a scalar, or 1."""
@@ -89,3 +126,21 @@ class Normalizer:
         if divisor == "microbatch":
             return tokens.mask_t.sum() / tokens.policy_mask_t.sum().clamp(min=1)
         return 1.0  # recounted, or no count of tokens
+
+
+def prompt_weights(kept: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
+    """Σ_i n_i / (Q Σ_{j∈q(i)} n_j): what turns a mean over all tokens into the mean over prompts of their means.
+
+    Args:
+        kept (`torch.Tensor`):
+            n, shape (N,): tokens that M keeps in each row of the generation batch, of all processes.
+        prompts (`torch.Tensor`):
+            Shape (N,), integers: rows of the same prompt q have the same one.
+
+    Returns:
+        `torch.Tensor`: shape (N,), float32. Q counts prompts with a kept token; the rows of others get 0.
+    """
+    _, of_row = prompts.unique(return_inverse=True)
+    per_prompt = torch.zeros(len(prompts), device=kept.device).scatter_add(0, of_row, kept.float())
+    share = kept.sum() / (per_prompt * (per_prompt > 0).sum()).clamp(min=1)
+    return torch.where(per_prompt > 0, share, 0.0)[of_row]
