@@ -48,7 +48,7 @@ def test_two_processes_agree(tmp_path):
 def test_segments_on_two_processes(tmp_path):
     results = launch("run_two_processes_segments.py", tmp_path)
     cases = {case: sorted((r for r in results if r["case"] == case), key=lambda r: r["rank"]) for case in
-             ("chain", "tree", "paths", "idle", "nothing")}  # fmt: skip
+             ("chain", "prompts", "tree", "paths", "idle", "nothing")}  # fmt: skip
     for case, (left, right) in cases.items():
         for name in ("collectives", "rewards", "num_items", "parameters", "buffer", "belief"):
             assert left[name] == right[name], (case, name)
@@ -59,7 +59,15 @@ def test_segments_on_two_processes(tmp_path):
         assert left["parameters"] != left["before"]
         if case in ("paths", "idle"):  # no mask: every credited token counts
             assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"]
-        if case != "chain":  # what all trees gave is dealt out evenly
+        if case in ("prompts", "tree"):
+            for weights, kept in zip(*[[a + b for a, b in zip(left[x], right[x], strict=True)] for x in
+                                       ("row_weight", "kept")], strict=True):  # fmt: skip
+                shares = [w * n / sum(kept) for w, n in zip(weights, kept, strict=True)]
+                assert sum(shares) == pytest.approx(1.0)
+                if case == "prompts":  # groups of 4 among 12 rows, the second on both processes
+                    groups = [sum(shares[g : g + 4]) for g in (0, 4, 8) if sum(kept[g : g + 4])]
+                    assert groups == pytest.approx([1 / len(groups)] * len(groups))
+        if case not in ("chain", "prompts"):  # what all trees gave is dealt out evenly
             assert all(0 <= a - b <= 1 for a, b in zip(left["real_rows"], right["real_rows"], strict=True))
             total = [row["credit/rows"] for row in left["log"]]
             assert [a + b for a, b in zip(left["real_rows"], right["real_rows"], strict=True)] == total

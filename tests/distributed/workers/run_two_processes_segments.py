@@ -13,8 +13,10 @@ TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "d
 CASES = {
     # groups of 4 in batches of 6: the second group lies on both processes
     "chain": {"rollouts": "chain", "rollouts_per_state": 3, "token_mask": "probability", "whiten_advantages": "batch"},
+    # the same, averaged over prompts
+    "prompts": {"token_mask": "probability", "prompt_average": True},
     # so the first process grows two trees and the second one
-    "tree": {**TREE, "token_mask": "probability"},
+    "tree": {**TREE, "token_mask": "probability", "prompt_average": True},
     "paths": {**TREE, "tree_rows": "paths", "beta": 0.01, "whiten_advantages": "microbatch"},
     # one tree in all: the second process has nothing to generate
     "idle": {**TREE, "per_device_train_batch_size": 4, "num_generations": 8, "rollout_batch_size": 3},
@@ -60,6 +62,8 @@ def run(case: str, folder: str) -> dict:
         "rewards": [r[:, 0].tolist() for r in rewards],
         "num_items": [float(b["num_items_in_batch"]) for b in batches],
         "tokens": [int(m.sum()) for m in masks],
+        "kept": [b.get("policy_mask", m).sum(1).tolist() for b, m in zip(batches, masks, strict=True)],
+        "row_weight": [b["row_weight"].tolist() for b in batches if "row_weight" in b],
         "real_rows": [int((m.sum(1) > 0).sum()) for m in masks],
         "rows": [b["completion_ids"][m.sum(1) > 0].tolist() for b, m in zip(batches, masks, strict=True)],
         "buffer": None if trainer.forest is None else len(trainer.forest.buffer),
