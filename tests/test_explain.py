@@ -1,0 +1,202 @@
+"""What each algorithm would do: credit on given responses, against closed forms and against what training logged."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.commands.explain import main
+from trl_credit.credit.effective import effective_credit, is_clipped, travelled
+from trl_credit.demo import demo_model_path
+from trl_credit.explain import explain, read_rollouts, table
+
+
+PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "vine_ppo")]
+
+
+def rows(n=4, length=6, **more):
+    g = torch.Generator().manual_seed(0)
+    found = []
+    for i in range(n):
+        size = length - i % 2
+        logps = (-2 * torch.rand(size, generator=g)).tolist()
+        found.append(
+            {
+                "prompt": f"{i // 2}+1=",
+                "completion": "abcdef"[:size],
+                "reward": float(i % 2),
+                "tokens": list("abcdef"[:size]),
+                "logprobs": logps,
+                "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)],
+                "entropy": torch.rand(size, generator=g).tolist(),
+                **more,
+            }
+        )
+    return found
+
+
+@pytest.fixture
+def rollouts(tmp_path):
+    def write(content=None, name="rollouts.jsonl"):
+        path = tmp_path / name
+        path.write_text("\n".join(json.dumps(row) for row in (rows() if content is None else content)))
+        return path
+
+    return write
+
+
+def run(*argv):
+    try:
+        return main(list(argv))
+    except SystemExit as end:
+        return end.code
+
+
+def config_of(name, **settings):
+    config_class = CreditConfig if name == "base" else ALGORITHMS[name][0]
+    return config_class(output_dir="unused", report_to="none", use_cpu=True, **settings)
+
+
+def test_the_credit_of_grpo_and_of_traces_in_closed_form(rollouts):
+    shard = read_rollouts(rollouts())
+    grpo = explain(shard, config_of("grpo"), name="GRPO")
+    trace = explain(shard, config_of("s_trace", selective_rate=0.3), name="S-trace")
+    std = math.sqrt(0.5)
+    for given, plain, traced in zip(shard.responses, grpo.shard.responses, trace.shard.responses, strict=True):
+        advantage = (given["reward"] - 0.5) / (std + 1e-4)
+        ratio = [math.exp(a - b) for a, b in zip(given["trainer_logprobs"], given["old_logprobs"], strict=True)]
+        clipped = [(r > 1.2 and advantage > 0) or (r < 0.8 and advantage < 0) for r in ratio]
+        own = [0.0 if c else advantage * r for r, c in zip(ratio, clipped, strict=True)]
+        assert plain["credit"] == pytest.approx(own) and plain["is_clipped"] == [int(c) for c in clipped]
+        z = traced["selected"]
+        assert sum(z) == math.ceil(0.3 * len(z))
+        handed_back = [z[t] * sum(0.9 ** (k - t) * own[k] for k in range(t + 1, len(z))) for t in range(len(z))]
+        assert traced["credit"] == pytest.approx([a + b for a, b in zip(own, handed_back, strict=True)])
+    assert any(sum(r["is_clipped"]) for r in grpo.shard.responses)
+    assert grpo.horizon == 0.0 and trace.horizon > 0.5
+
+
+def test_how_far_credit_travels():
+    logp_t = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
+    mask_t = torch.ones(1, 5, dtype=torch.float64)
+    log_weight = logp_t + torch.nn.functional.pad(0.5 * logp_t[:, :-2], (2, 0))  # half of it two tokens back
+    moved, total = travelled(log_weight, logp_t=logp_t, coefficient_t=mask_t)
+    assert moved.item() == pytest.approx(3 * 0.5 * 2) and total.item() == pytest.approx(5 + 3 * 0.5)
+    clip = {"clip_range": (0.8, 1.2)}
+    given = {"logp_t": logp_t, "advantage_t": torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0]], dtype=torch.float64)}
+    credit = effective_credit(log_weight, mask_t=mask_t, **given, **clip)
+    torch.testing.assert_close(credit, torch.tensor([[1.5, -1.5, 1.5, -1.0, 1.0]], dtype=torch.float64))
+    credit = effective_credit(log_weight, mask_t=torch.zeros_like(mask_t), **given, **clip)
+    assert not credit.any()
+    ratio = torch.tensor([[1.3, 0.7, 0.7, 1.3, 1.0]]).log()
+    assert is_clipped(ratio, advantage_t=given["advantage_t"], **clip).tolist() == [[True, True, False, False, False]]
+
+
+def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(rollouts):
+    content = rows()
+    content[0]["truncated"] = True
+    shard = read_rollouts(rollouts(content))
+    dapo = explain(shard, config_of("dapo"), name="DAPO").shard.responses
+    assert not any(dapo[0]["policy_mask"]) and not any(dapo[0]["credit"]) and any(dapo[1]["credit"])
+    assert any(explain(shard, config_of("grpo"), name="GRPO").shard.responses[0]["credit"])
+
+
+def test_what_an_algorithm_lacks_is_said(rollouts):
+    content = rows()
+    for row in content:
+        del row["entropy"]
+    shard = read_rollouts(rollouts(content))
+    with pytest.raises(ValueError, match="by their entropy.*give --model"):
+        explain(shard, config_of("s_trace"), name="S-trace")
+    content = [row | {"reward": 3.0 * row["reward"]} for row in rows()]
+    with pytest.raises(ValueError, match="rewards lie outside of 0 to 1"):
+        explain(read_rollouts(rollouts(content)), config_of("ha_dw"), name="HA-DW")
+
+
+def test_the_table(rollouts):
+    shard = read_rollouts(rollouts())
+    found = [explain(shard, config_of(name), name=name) for name in PLAIN]
+    text = table(found, grpo=found[PLAIN.index("grpo")])
+    by_name = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    assert by_name["grpo"].endswith("| 1.00 |") and by_name["gspo"].count("whole response") == 1
+    assert "ha_dw: belief 0.50." in text
+    for name in PLAIN:
+        cells = [cell.strip() for cell in by_name[name].strip("|").split("|")]
+        quarters = [int(cell.rstrip("%")) for cell in cells[2:6]]
+        assert len(cells) == 10 and abs(sum(quarters) - 100) <= 2
+
+
+def test_the_command_on_a_file(rollouts, tmp_path, capsys):
+    path = rollouts()
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from trl_credit import Credit\n\n\n"
+        "def twice(config, tokens):\n    'Twice.'\n"
+        "    return Credit(None, 2 * tokens.advantages)\n"
+    )
+    assert run(str(path), "--credit", f"{own}:twice") == 0
+    printed = capsys.readouterr().out
+    page = (tmp_path / "explain.html").read_text()
+    assert (tmp_path / "explain.md").read_text().startswith("| algorithm |")
+    for name in ("GRPO", "S-trace", "GSPO-token", "twice"):
+        assert f"| {name} |" in printed and name in page
+    assert "SPO-chain is left out: it values" in printed and "give --model and --reward" in printed
+    assert "SPO-tree is left out: it samples responses of its own, as a tree of 216 leaves for each of 2" in printed
+
+
+def test_the_command_with_a_model_makes_what_is_missing(tmp_path, capsys):
+    content = []
+    for i in range(4):
+        text = "ab ab ab"[: 2 + 2 * i]
+        content.append({"prompt": "1+1=", "completion": text, "reward": float(i % 2), "answer": "2"})
+    path = tmp_path / "plain.jsonl"
+    path.write_text("\n".join(map(json.dumps, content)))
+    assert run(str(path)) == 2
+    assert "has no log-probabilities: give --model" in capsys.readouterr().err
+    given = [str(path), "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
+    reward = tmp_path / "mine.py"
+    reward.write_text("def even(completions, answer, **kwargs):\n    return [float(len(c) % 2) for c in completions]\n")
+    assert run(*given, "--reward", f"{reward}:even") == 0
+    printed = capsys.readouterr().out
+    assert "| SPO-chain |" in printed and "left out" not in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", ":1 is not JSON"),
+        ("[1]", "is no JSON object"),
+        ('{"prompt": "a", "completion": "b"}', "has no 'reward'"),
+        ('{"prompt": 1, "completion": "b", "reward": 1}', "prompt must be a text"),
+        ('{"prompt": "a", "completion": "b", "reward": "x"}', "reward must be a number"),
+        ('{"prompt": "a", "completion": "b", "reward": NaN}', "reward must be finite"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [1], "entropy": [1, 2]}', "logprobs has 1"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": "x"}', "logprobs must be a list"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
+    ],
+)
+def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, said):
+    (tmp_path / "x.jsonl").write_text(line)
+    assert run(str(tmp_path / "x.jsonl")) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--algo", "s_trase"], "did you mean"),
+        (["--reward", "mine.py:f"], "give --model"),
+        (["--temperature", "0"], "--temperature must be positive"),
+        (["--output", "x.txt"], "must end in .html"),
+        (["--output", "nowhere/x.html"], "there is no folder nowhere"),
+        (["--step", "3"], "is a file, which has no steps"),
+    ],
+)
+def test_mistakes_on_the_command_line(rollouts, capsys, flags, said):
+    assert run(str(rollouts()), *flags) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert run("nowhere") == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -1,0 +1,173 @@
+"""`trl-credit explain ROLLOUTS`: the credit of every algorithm on the same responses, as a table and a page."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..files import write_whole
+from ..mistakes import OneLineParser, choose, fail
+
+
+if TYPE_CHECKING:
+    from ..config import CreditConfig
+    from ..explain.credits import Explained
+    from ..logs import Shard
+
+
+_HELP = (
+    "What would each algorithm do? Shows the credit that every algorithm gives to the tokens of the same responses. "
+    "ROLLOUTS is the folder of a run that was trained with --log_credit, a shard of its log, or a JSONL file with "
+    "prompt, completion and reward in each row; logprobs and entropy (nats, one per token) where they are known, else "
+    "--model computes them."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; the exit code."""
+    try:
+        args = _parser().parse_args(argv)
+        _run(args)
+    except (ValueError, OSError, ImportError) as error:
+        fail(error, code=2)
+    return 0
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog="trl-credit explain", description=_HELP)
+    parser.add_argument("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")
+    parser.add_argument("--step", type=int, help="logged step of a run (default: the last)")
+    parser.add_argument("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
+    parser.add_argument("--credit", nargs="+", default=[], metavar="FILE.py:FUNCTION", help="credit functions of yours")
+    parser.add_argument("--model", help="computes log-probabilities and entropies where they are missing")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling, for --model (default: 1)")
+    parser.add_argument(
+        "--reward", metavar="FILE.py:FUNCTION", help="scores continuations, for algorithms with segments; with --model"
+    )
+    parser.add_argument("--seed", type=int, default=42, help="of random selectors and continuations")
+    parser.add_argument("--output", metavar="FILE.html", help="default: explain.html beside ROLLOUTS")
+    return parser
+
+
+def _run(args: Namespace) -> None:
+    _check(args)
+    from ..explain import read_rollouts
+
+    shard = read_rollouts(args.rollouts, step=args.step)
+    from ..algorithms import ALGORITHMS
+
+    names = args.algo or list(ALGORITHMS)
+    for name in names:
+        if name not in ALGORITHMS:
+            raise ValueError(f"--algo {name!r} is not known{choose(name, ALGORITHMS)}")
+    loaded = None
+    if args.model is not None:
+        from ..explain.measure import load, measured
+
+        loaded = load(args.model)
+        if args.reward is not None or _lacks(shard):
+            shard = measured(shard, *loaded, temperature=args.temperature)
+    elif _lacks(shard, "trainer_logprobs", "old_logprobs"):
+        raise ValueError(f"{args.rollouts} has no log-probabilities: give --model, and they are computed")
+    if _lacks(shard, "tokens"):
+        raise ValueError(f"{args.rollouts} has log-probabilities without tokens: add them to its rows, or give --model")
+    found, left_out = _explained(args, shard, names, loaded)
+    if not found:
+        raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
+    _show(args, found, left_out)
+
+
+def _check(args: Namespace) -> None:
+    if args.reward is not None and args.model is None:
+        raise ValueError("--reward scores continuations, and nobody makes them: give --model")
+    if not args.temperature > 0:
+        raise ValueError(f"--temperature must be positive, got {args.temperature}")
+    output = _output(args)
+    if output.suffix not in (".html", ".htm"):
+        raise ValueError(f"--output {output}: the name of the page must end in .html")
+    if not output.parent.is_dir():
+        raise ValueError(f"--output {output}: there is no folder {output.parent}: make it first")
+
+
+def _output(args: Namespace) -> Path:
+    source = Path(args.rollouts)
+    return Path(args.output) if args.output else (source if source.is_dir() else source.parent) / "explain.html"
+
+
+def _lacks(shard: "Shard", *names: str) -> bool:
+    """Whether a response has none of the fields `names`, or one of those that a model gives."""
+    if names:
+        return any(all(response.get(name) is None for name in names) for response in shard.responses)
+    given = ("tokens", "token_ids", "trainer_logprobs", "entropy")
+    return any(response.get(name) is None for response in shard.responses for name in given)
+
+
+def _explained(
+    args: Namespace, shard: "Shard", names: list[str], loaded: Any
+) -> tuple[list["Explained"], dict[str, str]]:
+    """What each algorithm makes of the responses, and why some make nothing of them."""
+    import torch
+
+    from ..algorithms import ALGORITHMS
+    from ..config import CreditConfig
+    from ..explain.credits import explain
+    from ..names import function_label
+
+    settings = {"output_dir": str(_output(args).parent), "report_to": "none"}
+    configs: dict[str, CreditConfig | str] = {}
+    for name in names:
+        configs[ALGORITHMS[name][1]._name] = name
+    for name in args.credit:
+        config = CreditConfig(credit=name, **settings)
+        configs[function_label(config.own_function("credit"))] = config
+    found, left_out = [], {}
+    for label, config in configs.items():
+        torch.manual_seed(args.seed)  # of a selector that draws
+        try:
+            if isinstance(config, str):
+                config, segments = _with_segments(args, shard, config, settings, loaded)
+            else:
+                segments = None
+            found.append(explain(shard, config, name=label, segments=segments))
+        except ValueError as error:
+            left_out[label] = str(error)
+    return found, left_out
+
+
+def _with_segments(
+    args: Namespace, shard: "Shard", name: str, settings: dict[str, Any], loaded: Any
+) -> tuple["CreditConfig", Any]:
+    from ..algorithms import ALGORITHMS
+    from ..explain.segments import cost, rolled_out
+    from ..rewards import resolve_reward
+
+    config_class, trainer_class = ALGORITHMS[name]
+    config = config_class(**settings)
+    if config.rollouts == "none":
+        return config, None
+    if shard.trees or config.rollouts == "tree" or loaded is None or args.reward is None:
+        raise ValueError(cost(shard, config))
+    reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
+    print(f"{trainer_class._name}: {cost(shard, config).partition(': give')[0]}", file=sys.stderr)
+    given = {"seed": args.seed, "temperature": args.temperature, **settings}
+    seed = given.pop("seed")
+    return rolled_out(shard, name, model=loaded[0], tokenizer=loaded[1], reward=reward, seed=seed, settings=given)
+
+
+def _show(args: Namespace, found: list["Explained"], left_out: dict[str, str]) -> None:
+    from ..algorithms import ALGORITHMS
+    from ..explain import table
+    from ..viewer import build_page
+
+    grpo = next((one for one in found if one.name == ALGORITHMS["grpo"][1]._name), None)
+    text = table(found, grpo=grpo)
+    notes = [f"{name} is left out: {reason}." for name, reason in left_out.items()]
+    print("\n".join([text, *([""] if notes else []), *notes]))
+    output = _output(args)
+    write_whole(output, build_page([one.shard for one in found], title=f"{args.rollouts}, by algorithm"))
+    write_whole(output.with_suffix(".md"), "\n".join([text, "", *notes]) + "\n")
+    print(f"\n{output}\n{output.with_suffix('.md')}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

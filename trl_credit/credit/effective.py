@@ -1,0 +1,75 @@
+"""What a token's log-probability gains from the credit of all tokens: the gradient that a policy gets to see."""
+
+import torch
+
+
+def effective_credit(
+    log_weight_t: torch.Tensor,
+    *,
+    logp_t: torch.Tensor,
+    advantage_t: torch.Tensor,
+    clip_range: tuple[float, float],
+    mask_t: torch.Tensor,
+) -> torch.Tensor:
+    """c_k = ∂/∂ℓ_k Σ_t M_t min(ρ_t A_t, clip(ρ_t) A_t), ρ = exp(W): −∂L/∂ℓ of the policy term, before any divisor.
+
+    A itself for GRPO's W at ratio 1; with traces what later tokens hand back is in it.
+
+    Args:
+        log_weight_t (`torch.Tensor`):
+            W, shape (B, T), a function of `logp_t`.
+        logp_t (`torch.Tensor`):
+            ℓ, shape (B, T), nats, requires a gradient.
+        advantage_t (`torch.Tensor`):
+            A, shape (B, T). May have a graph of its own, where it carries a loss.
+        clip_range (`tuple[float, float]`):
+            1 − ε_low, 1 + ε_high.
+        mask_t (`torch.Tensor`):
+            M, shape (B, T).
+
+    Returns:
+        `torch.Tensor`: shape (B, T), detached.
+    """
+    ratio_t = log_weight_t.exp()
+    surrogate_t = torch.minimum(ratio_t * advantage_t, ratio_t.clamp(*clip_range) * advantage_t)
+    gain = torch.where(mask_t.bool(), surrogate_t, 0.0).sum()
+    if not gain.requires_grad:
+        return torch.zeros_like(logp_t)
+    (found,) = torch.autograd.grad(gain, logp_t, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(logp_t) if found is None else found
+
+
+def is_clipped(
+    log_weight_t: torch.Tensor, *, advantage_t: torch.Tensor, clip_range: tuple[float, float]
+) -> torch.Tensor:
+    """Whether the clipped side is the smaller one, so that a token has no gradient of its own. Bool, shape (B, T)."""
+    ratio_t = log_weight_t.detach().exp()
+    return ((ratio_t < clip_range[0]) & (advantage_t < 0)) | ((ratio_t > clip_range[1]) & (advantage_t > 0))
+
+
+def travelled(
+    log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, coefficient_t: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Σ_{t,k} c_t |∂W_t/∂ℓ_k| (t − k) and Σ_{t,k} c_t |∂W_t/∂ℓ_k|, for a W whose derivatives are not negative.
+
+    Their ratio is how many tokens back credit went on average: 0 for GRPO. In O(T), by two products with the transposed
+    Jacobian. Where credit also goes forward (GSPO, to all tokens alike) it says nothing.
+
+    Args:
+        log_weight_t, logp_t (`torch.Tensor`):
+            As for [`effective_credit`].
+        coefficient_t (`torch.Tensor`):
+            c ≥ 0, shape (B, T), such as |A|·M.
+
+    Returns:
+        `tuple`: two scalars.
+    """
+    position = torch.arange(logp_t.size(-1), device=logp_t.device, dtype=logp_t.dtype)
+    if not log_weight_t.requires_grad:
+        return logp_t.new_zeros(()), logp_t.new_zeros(())
+
+    def back(c_t: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(log_weight_t, logp_t, c_t, retain_graph=True)[0]
+
+    landed_t = back(coefficient_t)
+    return (back(coefficient_t * position) - position * landed_t).sum(), landed_t.sum()
