@@ -10,7 +10,7 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.commands.explain import main
 from trl_credit.credit.effective import effective_credit, is_clipped, travelled
 from trl_credit.demo import demo_model_path
-from trl_credit.explain import explain, read_rollouts, table
+from trl_credit.explain import explain, markdown_table, read_rollouts
 
 
 PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "vine_ppo")]
@@ -118,7 +118,7 @@ def test_what_an_algorithm_lacks_is_said(rollouts):
 def test_the_table(rollouts):
     shard = read_rollouts(rollouts())
     found = [explain(shard, config_of(name), name=name) for name in PLAIN]
-    text = table(found, grpo=found[PLAIN.index("grpo")])
+    text = markdown_table(found, grpo=found[PLAIN.index("grpo")])
     by_name = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
     assert by_name["grpo"].endswith("| 1.00 |") and by_name["gspo"].count("whole response") == 1
     assert "ha_dw: belief 0.50." in text

@@ -156,11 +156,11 @@ def _with_segments(
 
 def _show(args: Namespace, found: list["Explained"], left_out: dict[str, str]) -> None:
     from ..algorithms import ALGORITHMS
-    from ..explain import table
+    from ..explain import markdown_table
     from ..viewer import build_page
 
     grpo = next((one for one in found if one.name == ALGORITHMS["grpo"][1]._name), None)
-    text = table(found, grpo=grpo)
+    text = markdown_table(found, grpo=grpo)
     notes = [f"{name} is left out: {reason}." for name, reason in left_out.items()]
     print("\n".join([text, *([""] if notes else []), *notes]))
     output = _output(args)

@@ -7,15 +7,15 @@ _HOMES = {
     "Explained": "credits",
     "explain": "credits",
     "read_rollouts": "rollouts",
-    "table": "table",
+    "markdown_table": "table",
 }
 
 if TYPE_CHECKING:
     from .credits import Explained, explain
     from .rollouts import read_rollouts
-    from .table import table
+    from .table import markdown_table
 
-__all__ = ["Explained", "explain", "read_rollouts", "table"]
+__all__ = ["Explained", "explain", "markdown_table", "read_rollouts"]
 
 
 def __getattr__(name: str) -> Any:  # reading a file needs no torch

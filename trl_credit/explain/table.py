@@ -29,7 +29,7 @@ def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[l
     ]
 
 
-def table(explained: Sequence[Explained], *, grpo: Explained | None) -> str:
+def markdown_table(explained: Sequence[Explained], *, grpo: Explained | None) -> str:
     """[`rows_of`] in Markdown, with the notes below."""
     rows = rows_of(explained, grpo=grpo)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
