@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_contract import run, toy
 from test_weights import trace_matrix
 
-from trl_credit import Credit
+from trl_credit import Credit, GRPOLambdaTrainer
 from trl_credit.assignment import policy_iteration
 from trl_credit.credit.clipping import clip_ratio_alone
 from trl_credit.credit.selection import select_high_entropy
@@ -146,6 +146,11 @@ def test_what_is_logged_as_clipped(make_trainer, toy_loss):
     plain = make_trainer("base", loss_type="grpo", beta=0.0)
     run(plain, toy_loss, t)
     assert sizes == [plain._metrics["eval"][f"credit/abs_advantage/quarter_{q + 1}"][-1] for q in range(4)]
+
+
+def test_its_paper_is_cited(make_trainer):
+    uses = [GRPOLambdaTrainer.uses(make_trainer("base", clip_form=form).args) for form in ("surrogate", "ratio")]
+    assert uses == [False, True]
 
 
 def test_it_goes_with_masks_and_off_policy_masking(make_trainer, toy_loss):

@@ -56,4 +56,5 @@ class GRPOLambdaTrainer(CreditTrainer):
 
     @staticmethod
     def uses(args: CreditConfig) -> bool:
-        return args.importance == "lambda_trace" or args.loss_weight != "none" or args.advantage_floor is not None
+        weighs = args.importance == "lambda_trace" or args.loss_weight != "none"
+        return weighs or args.advantage_floor is not None or args.clip_form == "ratio"
