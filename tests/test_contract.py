@@ -336,6 +336,28 @@ def test_advantage_floor_and_loss_weight(make_trainer, toy_loss):
     torch.testing.assert_close(grad, expected, rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("direction", ["past", "future"])
+@pytest.mark.parametrize("style", ["recent", "both"])
+def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, style):
+    """Off-policy: the weight multiplies PPO's loss of a token, and neither factor has a gradient."""
+    t, g = toy(), 0.9
+    trainer = make_trainer(
+        "base", loss_type="dr_grpo", loss_weight=f"trace_{direction}", trace_style=style, loss_weight_confidence=True
+    )
+    loss, grad = run(trainer, toy_loss, t)
+    expected = 0.0
+    for b in range(4):
+        for i in range(7):
+            pairs = [(i, k) if direction == "past" else (k, i) for k in range(7) if t["mask"][b, k]]
+            c = sum(max(g ** (j - k), g**k if style == "both" else 0.0) for j, k in pairs if k <= j)
+            f = 1 + 1 / (1 + math.exp(1 - t["logps"][b, i].item()))
+            ratio, a = (t["logps"][b, i] - t["old"][b, i]).exp(), t["advantages"][b]
+            surrogate = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+            expected = expected - c * f * t["mask"][b, i].item() * surrogate / (4 * 8)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(grad, torch.autograd.grad(expected, t["logps"])[0], rtol=1e-11, atol=1e-14)
+
+
 def test_hook_that_does_not_run_is_an_error(make_trainer, toy_loss, monkeypatch):
     trainer, t = make_trainer("s_trace"), toy()
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", lambda self, model, inputs: torch.zeros(()))

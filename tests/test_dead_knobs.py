@@ -29,6 +29,8 @@ OTHERS = {
     "trace_lambda": 0.3,
     "gamma": 0.7,
     "trace_style": "both",
+    "loss_weight_confidence": True,
+    "clip_form": "ratio",
     "selective_rate": 0.6,
     "leave_own_out": False,
     "probability_threshold": 0.06,
@@ -73,6 +75,8 @@ WINDOW = {"difficulty": "history", "difficulty_window": 1, "max_steps": 4}
 ACTS_IN = {
     **dict.fromkeys(("trace_lambda", "gamma", "selective_rate", "leave_own_out"), {"algo": "s_trace"}),
     "trace_style": {"algo": "grpo_lambda"},
+    "loss_weight_confidence": {"loss_weight": "trace_past"},
+    "clip_form": {"num_iterations": 3, "max_steps": 3, "epsilon": 1e-4},
     "probability_threshold": {"token_mask": "probability"},
     "mask_normalizer": {"token_mask": "probability", "probability_threshold": 0.06, "beta": 0.5, "max_steps": 3},
     "difficulty_scale": {"algo": "ha_dw"},
@@ -188,6 +192,7 @@ def test_a_function_of_ones_own_may_read_any_knob_of_w(tmp_path):
         raise NotImplementedError
 
     knobs = ("trace_lambda", "gamma", "trace_style", "selective_rate", "leave_own_out", "probability_threshold")
+    knobs += ("loss_weight_confidence",)
     CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, **{knob: OTHERS[knob] for knob in knobs})
     with pytest.raises(ValueError, match="tree_branching"):
         CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, tree_branching=[3])

@@ -85,6 +85,21 @@ def test_the_words_of_a_standard_deviation_and_of_policy_iteration(args_of):
     assert "tree_branching" not in describe_credit(chain)["formula"]
 
 
+def test_the_words_of_grpo_lambda(args_of):
+    weight = {"importance": "token", "loss_weight": "trace_past"}
+    plain, confident = (
+        describe_credit(args_of("grpo_lambda", **weight, loss_weight_confidence=flag)) for flag in (False, True)
+    )
+    assert plain["advantage A"].endswith("; at least -0.1; the loss weighted by the trace (trace_past)")
+    assert confident["advantage A"] == plain["advantage A"] + ", times 1 + σ(log π − 1) of the token"
+    assert "loss_weight_confidence=True" in confident["formula"]
+    form = args_of("grpo_lambda", clip_form="ratio")
+    assert describe_updates(form)[0].startswith(
+        "Loss `grpo`, min(ρ, clip ρ)·A in the place of PPO's minimum, with a KL"
+    )
+    assert "clip_form='ratio'" in describe_credit(form)["formula"]
+
+
 def test_the_words_of_updates(args_of):
     assert describe_updates(args_of("grpo", beta=0.0, num_iterations=1, loss_type="grpo")) == [
         "Loss `grpo`, without a KL term (β = 0).",

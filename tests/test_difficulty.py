@@ -278,7 +278,7 @@ def test_a_resumed_run_keeps_its_steps_or_is_told(make_trainer, tmp_path, caplog
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             make_trainer("ha_dw", max_steps=2, **settings, **given).train(resume_from_checkpoint=str(checkpoint))
-        assert ("difficulty_rate 1 and difficulty_rate_min 0.01 (the defaults of trl_credit 0.1" in caplog.text) is told
+        assert ("trl_credit 0.1 had otherwise: difficulty_rate 1.0 → 6.0, difficulty_rate_min" in caplog.text) is told
 
 
 def test_a_run_logs_its_steps(make_trainer):

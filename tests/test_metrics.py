@@ -128,7 +128,12 @@ TRACES = {
     "own term selected too": {"trace_lambda": 0.7, "selective_rate": 0.3, "leave_own_out": False},
     "grpo_lambda": {"trace_lambda": 0.7},
     "both": {"trace_lambda": 0.7, "trace_style": "both"},
-    "by the loss": {"importance": "token", "loss_weight": "trace_past", "trace_lambda": 0.7},
+    "by the loss": {
+        "importance": "token",
+        "loss_weight": "trace_past",
+        "loss_weight_confidence": True,
+        "trace_lambda": 0.7,
+    },
 }
 
 

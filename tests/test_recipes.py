@@ -169,8 +169,12 @@ def test_methods_compared_in_one_table_differ_in_the_method_alone():
         assert changed("grpo_lambda", f"{model}_grpo_lambda", f"{model}_trace_recent_0.98") == {"trace_lambda"}
         for style in ("recent", "both"):
             one = f"{model}_trace_{style}_0.98"
-            assert changed("grpo_lambda", one, f"{model}_weight_{style}_0.98") == {"importance", "loss_weight"}
+            weighted = {"importance", "loss_weight", "loss_weight_confidence"}
+            assert changed("grpo_lambda", one, f"{model}_weight_{style}_0.98") == weighted
         assert changed("grpo_lambda", f"{model}_trace_recent_0.98", f"{model}_trace_both_0.98") == {"trace_style"}
+    weights = [resolved(row) for row in ROWS if row.folder == "grpo_lambda" and "_weight_" in row.name]
+    assert len(weights) == 8
+    assert all(given["loss_weight"] == "trace_past" and given["loss_weight_confidence"] for given in weights)
     assert changed("spo", "r1_distill_math_tree_4k", "r1_distill_math_tree_2k") == {
         "model_name_or_path", "max_completion_length", "vllm_max_model_length"
     }  # fmt: skip

@@ -25,12 +25,14 @@ KNOBS = [
     {"policy_loss": "policy_iteration", "beta": 0.1},
     {"process_reward_weight": 5.0},
     {"process_reward_weight": 5.0, "process_reward_form": "value"},
-    {"loss_weight": "trace_past", "advantage_floor": -0.1},
+    {"loss_weight": "trace_past", "loss_weight_confidence": True, "advantage_floor": -0.1},
+    {"clip_form": "ratio", "num_iterations": 2, "beta": 0.01, "use_bias_correction_kl": False},
     {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
 ]
 OF_TREES = [
     {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
     {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
+    {"tree_rows": "packed", "clip_form": "ratio", "num_iterations": 2},
     {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
 ]
 

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trl_credit.credit import selection, weights
-from trl_credit.credit.advantages import group_advantage, optimal_advantage, trace_loss_weight, trace_statistics
+from trl_credit.credit.advantages import (
+    confidence_weight,
+    group_advantage,
+    optimal_advantage,
+    trace_loss_weight,
+    trace_statistics,
+)
 
 
 def rows(seed, batch=3, length=11):
@@ -46,6 +52,14 @@ def test_lambda_trace_and_loss_weights_against_the_matrix(seed, length, decay, s
     future = trace_loss_weight("future", decay=decay, style=style, mask_t=m)
     torch.testing.assert_close(past, m @ trace.T, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(future, m @ trace, rtol=1e-10, atol=1e-10)
+
+
+def test_confidence_by_hand():
+    logp = torch.tensor([[0.0, -1.0, -1e4, -math.inf, math.nan]], dtype=torch.float64, requires_grad=True)
+    f = confidence_weight(logp, mask_t=torch.tensor([[1, 1, 1, 1, 0]]))
+    expected = [1 + 1 / (1 + math.e), 1 + 1 / (1 + math.e**2), 1.0, 1.0, 1.0]
+    torch.testing.assert_close(f, torch.tensor([expected], dtype=torch.float64), rtol=1e-15, atol=0)
+    assert not f.requires_grad
 
 
 @settings(max_examples=40, deadline=None)

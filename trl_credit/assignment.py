@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from .credit import selection, weights
-from .credit.advantages import optimal_advantage, trace_loss_weight
+from .credit.advantages import confidence_weight, optimal_advantage, trace_loss_weight
+from .credit.clipping import clip_ratio_alone
 from .credit.segments import policy_iteration_loss, segment_ends
 from .credit.tokens import Credit, Tokens
 
@@ -51,6 +52,8 @@ def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
             style=config.trace_style,
             mask_t=tokens.mask_t.to(advantage.dtype),
         )
+        if config.loss_weight_confidence:
+            advantage = advantage * confidence_weight(tokens.logp_t, mask_t=tokens.mask_t).to(advantage.dtype)
     selected = _selected(config, tokens)
     log_weight = _log_weight(config, tokens, selected)
     return Credit(log_weight, advantage, selected=selected, traced=log_weight)
@@ -91,6 +94,14 @@ for _function in (policy_iteration, policy_iteration_code):
     _function.replaces_correction = True
 
 _CREDIT = {"clip": assign_credit, "policy_iteration": policy_iteration, "policy_iteration_code": policy_iteration_code}
+
+
+def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[float, float]) -> Credit:
+    """The credit with which TRL's loss takes min(ρ, clip ρ)·A, see [`~trl_credit.credit.clipping.clip_ratio_alone`]."""
+    log_weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+    advantage = credit.advantage if credit.advantage.dim() == 2 else credit.advantage.unsqueeze(1)
+    log_weight, advantage = clip_ratio_alone(log_weight, advantage, clip_range=clip_range)
+    return replace(credit, log_weight=log_weight, advantage=advantage)
 
 
 def credit_function(config: "CreditConfig") -> CreditFunction:

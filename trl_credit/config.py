@@ -52,7 +52,15 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         trace_style (`str`, *optional*, defaults to `"recent"`):
             GRPO-λ's trace: `"recent"` g^(t−k), `"both"` max(g^(t−k), g^k).
         loss_weight (`str`, *optional*, defaults to `"none"`):
-            GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the paper's text) or `"trace_future"`.
+            GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the sum of the trace so far, its Sec. 3.2) or
+            `"trace_future"` (S-trace's reading, App. D.1: the coefficient that the ε-trace has on-policy).
+        loss_weight_confidence (`bool`, *optional*, defaults to `False`):
+            Whether the ε-weight is multiplied by f(log π) = 1 + σ(log π − 1) of the policy as it is (GRPO-λ, App. A.3).
+            Without gradient, which is ours.
+        clip_form (`str`, *optional*, defaults to `"surrogate"`):
+            `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as it
+            is written, which differs where A < 0: bounded above 1 + ε_high, and with a gradient below 1 − ε_low (which
+            has no effect). TRL's `clip_ratio/*` then count no token with A < 0; `credit/clip_fraction` counts all.
         token_mask (`str`, *optional*, defaults to `"none"`):
             `"probability"` (SPO) keeps, in the policy term and in its normaliser, the tokens whose probability under
             the sampling policy was below `probability_threshold`. What becomes of the KL term is `mask_normalizer`. The
@@ -134,6 +142,12 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     trace_style: str = field(default="recent", metadata={"help": "Trace of GRPO-λ: 'recent' or 'both'."})
     loss_weight: str = field(
         default="none", metadata={"help": "ε-weight of GRPO-λ: 'none', 'trace_past', 'trace_future'."}
+    )
+    loss_weight_confidence: bool = field(
+        default=False, metadata={"help": "Whether the ε-weight is multiplied by 1 + σ(log π − 1)."}
+    )
+    clip_form: str = field(
+        default="surrogate", metadata={"help": "'surrogate': min(ρA, clip(ρ)A). 'ratio': min(ρ, clip ρ)·A."}
     )
     token_mask: str = field(
         default="none", metadata={"help": "Tokens of the policy term: 'none' (all), 'probability' (SPO), or your own."}

@@ -21,6 +21,7 @@ CHOICES = {
     "selector": ("none", "entropy", "random"),
     "trace_style": ("recent", "both"),
     "loss_weight": ("none", "trace_past", "trace_future"),
+    "clip_form": ("surrogate", "ratio"),
     "token_mask": ("none", "probability"),
     "baseline": ("group", "optimal"),
     "difficulty": ("none", "history", "hard", "fixed"),
@@ -66,7 +67,7 @@ RANGES = {
     **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), _POSITIVE),
     **dict.fromkeys(("entropy_coef", "entropy_coef_min", "entropy_coef_max", "entropy_target"), _FINITE),
 }
-FLAGS = ("leave_own_out", "include_last", "replay_legacy")
+FLAGS = ("leave_own_out", "loss_weight_confidence", "include_last", "replay_legacy")
 
 
 def check_ranges(config: "CreditConfig") -> None:
@@ -176,6 +177,8 @@ def check_combinations(config: "CreditConfig", *, sequence_of_trl: bool) -> None
             f"use_bias_correction_kl=True multiplies the KL term by the importance weight, and with importance="
             f"{config.importance!r} the trace would flow through the KL: set use_bias_correction_kl=False."
         )
+    if config.clip_form == "ratio":
+        _check_clip_form(config)
     if config.multi_objective_aggregation != "sum_then_normalize":
         for name, off in (("baseline", "group"), ("difficulty", "none")):
             if getattr(config, name) != off:
@@ -184,6 +187,21 @@ def check_combinations(config: "CreditConfig", *, sequence_of_trl: bool) -> None
                     f"multi_objective_aggregation={config.multi_objective_aggregation!r} has one per function: set "
                     "multi_objective_aggregation='sum_then_normalize'."
                 )
+
+
+def _check_clip_form(config: "CreditConfig") -> None:
+    """Where min(ρ, clip ρ)·A cannot be had from TRL's loss, or another field would contradict it."""
+    losses = ("grpo", "bnpo", "dr_grpo", "dapo")
+    kl_is_weighted = config.beta != 0.0 and config.use_bias_correction_kl
+    for name, is_right, reason, fix in (
+        ("importance", config.importance != "sequence", "it has one ratio per response", "'sequence_token'"),
+        ("loss_type", config.loss_type in losses, "it takes no minimum over tokens", " or ".join(map(repr, losses))),
+        ("delta", config.delta is None, "the ratio is bounded by 1 + ε_high for either sign of A", "None"),
+        ("use_bias_correction_kl", not kl_is_weighted, "it multiplies the KL term by a ratio replaced here", "False"),
+    ):
+        if not is_right:
+            value = getattr(config, name)
+            raise ValueError(f"{name}={value!r} with clip_form='ratio': {reason}. Set {name}={fix}, or clip_form.")
 
 
 def _is_number(x: Any) -> bool:

@@ -73,6 +73,20 @@ LIVES = (
         "set importance='lambda_trace', or a loss_weight",
     ),
     Life(
+        ("loss_weight_confidence",),
+        lambda c: c.loss_weight != "none" or _own(c),
+        ("loss_weight",),
+        "weighs no token's loss",
+        "set loss_weight='trace_past'",
+    ),
+    Life(
+        ("clip_form",),
+        lambda c: c.policy_loss == "clip",
+        ("policy_loss",),
+        "clips no ratio",
+        "set policy_loss='clip'",
+    ),
+    Life(
         ("selective_rate", "leave_own_out"),
         lambda c: c.selector != "none" or _own(c),
         ("selector",),

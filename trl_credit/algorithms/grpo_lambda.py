@@ -21,7 +21,9 @@ class GRPOLambdaConfig(CreditConfig):
     r"""
     Configuration of [`GRPOLambdaTrainer`]: [`CreditConfig`] with the published setting.
 
-    For the ε-weight, set `importance="token"` and `loss_weight="trace_past"`.
+    For the ε-weight, set `importance="token"`, `loss_weight="trace_past"` and `loss_weight_confidence=True`. The loss
+    is that of Sec. 3, PPO's min(ρA, clip(ρ)A); Algorithm 1 has −min(ρ, clip ρ)·A, which is `clip_form="ratio"`. The
+    floor of Eq. 17 and 18 is not offered: [`~trl_credit.credit.weights.lambda_trace_log_weight`] says why.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"grpo"`)
@@ -54,4 +56,5 @@ class GRPOLambdaTrainer(CreditTrainer):
 
     @staticmethod
     def uses(args: CreditConfig) -> bool:
-        return args.importance == "lambda_trace" or args.loss_weight != "none" or args.advantage_floor is not None
+        weighs = args.importance == "lambda_trace" or args.loss_weight != "none"
+        return weighs or args.advantage_floor is not None or args.clip_form == "ratio"

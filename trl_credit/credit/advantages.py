@@ -81,8 +81,11 @@ def whiten(
 def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", mask_t: torch.Tensor) -> torch.Tensor:
     """c_t: the factor of GRPO-λ's ε-weight on the loss of token t (arXiv 2510.00194). Shapes (B, T), no gradient.
 
-    `past`: c_t = Σ_{k≤t} tr(t,k), the row sums of the trace (with `recent`, Σ_{l=0}^{t} g^l, as in the paper's text).
-    `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy.
+    `past`: c_t = Σ_{k≤t} tr(t,k), the row sums of the trace (with `recent`, Σ_{l=0}^{t} g^l, as in Sec. 3.2). The paper
+    multiplies them by [`confidence_weight`] (App. A.3).
+    `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy. That is
+    S-trace's reading of the ε-weight (arXiv 2605.05965, App. D.1): it has P-trace and both forms of GRPO-λ coincide
+    on-policy, which with `past` they do not.
     Sums run over loss tokens. Since c_t ≥ 0, weighting the clipped loss is the same as weighting the advantage.
 
     Raises:
@@ -104,6 +107,18 @@ def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", ma
     tail = torch.nn.functional.pad(to_come, past_end)[..., 2 * t]
     tokens_left = torch.nn.functional.pad(reverse_discounted_scan(m_t, decay=1.0), past_end)[..., 2 * t]
     return to_come + m_t.new_tensor(decay).pow(t) * (tokens_left - tail)
+
+
+def confidence_weight(logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+    """f(ℓ_t) = 1 + σ(ℓ_t − 1): the second factor of GRPO-λ's ε-weight (arXiv 2510.00194, App. A.3). Shapes (B, T).
+
+    Of log-probabilities in nats under the policy as it is, at sampling temperature: 1 for a token that is next to
+    impossible, 1.27 for a certain one, and 1 at masked ones. The paper found multiplying by the log-probability itself
+    unstable, and this is its soft clamp. Ours, since our copy lacks Algorithm 2: f multiplies the sum of its token's
+    trace (Sec. 3.2 computes traces once), not each term of it, and has no gradient, so that it weighs and adds nothing.
+    """
+    weight_t = 1 + torch.sigmoid(logp_t.detach().to(torch.promote_types(logp_t.dtype, torch.float32)) - 1)
+    return torch.where(mask_t.bool(), weight_t, 1.0)  # padding may hold anything
 
 
 def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -80,10 +80,15 @@ def eligible_log_weight(
 def lambda_trace_log_weight(
     logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, decay: float, style: str = "recent", mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """W_t = Σ_{k≤t} tr(t,k) (ℓ_k − ℓ°_k): the ε-trace of GRPO-λ (arXiv 2510.00194, Eq. 17 and 18). Shapes (B, T).
+    """W_t = Σ_{k≤t} tr(t,k) (ℓ_k − ℓ°_k): the ε-trace of GRPO-λ (arXiv 2510.00194, Eq. 1 and 2). Shapes (B, T).
 
-    `style="recent"`: tr(t,k) = g^{t−k}. `style="both"`: tr(t,k) = max(g^{t−k}, g^k), k counted from the first token of
-    the completion. Its value differs from the ordinary log-ratio, so it clips far more often than GRPO.
+    `style="recent"` (Eq. 1): tr(t,k) = g^{t−k}. `style="both"` (Eq. 2): tr(t,k) = max(g^{t−k}, g^k), k counted from the
+    first token of the completion. Its value differs from the ordinary log-ratio, so it clips far more often than GRPO.
+
+    Eq. 17 and 18 (App. A.3) print the same traces as matrices, with a floor: no entry below an ε of which the text has
+    no value. It is not offered. Eq. 1, Eq. 2 and Theorem 1 have none; with one, W would carry ε times the log-ratios of
+    all tokens so far, however long ago; and read as printed, entries depend on the column alone, so that a trace would
+    not decay with distance. Their ones on the diagonal are in the formulas above: g^0.
 
     Raises:
         ValueError: `decay` is outside [0, 1] or `style` is unknown.

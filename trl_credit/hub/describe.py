@@ -64,8 +64,9 @@ def describe_updates(args: CreditConfig) -> list[str]:
         kl = f"of policy iteration, β = {args.beta:g}"
     passes = args.num_iterations
     updates = args.steps_per_generation * passes / args.gradient_accumulation_steps
+    form = ", min(ρ, clip ρ)·A in the place of PPO's minimum" * (args.clip_form == "ratio")
     sentences = [
-        f"Loss `{args.loss_type}`{', averaged over prompts' * args.prompt_average}, {kl}.",
+        f"Loss `{args.loss_type}`{', averaged over prompts' * args.prompt_average}{form}, {kl}.",
         f"{passes} {'pass' if passes == 1 else 'passes'} over a generation batch of {args.generation_batch_size:,} "
         f"rows, {updates:g} {'update' if updates == 1 else 'updates'} in all.",
     ]
@@ -183,6 +184,7 @@ def _advantage(args: CreditConfig) -> str:
         text += f"; whitened over the {args.whiten_advantages}"
     if args.loss_weight != "none":
         text += f"; the loss weighted by the trace ({args.loss_weight})"
+        text += ", times 1 + σ(log π − 1) of the token" * args.loss_weight_confidence
     return text
 
 

@@ -110,20 +110,20 @@ def load_belief(
             f"cannot resume the difficulty belief from {Path(folder) / STATE_FILE} ({error}): resume from a "
             "checkpoint that was written with the same difficulty_* settings."
         ) from error
-    if correct and parts["difficulty"]["version"] == 1:
+    of_0_1 = parts["difficulty"]["version"] == 1  # what its defaults were is in old_defaults.py
+    if correct and of_0_1:
         logger.warning(
             "up to %s difficulty came from the total reward, as in trl_credit 0.1, and from here from %s alone, of "
             "which reward_range is the range now: belief and replayed rows may be off for some batches",
             folder,
             ", ".join(correct),
         )
-    if belief.mode == "history" and before != (belief.rate, belief.rate_min):
+    if belief.mode == "history" and not of_0_1 and before != (belief.rate, belief.rate_min):
         logger.warning(
-            "up to %s the difficulty belief moved by difficulty_rate %g and difficulty_rate_min %g%s, and from here by "
+            "up to %s the difficulty belief moved by difficulty_rate %g and difficulty_rate_min %g, and from here by "
             "%g and %g: set the old ones to go on as before",
             folder,
             *before,
-            " (the defaults of trl_credit 0.1, which kept no record of them)" * (parts["difficulty"]["version"] == 1),
             belief.rate,
             belief.rate_min,
         )

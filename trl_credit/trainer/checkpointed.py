@@ -24,6 +24,7 @@ from .checkpoints import (
 )
 from .engine import RolloutEngine
 from .identity import defaults_of, functions_of, identity
+from .old_defaults import changed_since_0_1
 from .refusals import check_amount
 from .run_folder import RunFolder, lives_in_words
 
@@ -114,6 +115,7 @@ class CheckpointedTrainer(RolloutEngine):
             overwrite=args.overwrite_output_dir,
             allowed=args.allow_changed or [],
             defaults=defaults_of(args),
+            since_0_1=changed_since_0_1(args),
         )
 
     def _together(self, check: Callable[[], Any]) -> Any:

@@ -22,7 +22,7 @@ import torch
 import trl
 from trl.trainer.utils import get_config_model_id
 
-from ..assignment import credit_function, mask_reads_logps
+from ..assignment import credit_function, mask_reads_logps, with_ratio_clipped
 from ..config import CreditConfig
 from ..credit.difficulty import difficulty_weight
 from ..credit.tokens import Credit, Tokens
@@ -218,6 +218,8 @@ class CreditTrainer(CheckpointedTrainer):
             live.extra_loss = self._normalizer.missing_kl(credit, tokens, beta=self.beta, **divided)
         if own.replaces_correction and inputs.get("importance_sampling_ratio") is not None:
             inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
+        if self.args.clip_form == "ratio":
+            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get("sampling_per_token_logps") is None:
                 inputs["sampling_per_token_logps"] = tokens.old_logp_t  # TRL would fall back on what is rewritten below

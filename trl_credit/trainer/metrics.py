@@ -47,7 +47,11 @@ def loss_statistics(
     stats = {}
     if not carries_loss:
         ratio = _used_log_weight(config, credit, tokens).exp()
-        clipped = ((ratio < clip_range[0]) & (advantage < 0)) | ((ratio > clip_range[1]) & (advantage > 0))
+        above = ratio > clip_range[1]
+        if config.clip_form == "ratio":
+            clipped = above & (advantage != 0)
+        else:
+            clipped = ((ratio < clip_range[0]) & (advantage < 0)) | (above & (advantage > 0))
         stats["clip_fraction"] = ((clipped * kept).sum(), kept.sum())
     if config.token_mask != "none" or credit.mask is not None:
         stats["kept_fraction"] = (kept.sum(), n_tokens)

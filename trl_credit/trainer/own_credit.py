@@ -153,6 +153,8 @@ class OwnCredit:
                     "sets the importance weight with use_bias_correction_kl=True, by which TRL multiplies the KL term: "
                     "set use_bias_correction_kl=False"
                 )
+        if self.carries_loss and config.clip_form == "ratio":
+            return "returned a loss of its own with clip_form='ratio', which clips none: set clip_form='surrogate'"
         if self.carries_loss or credit.log_weight is None:
             return None
         if config.loss_type == "luspo":

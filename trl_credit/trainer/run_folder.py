@@ -45,6 +45,7 @@ class RunFolder:
         overwrite: bool,
         allowed: list[str],
         defaults: dict[str, Any],
+        since_0_1: dict[str, list[Any]],
     ) -> None:
         """Takes the folder for a life of a run: a new one, or one that resumes from a checkpoint.
 
@@ -59,6 +60,9 @@ class RunFolder:
                 Names of the identity that may have changed since the checkpoint.
             defaults (`dict`):
                 Of fields, for those that another release did not have.
+            since_0_1 (`dict`):
+                What the run has by defaults that trl_credit 0.1 did not have, see
+                [`~trl_credit.trainer.old_defaults.changed_since_0_1`]: said where the checkpoint may be one of 0.1.
 
         Raises:
             ValueError: another run is at work here, or has left its results; or the checkpoint is another run's. The
@@ -68,7 +72,7 @@ class RunFolder:
         try:
             lives = [{"from": 0}]
             if resume is not None:
-                lives = self._resumed(identity, Path(resume), allowed=allowed, defaults=defaults)
+                lives = self._resumed(identity, Path(resume), allowed=allowed, defaults=defaults, since_0_1=since_0_1)
             if resume is None or not self.holds(resume):
                 self._make_room(identity, overwrite=overwrite, defaults=defaults)
             lives[-1]["id"] = secrets.token_hex(8)
@@ -125,7 +129,13 @@ class RunFolder:
             raise ValueError(f"{what}, which differs from this one in {in_words(changed)}: {ways}")
 
     def _resumed(
-        self, identity: dict[str, Any], checkpoint: Path, *, allowed: list[str], defaults: dict[str, Any]
+        self,
+        identity: dict[str, Any],
+        checkpoint: Path,
+        *,
+        allowed: list[str],
+        defaults: dict[str, Any],
+        since_0_1: dict[str, list[Any]],
     ) -> list[dict[str, Any]]:
         step, record = checkpoint_step(checkpoint), read_run(checkpoint)
         if record is None:
@@ -134,6 +144,13 @@ class RunFolder:
                 "algorithm, settings and data are those of this run is not known",
                 checkpoint,
             )
+            if since_0_1:
+                logger.warning(
+                    "defaults of this run that trl_credit 0.1 had otherwise: %s. If %s is of 0.1, and its run did not "
+                    "set them, set the old ones to go on as before",
+                    in_words(since_0_1),
+                    checkpoint,
+                )
             return [{"from": step}]
         for name in allowed:
             if name not in identity and name not in record["identity"]:
