@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..assignment import baseline_function, credit_function, policy_mask
+from ..assignment import baseline_function, credit_function, policy_mask, with_ratio_clipped
 from ..config import CreditConfig
 from ..credit.advantages import group_advantage, whiten
 from ..credit.difficulty import difficulty_weight
@@ -115,8 +115,11 @@ def _measured(shard: Shard, config: CreditConfig, tokens: Tokens, credit: Credit
     advantage_t = advantage.expand_as(tokens.logp_t)
     kept_t = tokens.policy_mask_t.bool() if credit.mask is None else tokens.policy_mask_t.bool() & credit.mask.bool()
     clip_range = (1 - config.epsilon, 1 + (config.epsilon if config.epsilon_high is None else config.epsilon_high))
+    used = replace(credit, log_weight=log_weight_t, advantage=advantage_t)
+    if config.clip_form == "ratio":
+        used = with_ratio_clipped(used, tokens, clip_range=clip_range)
     credit_t = effective_credit(
-        log_weight_t, logp_t=tokens.logp_t, advantage_t=advantage_t, clip_range=clip_range, mask_t=kept_t
+        used.log_weight, logp_t=tokens.logp_t, advantage_t=used.advantage, clip_range=clip_range, mask_t=kept_t
     )
     clipped_t = is_clipped(log_weight_t, advantage_t=advantage_t.detach(), clip_range=clip_range) & kept_t
     horizon = None
