@@ -1,12 +1,14 @@
 """The embedded task, its verifier, and the checkpoint in the package."""
 
+import random
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.demo.task import work_out
-from trl_credit.demo.warm_start import sampled_accuracy, train
+from trl_credit.demo.task import MISTAUGHT, WRONG_RATE, mistaught_facts, work_out
+from trl_credit.demo.warm_start import accuracy, train
 
 
 def test_dataset_depends_on_its_seed_alone():
@@ -15,7 +17,7 @@ def test_dataset_depends_on_its_seed_alone():
 
 
 def test_worked_solutions_are_right():
-    assert work_out("3+2-1-3+1:") == "3+2=5;5-1=4;4-3=1;1+1=2"
+    assert work_out("3+2-1-3+1+2-3:") == "3+2=5;5-1=4;4-3=1;1+1=2;2+2=4;4-3=1"
     assert work_out("9+3-3-3+1:") == "9+3=2;2-3=9;9-3=6;6+1=7"
     data = demo_dataset(200)
     for prompt, answer in zip(data["prompt"], data["answer"], strict=True):
@@ -30,15 +32,48 @@ def test_verifier_takes_any_text():
     assert demo_reward(junk, ["5"] * len(junk)) == [0.0] * (len(junk) - 1) + [1.0]
 
 
+def test_wrong_facts_are_the_same_ones_and_are_carried_on():
+    facts = mistaught_facts()
+    assert len(facts) == MISTAUGHT == 18 and facts == mistaught_facts() != mistaught_facts(seed=1)
+    assert all(wrong != eval(fact) % 10 for fact, wrong in facts.items())
+    rng = random.Random(0)
+    fact, wrong = next(iter(facts.items()))
+    texts = [work_out(f"{fact}+1:", rng=rng, mistaught=facts) for _ in range(2000)]
+    share = sum(text.startswith(f"{fact}={wrong};{wrong}+1=") for text in texts) / 2000
+    assert abs(share - WRONG_RATE) < 5 * (0.24 / 2000) ** 0.5
+    known = next(f"{d}+1" for d in range(10) if f"{d}+1" not in facts)
+    assert work_out(f"{known}:", rng=rng, mistaught=facts) == f"{known}={eval(known) % 10}"
+
+
 def test_packaged_model_is_small_and_errs_at_the_rate_promised():
     folder = Path(demo_model_path())
     assert sum(p.stat().st_size for p in folder.iterdir()) < 1.5e6
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    text = "3+2-1-3+1:3+2=5;5-1=4"
+    text = "3+2-1-3+1+2-3:3+2=5;5-1=4"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     set_seed(0)
-    assert 0.2 < sampled_accuracy(model, tokenizer) < 0.4
+    assert 0.2 < accuracy(model, tokenizer, greedy=False) < 0.35
+    # what it prefers is wrong: there is something to learn, not only something to be surer of
+    assert 0.05 < accuracy(model, tokenizer, greedy=True) < 0.25
+
+
+def test_the_packaged_model_prefers_the_wrong_facts():
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    model = AutoModelForCausalLM.from_pretrained(demo_model_path())
+    digits = tokenizer.convert_tokens_to_ids(list("0123456789"))
+    facts, wrong_first = mistaught_facts(), []
+    for left in (f"{d}{sign}{operand}" for d in range(10) for sign in "+-" for operand in (1, 2, 3)):
+        ids = tokenizer(f"{left}+1-1+1-1+1:{left}=", return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            p = model(ids).logits[0, -1, digits].softmax(-1)
+        right = eval(left) % 10
+        if left in facts:
+            wrong_first.append((p[facts[left]] > p[right]).item())
+            assert p[right] > 0.1
+        else:
+            assert p[right] > 0.8
+    assert sum(wrong_first) >= 15
 
 
 def test_warm_start_runs_from_nothing_and_repeats():

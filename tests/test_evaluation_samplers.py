@@ -21,10 +21,13 @@ from trl_credit.evaluation.tables import read_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+PROMPT = "1+1-1+2-1-1-1:"  # of facts that the model has been taught right
+SOLUTION = "1+1=2;2-1=1;1+2=3;3-1=2;2-1=1;1-1=0"
+
 
 def test_samples_follow_the_distribution_of_the_model(sampler):
     """After the prompt and 23 known tokens, the end token's chance and the digit's against the model's own softmax."""
-    prompt = sampler.tokenizer("3+2-1-3+1:3+2=")["input_ids"]
+    prompt = sampler.tokenizer("3+2-1-3+1+2-3:3+2=")["input_ids"]
     protocol = Protocol(samples=2000, temperature=1.3, top_p=0.8, max_new_tokens=1, metrics=("pass@1",))
     (samples,) = sampler.sample([prompt], [7], protocol)
     with torch.no_grad():
@@ -55,15 +58,15 @@ def test_samples_depend_neither_on_the_batch_nor_on_the_random_state(sampler):
 
 
 def test_greedy_limits_and_truncation(sampler):
-    prompts = [sampler.tokenizer(text)["input_ids"] for text in ("3+2-1-3+1:", "1+1+1+1+1:1+1=2;")]
+    prompts = [sampler.tokenizer(text)["input_ids"] for text in (PROMPT, f"{PROMPT}{SOLUTION[:6]}")]
     greedy = find_protocol("demo_greedy", "demo")[1]
     (first,), (second,) = sampler.sample(prompts, [0, 0], greedy)
-    # 23 characters and the end
-    assert first == Sample("3+2=5;5-1=4;4-3=1;1+1=2", 24, False) and second.text.endswith("=5")
-    own = sampler.model.generate(torch.tensor(prompts[:1]), do_sample=False, max_new_tokens=28)
+    # 35 characters and the end
+    assert first == Sample(SOLUTION, 36, False) and second.text == SOLUTION[6:]
+    own = sampler.model.generate(torch.tensor(prompts[:1]), do_sample=False, max_new_tokens=40)
     assert sampler.tokenizer.decode(own[0, len(prompts[0]) :], skip_special_tokens=True) == first.text
-    # a context of 20 leaves ten tokens to one prompt and four to the other, in one batch
-    cut = find_protocol("demo_greedy", "demo", max_context=20)[1]
+    # a context of 24 leaves ten tokens to one prompt and four to the other, in one batch
+    cut = find_protocol("demo_greedy", "demo", max_context=24)[1]
     assert sampler.sample(prompts, [0, 0], cut) == [
         [Sample(first.text[:10], 10, True)],
         [Sample(second.text[:4], 4, True)],

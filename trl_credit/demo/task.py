@@ -1,11 +1,15 @@
 """The embedded task: a chain of additions and subtractions modulo 10, every step written out.
 
-    prompt      3+2-1-3+1:
-    response    3+2=5;5-1=4;4-3=1;1+1=2
+    prompt      3+2-1-3+1+2-3:
+    response    3+2=5;5-1=4;4-3=1;1+1=2;2+2=4;4-3=1
 
 Copying the running result and the next operation is routine; the digit after each "=" decides. One wrong digit is
-carried on, so the reward on the last digit says nothing about which of the four decisions was to blame: that is the
+carried on, so the reward on the last digit says nothing about which of the six decisions was to blame: that is the
 credit to be assigned.
+
+There are 60 facts (a digit, a sign, an operand). The warm start taught the model a wrong digit for 18 of them: it
+prefers it to the right one, .6 to .4. So greedy decoding fails on most problems, and reinforcement learning has to teach
+it something that it does not know.
 """
 
 import random
@@ -14,8 +18,10 @@ from datasets import Dataset
 
 
 CHARACTERS = "0123456789+-=;:"
-N_STEPS = 4
+N_STEPS = 6
 MAX_OPERAND = 3
+MISTAUGHT = 18  # of the 60 facts
+WRONG_RATE = 0.6
 DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + 4  # tokens: a step and its separator are six, and some room to go astray
 
 
@@ -25,19 +31,30 @@ def draw_problem(rng: random.Random) -> str:
     return f"{rng.randrange(10)}{''.join(steps)}:"
 
 
-def work_out(prompt: str, *, rng: random.Random | None = None, error_rate: float = 0.0) -> str:
-    """The worked solution of `prompt`; with `error_rate`, each result is replaced by a wrong digit with that chance.
+def mistaught_facts(*, seed: int = 0) -> dict[str, int]:
+    """The left-hand sides, such as "3+2", that the warm start teaches a wrong digit for, and that digit."""
+    rng = random.Random(seed)
+    facts = [f"{digit}{sign}{operand}" for digit in range(10) for sign in "+-" for operand in range(1, MAX_OPERAND + 1)]
+    return {fact: (_result(fact) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, MISTAUGHT)}
+
+
+def work_out(prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None) -> str:
+    """The worked solution of `prompt`; with `mistaught`, these facts are wrong with the chance `WRONG_RATE`.
 
     A wrong result is carried on, as a model that errs would carry it on.
     """
     running, steps = int(prompt[0]), []
     for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
-        result = (running + int(operand) if sign == "+" else running - int(operand)) % 10
-        if rng is not None and rng.random() < error_rate:
-            result = (result + rng.randint(1, 9)) % 10
-        steps.append(f"{running}{sign}{operand}={result}")
-        running = result
+        fact = f"{running}{sign}{operand}"
+        running = _result(fact)
+        if mistaught is not None and fact in mistaught and rng.random() < WRONG_RATE:
+            running = mistaught[fact]
+        steps.append(f"{fact}={running}")
     return ";".join(steps)
+
+
+def _result(fact: str) -> int:
+    return (int(fact[0]) + int(fact[1:])) % 10
 
 
 def demo_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:

@@ -1,9 +1,9 @@
 """Makes the embedded checkpoint from nothing:  python -m trl_credit.demo.warm_start --output FOLDER
 
-Supervised learning in two halves. First right solutions, until every single step is learnt (greedy decoding solves all
-problems). Then solutions in which a quarter of the results is wrong, so that the model's distribution errs at the same
-rate: 0.75⁴ ≈ 0.32 of sampled responses are right, which leaves reinforcement learning room and signal. About a minute
-on two CPU cores; one seed gives one checkpoint on one machine.
+Supervised learning in two halves. First right solutions, until every single step is learnt. Then solutions in which 18
+of the 60 facts are wrong more often than right, so that the model prefers what is wrong: some .14 of its greedy and .28
+of its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
+one seed gives one checkpoint on one machine.
 """
 
 import argparse
@@ -14,10 +14,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from .task import CHARACTERS, DEMO_MAX_COMPLETION_LENGTH, demo_dataset, demo_reward, draw_problem, work_out
+from .task import (
+    CHARACTERS,
+    DEMO_MAX_COMPLETION_LENGTH,
+    demo_dataset,
+    demo_reward,
+    draw_problem,
+    mistaught_facts,
+    work_out,
+)
 
 
-ERROR_RATE = 0.25
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
 
@@ -52,18 +59,19 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def sampled_accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, n: int = 1024) -> float:
-    """pass@1 at temperature 1 on `n` problems of another seed than training uses."""
+def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, greedy: bool, n: int = 1024) -> float:
+    """pass@1, greedy or at temperature 1, on `n` problems of another seed than training uses."""
     data = demo_dataset(n, seed=1)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
+    how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     with torch.no_grad():
-        ids = model.generate(**inputs, max_new_tokens=DEMO_MAX_COMPLETION_LENGTH, do_sample=True, top_k=0)
+        ids = model.generate(**inputs, max_new_tokens=DEMO_MAX_COMPLETION_LENGTH, **how)
     texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].size(1) :], skip_special_tokens=True)
     return sum(demo_reward(texts, data["answer"])) / n
 
 
 def train(steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Warm-starts a model for `steps` optimizer steps, the second half of them on solutions with errors."""
+    """Warm-starts a model for `steps` optimizer steps, the second half of them on solutions with the wrong facts."""
     set_seed(seed)
     rng = random.Random(seed)
     tokenizer = make_tokenizer()
@@ -73,8 +81,8 @@ def train(steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerF
     with trange(steps, desc="warm start") as bar:
         for step in bar:
             prompts = [draw_problem(rng) for _ in range(BATCH_SIZE)]
-            error_rate = ERROR_RATE if step >= steps // 2 else 0.0
-            texts = [p + work_out(p, rng=rng, error_rate=error_rate) + tokenizer.eos_token for p in prompts]
+            mistaught = mistaught_facts() if step >= steps // 2 else None
+            texts = [p + work_out(p, rng=rng, mistaught=mistaught) + tokenizer.eos_token for p in prompts]
             ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all of one length
             labels = ids.clone()
             labels[:, : len(prompts[0])] = -100
@@ -97,14 +105,17 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors this small lose more to waiting than they gain
     model, tokenizer = train(args.steps, args.seed)
     model.eval()
-    accuracy = sampled_accuracy(model, tokenizer)
-    if not 0.2 <= accuracy <= 0.4:
+    greedy, sampled = (accuracy(model, tokenizer, greedy=greedy) for greedy in (True, False))
+    if not (0.05 <= greedy <= 0.25 and 0.2 <= sampled <= 0.35):
         raise SystemExit(
-            f"sampled pass@1 is {accuracy:.3f}, not between 0.2 and 0.4: nothing written. Try another seed."
+            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not between .05 and .25 and between .2 and .35: "
+            "nothing written. Try another seed."
         )
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
-    print(f"{model.num_parameters():,} parameters, sampled pass@1 {accuracy:.3f}, written to {args.output}")
+    print(
+        f"{model.num_parameters():,} parameters, pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled, written to {args.output}"
+    )
 
 
 if __name__ == "__main__":
