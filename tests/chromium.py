@@ -97,14 +97,10 @@ class Chromium:
 
     def open(self, path: str | Path, *, fragment: str = "") -> None:
         """Opens a file, and waits until it is loaded and drawn."""
-        self.call("Page.navigate", url="about:blank")
+        self._go("about:blank")  # or an address that differs by its fragment alone would load nothing
         self.messages.clear()
         self.requests.clear()
-        self._loaded = False
-        address = Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else "")
-        self.call("Page.navigate", url=address)
-        while not self._loaded:
-            self._note(self._message())
+        self._go(Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else ""))
         self.settle()
 
     def settle(self) -> None:
@@ -147,6 +143,12 @@ class Chromium:
         """Role and name of everything that assistive technology sees."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
+
+    def _go(self, address: str) -> None:
+        self._loaded = False
+        self.call("Page.navigate", url=address)
+        while not self._loaded:
+            self._note(self._message())
 
     def _note(self, message: dict[str, Any]) -> None:
         method, of = message.get("method"), message.get("params", {})

@@ -10,9 +10,9 @@ from trl_credit.logs import Shard
 
 SOLUTION = (
     "Let's think step by step.\n\nTrain A covers 3 stops per hour, so in x hours it makes 3x stops. Since train B "
-    "starts two hours later, it makes 5(x − 2) stops.\n\nSetting them equal: 3x = 5(x − 2) → 3x = 5x − 10, hence 2x = 10 and "
-    "x = 5.\n\nWait, the question asks for the stops, not for the hours. After 5 hours train A has made 3 · 5 = 15 "
-    "stops, and so has train B: 5 · 3 = 15.\n\nTherefore the answer is \\boxed{15}."
+    "starts two hours later, it makes 5(x − 2) stops.\n\nSetting them equal: 3x = 5(x − 2) → 3x = 5x − 10, hence "
+    "2x = 10 and x = 5.\n\nWait, the question asks for the stops, not for the hours. After 5 hours train A has made "
+    "3 · 5 = 15 stops, and so has train B: 5 · 3 = 15.\n\nTherefore the answer is \\boxed{15}."
 )
 WRONG = SOLUTION.replace("Wait, the question asks for the stops, not for the hours. After 5", "So after 5").replace(
     "\\boxed{15}", "\\boxed{5}"

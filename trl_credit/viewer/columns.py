@@ -1,7 +1,7 @@
 """Lists of numbers as short text, which assets/data.js turns into arrays again.
 
 A column is one of: `None`, unknown; a list `[value, count, value, count, …]` where values repeat; `"=name"`, the same
-as another column; `"f…"`, base64 of floats of three bytes (17 bits of mantissa, four to five digits; NaN where unknown);
+as another column; `"f…"`, base64 of floats of three bytes (four to five digits; NaN where unknown);
 `"b…"`, base64 of bytes; `"u…"`, base64 of whole numbers of three bytes. Three bytes are four characters, without rest.
 """
 
@@ -44,8 +44,10 @@ def code_places(values: Sequence[int]) -> str:
 
 def _runs(array: np.ndarray) -> list[float | None] | None:
     """Values and how often they repeat, where that is shorter than the values."""
+    if len(array) == 0:
+        return []
     same = (array[1:] == array[:-1]) | (np.isnan(array[1:]) & np.isnan(array[:-1]))
-    starts = np.concatenate(([0], np.flatnonzero(~same) + 1)) if len(array) else np.zeros(0, dtype=int)
+    starts = np.concatenate(([0], np.flatnonzero(~same) + 1))
     if len(starts) > max(1, len(array) // 4):
         return None
     runs: list[float | None] = []

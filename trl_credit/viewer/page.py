@@ -56,7 +56,7 @@ def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | N
             A line below the title.
 
     Returns:
-        `str`: HTML, about 30 bytes per token (10 where columns are constant) and at most 60.
+        `str`: HTML, 5 to 40 bytes per token, by how many columns are logged and vary.
 
     Raises:
         ValueError: there are no shards, or a list of numbers holds something else.

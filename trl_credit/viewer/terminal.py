@@ -101,10 +101,10 @@ def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
 def _legend(largest: float, styles: dict[tuple[int, int], Style]) -> Text:
     text = Text(f"credit per token, in units of the advantage: −{largest:.3g} ")
     for level in range(LEVELS, 0, -1):
-        text.append("■ ", styles[-1, level])
+        text.append("··", styles[-1, level])
     text.append("  0  ")
     for level in range(1, LEVELS + 1):
-        text.append("■ ", styles[1, level])
+        text.append("··", styles[1, level])
     text.append(f" +{largest:.3g}   ").append("unassigned", _UNASSIGNED).append("   ").append(
         "not in the loss", _OUTSIDE
     )
