@@ -45,9 +45,9 @@ def response(
     fork = [token.strip().startswith(FORKS) for token in tokens]
     entropy = [rng.uniform(1.2, 2.6) if at else rng.expovariate(6) for at in fork]
     now = [-rng.expovariate(1.2 if at else 9) for at in fork]
-    old = [min(x + rng.gauss(0, 0.06), -1e-4) for x in now]
+    old = [min(x + rng.gauss(0, 0.16 if at else 0.03), -1e-4) for x, at in zip(now, fork, strict=True)]
     weight = [a - b for a, b in zip(now, old, strict=True)]
-    clipped = [int((w > 0.18 and advantage > 0) or (w < -0.18 and advantage < 0)) for w in weight]
+    clipped = [int((w > 0.247 and advantage > 0) or (w < -0.223 and advantage < 0)) for w in weight]
     ones = [1] * len(tokens)
     credit = [advantage * (2.718281828**w) * (1 - c) for w, c in zip(weight, clipped, strict=True)]
     return {

@@ -66,7 +66,7 @@ function valuesOf(row, metric) {
   return row.kept.get(key);
 }
 
-const METRIC_NAMES = Object.keys(METRICS).filter((name) => ROWS.some((row) => valuesOf(row, name) !== null));
+const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit" || ROWS.some((row) => valuesOf(row, name) !== null));
 
 const MAXIMA = new Map();
 

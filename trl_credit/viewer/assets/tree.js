@@ -11,16 +11,16 @@ function showTree(box, rows, onResponse) {
   box.append(make("h2", { textContent: `${counted(nodes.length - 1, "segment")}, ${counted(leaves, "leaf", "leaves")}` }));
   box.append(make("p", { className: "note", textContent:
     "V: mean reward below a node. A: against its siblings, drawn to the left (worse) or right (better)." }));
-  const root = branch(nodes[0], { children, largest, rows, onResponse });
-  root.open = true;
-  box.append(root);
+  box.append(branch(nodes[0], { children, largest, rows, onResponse }));
 }
 
 function branch(node, tree) {
   const below = tree.children.get(node.id);
   const details = make("details", { className: node.parent === null ? "node root" : "node" });
   details.append(make("summary", {}, ...nodeLine(node, tree, below.length)));
-  details.addEventListener("toggle", () => fillBranch(details, node, tree), { once: true });
+  if (node.parent === null) fillBranch(details, node, tree);
+  else details.addEventListener("toggle", () => fillBranch(details, node, tree), { once: true });
+  details.open = node.parent === null;
   return details;
 }
 

@@ -37,6 +37,7 @@ function go(change, { focus = false, scroll = false } = {}) {
   view.layout = fitting(view.layout, layouts);
   const moved = ["step", "group", "index"].some((name) => view[name] !== before[name]);
   if (moved && change.token === undefined) view.token = null;
+  if (view.token !== null && !responseRows().some((row) => view.token < row.length)) view.token = null;
   draw(rows, layouts, algorithms);
   point({ focus, scroll, moved });
   remember();
