@@ -189,6 +189,30 @@ def test_a_response_without_tokens_has_a_page():
     assert there["shards"][0]["responses"][0]["length"] == 0
 
 
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("reward", "<b>", "reward of response 0/0 of step 10 must be a number"),
+        ("rewards", [1.0], "must be numbers by name"),
+        ("rewards", {"a": "b"}, "rewards of response 0/0"),
+        ("truncated", "no", "must be true or false"),
+        ("segment_values", [0.5, "x"], "segment_values of response 0/0 of step 10 must be a number"),
+        ("nodes", 3, "must be a list of whole numbers"),
+        ("entropy", [10**400] * 8, "entropy of response 0/0 of step 10: a list of numbers holds something else"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(field, value, said):
+    row = response("one two three four five six seven eight")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        build_page([Shard(header("GRPO"), {}, [row | {field: value}])], title="t")
+
+
+def test_what_is_not_finite_is_unknown():
+    row = response("one", reward=float("nan"), rewards={"a": float("inf")}, entropy=[float("inf")])
+    there = Page(build_page([Shard(header("GRPO"), {}, [row])], title="t")).data["shards"][0]["responses"][0]
+    assert there["reward"] is None and there["rewards"] == {"a": None} and there["columns"]["entropy"] == [None, 1]
+
+
 def test_no_shards_are_refused():
     with pytest.raises(ValueError, match="no shard"):
         build_page([], title="t")

@@ -7,7 +7,7 @@ import pytest
 from chromium import Chromium, find_chromium
 from test_viewer import EVIL, SHARDS, evil_shards
 from test_viewer_colours import PAIRS, contrast
-from viewer_helpers import group_of, header, response, s_trace, spo_chain
+from viewer_helpers import group_of, header, response, s_trace, spo_chain, with_trace
 
 from trl_credit.logs import Shard
 from trl_credit.viewer import build_page, palette
@@ -192,8 +192,9 @@ def test_a_pointer_shows_the_numbers_and_where_the_credit_came_from(show):
         t = part["t"]
         reach = 1 if t == at else 0.9 ** (t - at)
         assert part["value"] == pytest.approx(row["advantages"][t] * np.exp(row["log_weight"][t]) * reach, rel=1e-3)
-    largest = sorted((part["t"] for part in parts if part["t"] != at), key=lambda t: -abs(
-        row["advantages"][t] * np.exp(row["log_weight"][t]) * 0.9 ** (t - at)))[:8]  # fmt: skip
+    largest = [part["t"] for part in parts if part["t"] != at][:8]
+    sizes = [abs(part["value"]) for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
     assert sorted(page.evaluate("[...document.querySelectorAll('.from')].map(e => e.i)")) == sorted(largest)
     assert count(page, ".origins li") == 8
     page.evaluate("document.querySelector('.origins button').click()")
@@ -223,6 +224,17 @@ def test_unassigned_is_not_zero_and_neither_is_outside_the_loss(show):
     assert page.evaluate("texts[0].spans.map(e => e.classList[1][0])")[:2] == ["s", "s"]
     page.evaluate("go({ token: 1 })")
     assert panel(page)["Effective credit"] == "unassigned"
+
+
+def test_credit_that_a_trace_sends_to_a_token_outside_the_policy_term_is_shown(show):
+    row = with_trace(response("one two three", selected=[1, 0, 0]), decay=0.9, rate=1 / 3)
+    row |= {"policy_mask": [0, 1, 1], "log_weight": [0.0] * 3, "is_clipped": [0] * 3, "selected": [1, 0, 0]}
+    row["credit"] = [0.9 + 0.81, 1.0, 1.0]
+    page = show([Shard(header("S-trace", trace_decay=0.9), {}, [row])], fragment="token=0")
+    assert page.evaluate("texts[0].spans[0].className") == "token p6 masked current"
+    there = panel(page)
+    assert there["In the policy term"] == "no" and there["Effective credit"] == "+1.71"
+    assert "0 of its own, +1.71 through its trace from 2 later tokens" in " ".join(texts(page, "#panel p"))
 
 
 def test_values_beyond_the_scale_are_marked(show):

@@ -170,8 +170,9 @@ def spo_tree(step: int = 10) -> Shard:
             cut = len(tokens_of(first))
             segments = [int(t >= cut) for t in range(len(row["tokens"]))]
             advantages = [(top, end)[s]["advantage"] for s in segments]
-            row |= {"segment_ids": segments, "segment_values": [4 / 9, value, float(reward)], "advantages": advantages}
-            rows.append({**row, "nodes": [top["id"], end["id"]], "credit": advantages})
+            path = [top["id"], end["id"]]
+            row |= {"segment_ids": segments, "segment_nodes": path, "nodes": path, "advantages": advantages}
+            rows.append({**row, "credit": advantages})
     return Shard(header("SPO-tree", step=step), {0: nodes}, rows)
 
 

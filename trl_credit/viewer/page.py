@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from ..logs import Shard
 from .columns import Coded, code_numbers, code_places
+from .fields import HEADER, NODE, RESPONSE, taken
 from .palette import css
 
 
@@ -38,8 +39,6 @@ NUMBERS = (
     "segment_ids",
     "turn_ids",
 )
-_HEADER = ("step", "algorithm", "trainer", "model", "settings", "trace_decay", "clip", "beta", "temperature")
-_RESPONSE = ("group", "index", "reward", "rewards", "truncated", "segment_values", "nodes")
 
 
 def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | None = None, note: str = "") -> str:
@@ -59,7 +58,7 @@ def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | N
         `str`: HTML, 5 to 40 bytes per token, by how many columns are logged and vary.
 
     Raises:
-        ValueError: there are no shards, or a list of numbers holds something else.
+        ValueError: there are no shards, or a field holds what it must not; the message names it.
     """
     if not shards:
         raise ValueError("there is nothing to show: no shard was given")
@@ -101,24 +100,29 @@ def inert_json(data: object) -> str:
 def _coded_shard(
     shard: Shard, prompts: dict[str, int], vocabulary: dict[tuple[int | None, str], int]
 ) -> dict[str, Any]:
+    header = taken(shard.header, HEADER, where="the header")
     responses = []
     for response in shard.responses:
+        where = f"response {response['group']}/{response['index']} of step {header['step']}"
         tokens = response["tokens"]
         ids = response.get("token_ids") or [None] * len(tokens)
         places = [vocabulary.setdefault(pair, len(vocabulary)) for pair in zip(ids, tokens, strict=True)]
         responses.append(
             {
-                **{name: response.get(name) for name in _RESPONSE},
+                **taken(response, RESPONSE, where=where),
                 "prompt": prompts.setdefault(str(response.get("prompt") or ""), len(prompts)),
                 "length": len(tokens),
-                "columns": {"tokens": code_places(places), **_columns(response)},
+                "columns": {"tokens": code_places(places), **_columns(response, where)},
             }
         )
-    trees = {str(group): nodes for group, nodes in shard.trees.items()}
-    return {"header": {name: shard.header.get(name) for name in _HEADER}, "trees": trees, "responses": responses}
+    trees = {
+        str(group): [taken(node, NODE, where=f"a node of tree {group} of step {header['step']}") for node in nodes]
+        for group, nodes in shard.trees.items()
+    }
+    return {"header": header, "trees": trees, "responses": responses}
 
 
-def _columns(response: dict[str, Any]) -> dict[str, Coded]:
+def _columns(response: dict[str, Any], where: str) -> dict[str, Coded]:
     columns: dict[str, Coded] = {}
     for name in NUMBERS:
         values = response.get(name)
@@ -126,7 +130,10 @@ def _columns(response: dict[str, Any]) -> dict[str, Coded]:
             continue
         # on-policy, three of the four log-probabilities are one
         twin = next((o for o in columns if name.endswith("_logprobs") and response[o] == values), None)
-        columns[name] = f"={twin}" if twin is not None else code_numbers(values)
+        try:
+            columns[name] = f"={twin}" if twin is not None else code_numbers(values)
+        except ValueError as error:
+            raise ValueError(f"{name} of {where}: {error}") from error
     return columns
 
 

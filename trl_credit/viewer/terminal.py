@@ -68,7 +68,7 @@ def coloured(response: dict[str, Any], largest: float, styles: dict[tuple[int, i
 def robust_maximum(shard: Shard) -> float:
     """Where the colours end: the 99th percentile of the credit that is not zero."""
     sizes = [abs(x) for r in shard.responses for x in r.get("credit") or () if x is not None and abs(x) > _ZERO]
-    return float(np.quantile(sizes, 0.99, method="lower")) if sizes else 1.0
+    return float(np.quantile(sizes, 0.99, method="higher")) if sizes else 1.0
 
 
 def plain(text: str) -> str:

@@ -79,11 +79,11 @@ function maximum(metric) {
       const values = valuesOf(row, metric);
       for (let i = 0; values !== null && i < row.length; i++) {
         const size = Math.abs(values[i]);
-        if (size > ZERO && row.inLoss(i) && !(METRICS[metric].assigned && row.isUnassigned(i))) sizes.push(size);
+        if (size > ZERO && row.inLoss(i) && !isEmpty(row, i, metric)) sizes.push(size);
       }
     }
     const sorted = Float32Array.from(sizes).sort();
-    MAXIMA.set(metric, sorted[Math.floor(0.99 * (sorted.length - 1))] ?? 1);
+    MAXIMA.set(metric, sorted[Math.ceil(0.99 * (sorted.length - 1))] ?? 1);
   }
   return MAXIMA.get(metric);
 }
@@ -96,19 +96,25 @@ function levelClass(value, metric) {
   return `${letter}${Math.min(Math.max(level, 1), LEVELS)}${level > LEVELS ? " over" : ""}`;
 }
 
+// Whether a token has none of it because it is not in the policy term. Through a trace it may have credit all the same.
+function isEmpty(row, i, metric) {
+  return Boolean(METRICS[metric].assigned) && row.isUnassigned(i)
+    && !(metric === "credit" && Math.abs(row.at("credit", i)) > ZERO);
+}
+
 function classOf(row, i, metric) {
   if (!row.inLoss(i)) return "outside";
-  if (METRICS[metric].assigned && row.isUnassigned(i)) return "unassigned";
   const value = valuesOf(row, metric)?.[i] ?? NaN;
-  const mark = metric === "trace" && row.at("selected", i) === 1 ? " selected" : "";
+  if (isEmpty(row, i, metric)) return "unassigned";
+  const mark = row.isUnassigned(i) ? " masked" : metric === "trace" && row.at("selected", i) === 1 ? " selected" : "";
   return (Number.isNaN(value) ? "unknown" : levelClass(value, metric)) + mark;
 }
 
 // The token's value in words.
 function valueText(row, i, metric) {
   if (!row.inLoss(i)) return "not in the loss";
-  const { label, unit, signed, assigned } = METRICS[metric];
-  if (assigned && row.isUnassigned(i)) return `${label} unassigned`;
+  const { label, unit, signed } = METRICS[metric];
+  if (isEmpty(row, i, metric)) return `${label} unassigned`;
   return `${label} ${number(valuesOf(row, metric)?.[i], signed)}${unit ? ` ${unit}` : ""}`;
 }
 

@@ -22,6 +22,9 @@ function choices(box, name, list, chosen) {
 
 function choose(box, chosen) {
   for (const input of box.querySelectorAll("input")) input.checked = input.value === String(chosen);
+  const [all, one] = [box, box.querySelector("label:has(:checked)") ?? box].map((element) => element.getBoundingClientRect());
+  if (one.top < all.top || one.bottom > all.bottom) box.scrollTop += one.top - all.top; // scrolls this list, not the page
+  if (one.left < all.left || one.right > all.right) box.scrollLeft += one.left - all.left;
 }
 
 function drawGroups(box, step, chosen) {
@@ -30,7 +33,7 @@ function drawGroups(box, step, chosen) {
     const all = rowsOf(step, group);
     const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
     const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
-    const facts = make("span", { className: "facts", textContent: `mean reward ${number(meanReward(rows))}` });
+    const facts = make("span", { className: "facts", textContent: `mean reward ${number(meanReward(rows))}${rows[0].tree ? " · tree" : ""}` });
     return { value: group, parts: [make("span", { className: "start", textContent: question(rows[0]) }), ticks, facts] };
   }), chosen);
 }
@@ -80,7 +83,7 @@ function factsOf(rows) {
 }
 
 function settingsOf(rows) {
-  return Object.entries(rows[0].header.settings ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join("\n");
+  return Object.entries(rows[0].header.settings ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
 }
 
 // --- legend ---

@@ -3,9 +3,10 @@
 const TOP = 8; // contributions that are named and marked
 
 const NUMBERS = [
-  ["Effective credit", (row, i) => assignedNumber(row, i, row.at("credit", i))],
+  ["Effective credit", (row, i) => (isEmpty(row, i, "credit") ? "unassigned" : number(row.at("credit", i), true))],
   ["KL credit", (row, i) => number(row.at("kl_credit", i), true), "kl_credit"],
-  ["Advantage A", (row, i) => assignedNumber(row, i, row.at("advantages", i))],
+  ["Advantage A", (row, i) => number(row.at("advantages", i), true)],
+  ["In the policy term", (row, i) => (row.inLoss(i) ? yes(row.at("policy_mask", i)) : "not in the loss")],
   ["Log weight W", (row, i) => number(row.at("log_weight", i), true)],
   ["Ratio exp W", (row, i) => number(Math.exp(row.at("log_weight", i)))],
   ["Clipped", (row, i) => yes(row.at("is_clipped", i))],
@@ -25,15 +26,12 @@ function yes(value) {
   return Number.isNaN(value) ? "–" : value === 1 ? "yes" : "no";
 }
 
-function assignedNumber(row, i, value) {
-  return !row.inLoss(i) ? "not in the loss" : row.isUnassigned(i) ? "unassigned" : number(value, true);
-}
-
 function segmentText(row, i) {
-  const [segment, values] = [row.at("segment_ids", i), row.raw.segment_values];
+  const [segment, values] = [row.at("segment_ids", i), boundaryValues(row)];
   if (!(segment >= 0)) return "none";
-  if (!values) return number(segment);
-  const end = values[segment + 1];
+  if (values.length === 0) return number(segment);
+  const node = row.tree?.[row.raw.segment_nodes?.[segment]];
+  const end = node ? node.value : values[segment + 1];
   return `${segment}: V ${number(values[segment])}${end === undefined ? "" : ` → ${number(end)}`}`;
 }
 

@@ -21,7 +21,7 @@ class TextView {
     this.spans = [];
     const [segments, turns] = [this.row.column("segment_ids"), this.row.column("turn_ids")];
     const hasTurns = turns !== null && unique(turns).length > 1;
-    const values = this.row.raw.segment_values ?? [];
+    const values = boundaryValues(this.row);
     this.box.classList.toggle("segmented", values.length > 0);
     let chunk = null;
     for (let i = 0; i < this.row.length; i++) {
@@ -116,6 +116,14 @@ function tokenSpan(text, i) {
   return span;
 }
 
+// V where each segment begins, and at the end: as logged, or of the tree's nodes.
+function boundaryValues(row) {
+  const { segment_values: values, segment_nodes: places } = row.raw;
+  if (values || !places || row.tree === null) return values ?? [];
+  const before = places.map((place) => row.tree[row.tree[place]?.parent]?.value);
+  return [...before, row.tree[places.at(-1)]?.value];
+}
+
 function boundary(value) {
   const label = make("b", { textContent: `V ${number(value)}` });
   return make("span", { className: "boundary", role: "presentation", title: "A segment begins or ends here; V is its value" }, label);
@@ -133,7 +141,7 @@ function strip(row, metric) {
   for (let part = 0; part < parts; part++) {
     let chosen = -1;
     for (let i = Math.floor((part * row.length) / parts); i < Math.floor(((part + 1) * row.length) / parts); i++) {
-      const counts = row.inLoss(i) && !(METRICS[metric].assigned && row.isUnassigned(i));
+      const counts = row.inLoss(i) && !isEmpty(row, i, metric);
       if (counts && values !== null && (chosen < 0 || Math.abs(values[i]) > Math.abs(values[chosen]))) chosen = i;
     }
     box.append(make("i", { className: chosen < 0 ? "unassigned" : classOf(row, chosen, metric) }));
