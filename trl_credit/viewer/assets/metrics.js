@@ -74,15 +74,18 @@ const MAXIMA = new Map();
 function maximum(metric) {
   if (METRICS[metric].max) return METRICS[metric].max;
   if (!MAXIMA.has(metric)) {
-    const sizes = [];
+    const sizes = new Float32Array(ROWS.reduce((total, row) => total + row.length, 0));
+    let count = 0;
     for (const row of ROWS) {
       const values = valuesOf(row, metric);
+      const [inLoss, assigned] = [row.column("loss_mask"), METRICS[metric].assigned ? row.column("policy_mask") : null];
       for (let i = 0; values !== null && i < row.length; i++) {
         const size = Math.abs(values[i]);
-        if (size > ZERO && row.inLoss(i) && !isEmpty(row, i, metric)) sizes.push(size);
+        if (!(size > ZERO) || inLoss?.[i] === 0) continue;
+        if (assigned?.[i] !== 0 || metric === "credit") sizes[count++] = size; // through a trace, credit reaches all
       }
     }
-    const sorted = Float32Array.from(sizes).sort();
+    const sorted = sizes.subarray(0, count).sort();
     MAXIMA.set(metric, sorted[Math.ceil(0.99 * (sorted.length - 1))] ?? 1);
   }
   return MAXIMA.get(metric);
