@@ -77,13 +77,10 @@ function factsOf(rows) {
   if (algorithms.length === 1) {
     if (Number.isFinite(header.trace_decay)) facts.push(`trace decay ${number(header.trace_decay)}`);
     if (header.clip) facts.push(`clip ${header.clip.map((one) => number(one)).join("/")}`);
+    facts.push(...Object.entries(header.settings ?? {}).map(([name, value]) => `${name} ${value}`));
     for (const name of ["beta", "temperature"]) if (Number.isFinite(header[name])) facts.push(`${name} ${number(header[name])}`);
   }
   return facts.filter(Boolean).join(" · ");
-}
-
-function settingsOf(rows) {
-  return Object.entries(rows[0].header.settings ?? {}).map(([name, value]) => `${name}=${value}`).join("\n");
 }
 
 // --- legend ---

@@ -60,8 +60,7 @@ class TextView {
     if (this.spans === null && i !== null) this.fill();
     const before = this.spans?.[this.current];
     before?.classList.remove("current");
-    before?.removeAttribute("id");
-    before?.removeAttribute("aria-selected");
+    for (const name of ["id", "aria-selected", "aria-label"]) before?.removeAttribute(name);
     this.current = i !== null && i < this.row.length ? i : null;
     this.mark(this.current);
     const span = this.spans?.[this.current];

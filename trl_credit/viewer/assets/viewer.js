@@ -58,7 +58,6 @@ function draw(rows, layouts, algorithms) {
   BOX["group-count"].textContent = groupsOf(view.step).length;
   BOX["response-count"].textContent = groupRows().length;
   BOX.facts.textContent = factsOf(rows);
-  BOX.facts.title = settingsOf(rows);
   BOX.prompt.querySelector("div").textContent = DATA.prompts[rows[0].raw.prompt];
   BOX.tree.hidden = view.layout !== "tree";
   if (view.layout === "tree") {
@@ -113,9 +112,6 @@ function point({ focus, scroll, moved }) {
   if (focus) active?.box.focus({ preventScroll: true });
   if (moved && view.layout === "group") active?.box.closest(".column").scrollIntoView({ block: "nearest", inline: "nearest" });
   showPanel(view.token, active);
-  if (scroll && active !== null && view.token !== null) {
-    BOX.announcer.textContent = `${shown(active.row.text(view.token))}: ${valueText(active.row, view.token, view.metric)}`;
-  }
 }
 
 function showPanel(i, text) {
