@@ -369,6 +369,18 @@ def test_the_address_and_the_start_say_what_is_shown(show):
     assert page.evaluate("[view.step, view.group, view.index, view.metric, view.layout]") == [10, 0, 0, "credit", "one"]
 
 
+@pytest.mark.parametrize("width", [1280, 700])
+def test_the_cursor_stays_in_sight_beside_or_above_the_panel(show, width):
+    page = show([s_trace()])
+    page.resize(width, 1000)
+    page.evaluate("go({ token: 0 }, { focus: true, scroll: true })")
+    for key in ["ArrowDown"] * 9 + ["End", "Home"]:
+        page.press(key)
+        page.settle()
+        where = "(r => document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2).closest('.token')?.i)"
+        assert page.evaluate(f"{where}(texts[0].spans[view.token].getClientRects()[0]) === view.token"), key
+
+
 def test_print_has_the_text_in_light_colours_without_the_tools(show):
     page = show([s_trace()])
     page.prefer("dark", media="print")

@@ -105,13 +105,13 @@ function activeText() {
 // Puts the cursor where `view` says: into one response, or into the same one as each algorithm credited it.
 function point({ focus, scroll, moved }) {
   const active = activeText();
+  showPanel(view.token, active); // which may take room from the text: before anything is scrolled
   for (const text of texts) {
     const here = view.layout === "one" || text === active;
     text.point(here ? view.token : null, { scroll: scroll && text === active });
   }
   if (focus) active?.box.focus({ preventScroll: true });
   if (moved && view.layout === "group") active?.box.closest(".column").scrollIntoView({ block: "nearest", inline: "nearest" });
-  showPanel(view.token, active);
 }
 
 function showPanel(i, text) {
