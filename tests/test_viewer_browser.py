@@ -370,14 +370,16 @@ def test_the_address_and_the_start_say_what_is_shown(show):
 
 
 @pytest.mark.parametrize("width", [1280, 700])
-def test_the_cursor_stays_in_sight_beside_or_above_the_panel(show, width):
+def test_the_cursor_stays_in_sight_beside_or_above_the_panel(show, width, tmp_path):
     page = show([s_trace()])
     page.resize(width, 1000)
-    page.evaluate("go({ token: 0 }, { focus: true, scroll: true })")
-    for key in ["ArrowDown"] * 9 + ["End", "Home"]:
-        page.press(key)
+    page.open(tmp_path / "page.html", fragment="token=45")
+    page.evaluate("activeText().box.focus({ preventScroll: true })")
+    for key in ["", *["ArrowDown"] * 9, "Home", "End", "ArrowUp"]:
+        if key:
+            page.press(key)
         page.settle()
-        where = "(r => document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2).closest('.token')?.i)"
+        where = "(r => document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2)?.closest('.token')?.i)"
         assert page.evaluate(f"{where}(texts[0].spans[view.token].getClientRects()[0]) === view.token"), key
 
 
