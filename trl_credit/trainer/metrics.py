@@ -26,6 +26,9 @@ def loss_statistics(
     the configuration and the credit function alone: every process makes the same ones. They describe the W that is
     used: there is no clip fraction where the function has a loss of its own, and no trace where its W is none.
 
+    Clipped tokens are given as a share of all, and as the mean over rows of each row's share, in which a short response
+    counts as much as a long one (S-trace, arXiv 2605.05965, Sec. 5.4). Rows are responses, save those of trees.
+
     |A| is that of the tokens in the policy term, before whatever turns the loss into a mean: the same for every
     `loss_type` and mask. Where the function has a loss of its own, it is the advantage that it was given.
 
@@ -48,7 +51,9 @@ def loss_statistics(
     if not carries_loss:
         ratio = _used_log_weight(config, credit, tokens).exp()
         clipped = ((ratio < clip_range[0]) & (advantage < 0)) | ((ratio > clip_range[1]) & (advantage > 0))
-        stats["clip_fraction"] = ((clipped * kept).sum(), kept.sum())
+        clipped_n, kept_n = (clipped * kept).sum(-1), kept.sum(-1)
+        stats["clip_fraction"] = (clipped_n.sum(), kept_n.sum())
+        stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())
     if config.token_mask != "none" or credit.mask is not None:
         stats["kept_fraction"] = (kept.sum(), n_tokens)
     if credit.selected is not None:
