@@ -17,7 +17,7 @@ PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
         "clipped tokens",
         "%",
         100,
-        {"clip_fraction": "of all tokens", "clip_fraction/response_mean": "of a response's, mean"},
+        {"clip_fraction": "of all tokens", "clip_fraction/response_mean": "mean over responses"},
     ),
     (
         "size of the advantage, by part of the response",
