@@ -205,7 +205,7 @@ def test_the_gradient_of_a_trace_is_that_of_finite_differences(make_trainer):
     c_t = c_t * tokens.mask_t
     for style in ("recent", "both"):
         config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
-        found = log_probability_gradient(config, tokens, coefficient_t=c_t, selected_t=None)
+        found = log_probability_gradient(config, coefficient_t=c_t, selected_t=None, mask_t=tokens.mask_t)
 
         def objective(change_t, style=style):  # at the ratio 1 of π_old
             given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}

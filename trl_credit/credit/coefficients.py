@@ -9,7 +9,13 @@ import torch
 
 from .advantages import trace_loss_weight
 from .scan import discounted_scan, reverse_discounted_scan
-from .weights import lambda_trace_log_weight, sequence_log_weight, token_log_weight
+from .weights import (
+    eligible_gradient,
+    lambda_trace_log_weight,
+    sequence_log_weight,
+    token_log_weight,
+    traced_credit,
+)
 
 
 def unclipped(log_weight_t: torch.Tensor, *, advantages: torch.Tensor, clip_range: tuple[float, float]) -> torch.Tensor:
@@ -68,10 +74,7 @@ def eligible_coefficient(
     """
     log_weight_t = token_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)
     own_t = _passed(log_weight_t, advantages, clip_range, mask_t)
-    all_t = reverse_discounted_scan(own_t, decay=decay)
-    if selected_t is not None:
-        all_t = own_t + selected_t.to(own_t.dtype) * (all_t - own_t)
-    return all_t * mask_t
+    return eligible_gradient(own_t, decay=decay, selected_t=selected_t, mask_t=mask_t)
 
 
 def lambda_trace_coefficient(
@@ -90,7 +93,8 @@ def lambda_trace_coefficient(
     """
     given = {"old_logp_t": old_logp_t, "mask_t": mask_t}
     log_weight_t = lambda_trace_log_weight(logp_t, decay=decay, **given)
-    return reverse_discounted_scan(_passed(log_weight_t, advantages, clip_range, mask_t), decay=decay) * mask_t
+    own_t = _passed(log_weight_t, advantages, clip_range, mask_t)
+    return traced_credit(own_t, decay=decay, style="recent") * mask_t
 
 
 def lambda_weight_coefficient(
