@@ -288,6 +288,10 @@ class TestReweightedBias:
         assert (before, after) == pytest.approx((-0.076, 0.034), abs=5e-4)
         before, after = (reweighted_bias(0.1, scale=scale, response="right", **given) for scale in (None, 1.3))
         assert (before.item(), after.item()) == pytest.approx((-0.112, 0.488), abs=5e-4)
+        for p, prior in ((0.1, 0.5), (0.3, 0.7)):  # wrong answers are the mirror image
+            right = reweighted_bias(p, num_generations=8, prior=prior, scale=1.3, response="right")
+            wrong = reweighted_bias(1 - p, num_generations=8, prior=1 - prior, scale=1.3, response="wrong")
+            torch.testing.assert_close(wrong, -right, rtol=1e-12, atol=0)
         # and in the middle not even that
         assert (reweighted_bias(0.25, scale=1.3, **given).abs() > reweighted_bias(0.25, **given).abs()).item()
 
