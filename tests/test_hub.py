@@ -704,8 +704,10 @@ def test_what_was_logged_is_drawn(tmp_path, figures):
     drawn = plot_credit(logs, tmp_path / "c.png", title="t")
     assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    (axes, *_) = figures[-1].axes
-    assert axes.get_ylim() == (0, 100) and axes.get_legend() is None  # 10 … 30 % of tokens
+    axes, *_, unknown = figures[-1].axes
+    assert axes.get_ylim() == (0, 100)  # 10 … 30 % of tokens
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["of all tokens"]
+    assert unknown.get_legend() is None
     logs[0]["credit/skipped_updates"] = 0.5
     assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
     assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []
