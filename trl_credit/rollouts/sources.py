@@ -17,7 +17,7 @@ from ..config import CreditConfig
 from ..credit.difficulty import batch_accuracy, group_accuracy
 from .attention import check_tree_attention, tree_attention
 from .chain import chain_credit
-from .forest import Forest
+from .forest import Forest, Plan
 from .policy import Batch, Planned, Policy
 from .rows import trimmed, visible_columns
 
@@ -38,6 +38,8 @@ class Made(NamedTuple):
         logged: Advantages (B,) for the table of completions, where they are not `advantages` themselves.
         is_logged: Whether the source has filled the table itself.
         is_empty: Whether no process has a row to learn from.
+        values: V (B, T) where the segments of a chain begin, and the value (B,) at its end.
+        plan: What the batch was made of where it came from trees.
     """
 
     batch: Batch
@@ -47,6 +49,8 @@ class Made(NamedTuple):
     logged: torch.Tensor | None = None
     is_logged: bool = False
     is_empty: bool = False
+    values: tuple[torch.Tensor, torch.Tensor] | None = None
+    plan: Plan | None = None
 
 
 class Responses:
@@ -122,7 +126,8 @@ class Chain(Responses):
             batch.show_loss((~credit.unsplit).unsqueeze(1))
         # equal final rewards can hide segments that were worth something, and other ones segments that were not
         policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
-        return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response)
+        values = credit.value_t, credit.final_value
+        return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response, values=values)
 
 
 class Trees(Responses):
@@ -165,7 +170,8 @@ class Trees(Responses):
         policy.log_planned(plan)
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
-        return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, is_logged=True, is_empty=plan.is_empty)
+        shown = {"is_logged": True, "is_empty": plan.is_empty, "plan": plan}
+        return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return trimmed(inputs)

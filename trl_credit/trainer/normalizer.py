@@ -81,6 +81,32 @@ class Normalizer:
             kl, n_all, n_kept = kl_t.sum(-1), mask_t.sum(-1), kept_t.sum(-1)
         return beta * (kl / n_kept.clamp(min=1) - kl / n_all.clamp(min=1)).mean()
 
+    def divisor(
+        self, tokens: Tokens, *, items: torch.Tensor, accumulation: int, processes: int
+    ) -> torch.Tensor | float:
+        """What TRL's training loss and the factor of `advantage` together divide −A·exp(W) of a token by.
+
+        Args:
+            items (`torch.Tensor`):
+                `num_items_in_batch`, a scalar.
+            accumulation (`int`):
+                Micro-batches of the optimizer step.
+            processes (`int`):
+                Of the run.
+
+        Returns:
+            `torch.Tensor` or `float`: shape (B, 1), or a scalar.
+        """
+        config, rows, kept_t = self.config, tokens.mask_t.size(0), tokens.policy_mask_t
+        divisor = _DIVISOR[config.loss_type]
+        if divisor == "batch":
+            return items.clamp(min=1) / processes * accumulation / config.steps_per_generation
+        if divisor == "microbatch":
+            return kept_t.sum().clamp(min=1) * accumulation
+        if divisor == "row":
+            return kept_t.sum(-1, keepdim=True).clamp(min=1) * rows * accumulation
+        return rows * accumulation * (config.max_completion_length if config.loss_type == "dr_grpo" else 1)
+
     def _ratio(self, tokens: Tokens) -> torch.Tensor | float:
         """Loss tokens for each kept one, where TRL divides by the former: (B, 1), a scalar, or 1."""
         divisor = _DIVISOR[self.config.loss_type]
