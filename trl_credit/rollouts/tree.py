@@ -263,7 +263,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes and their ancestors, depth first."""
     mine = set(map(id, credited))
     needed = {id(n) for node in credited for n in node.path()}
-    number = tree.numbers()
+    places = tree.numbers()
     own: list[int] = []
     root, prompt = tree.root, list(tree.prompt_ids)
     while len(below := [c for c in root.children if id(c) in needed]) == 1 and id(below[0]) not in mine:
@@ -289,7 +289,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
             is_mine = id(child) in mine
             advantages.extend([child.advantage if is_mine else 0.0] * len(ids))
             segments.extend([len(own) if is_mine else -1] * len(ids))
-            own.extend([number[id(child)]] * is_mine)
+            own.extend([places[id(child)]] * is_mine)
             quarters.extend(response_quarters(child))
             logps.extend([0.0] * len(ids) if child_logps is None else child_logps)
             until.extend([0] * (len(tokens) - start))
@@ -310,7 +310,7 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
         quarters=tuple(quarters),
         sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
         visible_until=tuple(until),
-        nodes=tuple(n for node in tree.root.walk()[1:] if (n := number[id(node)]) and id(node) in needed),
+        nodes=tuple(places[id(node)] for node in tree.root.walk()[1:] if id(node) in needed),
         segment_nodes=tuple(own),
     )
 

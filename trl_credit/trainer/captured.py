@@ -83,12 +83,15 @@ class Captured:
             tokens.logp_t.register_hook(self._take_gradient)
 
     def _take_scale(self, gradient: torch.Tensor) -> None:
-        self._scale = gradient.detach().clone()
+        try:
+            self._scale = gradient.detach().clone()
+        except Exception as error:
+            self.failed = error
 
     def _take_gradient(self, gradient: torch.Tensor) -> None:
         try:
             self._gradient = gradient.detach()[self._index]
-        except Exception as error:  # as for want of memory: the backward pass goes on
+        except Exception as error:  # such as memory that is full: the backward pass goes on
             self.failed = error
 
     def rows(self) -> list[Row]:
@@ -101,14 +104,15 @@ class Captured:
             raise self.failed
         parts = {name: None if x is None else x.cpu() for name, x in self._parts.items()}
         lists = _lists(self._config, parts, clip=self._clip, carries_loss=self._carries_loss)
-        kl_t = _kl_credit(self._config, parts) if self._has_kl else None
+        kl_t, rounded_t = _kl_credit(self._config, parts) if self._has_kl else (None, None)
         lists["kl_credit"] = kl_t
         lists["credit"] = None
         if self._gradient is not None and self._scale is not None:
             gradient_t = self._gradient.double().cpu() / self._scale.double().cpu() * parts["divisor"]
-            credit_t = -gradient_t - (0.0 if kl_t is None else kl_t)
-            if kl_t is not None:  # what rounding leaves of a difference is no credit
-                credit_t = credit_t.masked_fill(credit_t.abs() <= 4 * self._rounding * kl_t.abs(), 0.0)
+            credit_t = -gradient_t
+            if kl_t is not None:  # what rounding leaves of the difference is no credit
+                credit_t = credit_t - kl_t
+                credit_t = credit_t.masked_fill(credit_t.abs() <= 4 * self._rounding * rounded_t, 0.0)
             lists["credit"] = credit_t
         lists = {name: None if x is None else _compact(x) for name, x in lists.items()}
         found = []
@@ -170,21 +174,23 @@ def _lists(
     return found
 
 
-def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> torch.Tensor:
-    """−∂/∂ℓ of β Σ_t k3_t, times exp(W) where `use_bias_correction_kl` asks for it, shape (B, T).
+def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor]:
+    """−∂/∂ℓ of β Σ_t k3_t, times exp(W) where `use_bias_correction_kl` asks for it, shape (B, T), and how large the
+    terms are that it is a difference of.
 
     TRL's KL term, with what [`~trl_credit.trainer.normalizer.Normalizer.missing_kl`] adds to it, has the divisor of the
     policy term in every loss.
     """
     inside = parts["loss_mask"].double()
     difference = (parts["ref_logprobs"].double() - parts["trainer_logprobs"].double()).masked_fill(inside == 0, 0.0)
-    slope = 1 - difference.exp()
+    slope, size = 1 - difference.exp(), 1 + difference.exp()
     if config.use_bias_correction_kl:
         kl = (difference.exp() - difference - 1) * inside
         if config.importance == "sequence":  # every token moves the weight of all of them
             kl = (kl.sum(-1, keepdim=True) / inside.sum(-1, keepdim=True).clamp(min=1)).expand_as(kl)
-        slope = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp() * (slope + kl)
-    return -config.beta * slope * inside
+        weight = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp()
+        slope, size = weight * (slope + kl), weight * (size + kl)
+    return -config.beta * slope * inside, config.beta * size * inside
 
 
 def _compact(x: torch.Tensor) -> Any:

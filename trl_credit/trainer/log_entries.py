@@ -20,14 +20,8 @@ from .captured import Row
 from .identity import FREE, base_name
 
 
-_OF_TRL = (
-    "loss_type",
-    "scale_rewards",
-    "top_entropy_quantile",
-    "mask_truncated_completions",
-    "num_iterations",
-    "delta",
-)
+# of TRL's fields, those that have a say in credit
+_OF_TRL = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions", "num_iterations")
 
 
 @dataclass

@@ -81,12 +81,9 @@ class RolloutLog(TrainerCallback):
             self._pass = self._next_pass(trainer.state.global_step + 1)
 
     def _next_pass(self, step: int) -> _Pass:
-        size, window, every = (
-            self._args.steps_per_generation,
-            self._args.gradient_accumulation_steps,
-            self._args.log_credit,
-        )
-        # the last step that may take part: one more where windows are cut at the end of an epoch, which is not known yet
+        size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
+        every = self._args.log_credit
+        # the last step that may take part: one more where the end of an epoch, which is not known yet, may cut a window
         last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
         due = -(-max(step, self._logged + 1) // every) * every
         return _Pass(step, due if due <= last else None)
