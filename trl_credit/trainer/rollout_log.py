@@ -43,12 +43,15 @@ class RolloutLog(TrainerCallback):
     Args:
         trainer ([`CreditTrainer`]):
             Before its training begins.
+
+    Attributes:
+        is_off: Whether nothing is written (any more).
     """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._args: CreditConfig = trainer.args
-        self._is_off = self._args.log_credit == 0
+        self.is_off = self._args.log_credit == 0
         self._problem: str | None = None
         self._said = False
         self._texts: TokenTexts | None = None
@@ -77,7 +80,7 @@ class RolloutLog(TrainerCallback):
     def before(self) -> None:
         """At the begin of a micro-batch, before its rows are sampled."""
         trainer = self._trainer
-        if not self._is_off and (self._pass is None or trainer._step % self._args.steps_per_generation == 0):
+        if not self.is_off and (self._pass is None or trainer._step % self._args.steps_per_generation == 0):
             self._pass = self._next_pass(trainer.state.global_step + 1)
 
     def _next_pass(self, step: int) -> _Pass:
@@ -90,7 +93,7 @@ class RolloutLog(TrainerCallback):
 
     def made(self, made: Made) -> None:
         """Notes where the rows of a generation batch come from."""
-        if self._is_off:
+        if self.is_off:
             return
         with self._harmless():
             self._origin = origin_of(self._trainer, made)
@@ -128,7 +131,7 @@ class RolloutLog(TrainerCallback):
 
     def after(self) -> None:
         """At the end of a micro-batch."""
-        if self._is_off or self._pass is None:
+        if self.is_off or self._pass is None:
             return
         taken, self._open = self._open, []
         with self._harmless():
@@ -159,7 +162,7 @@ class RolloutLog(TrainerCallback):
             with self._harmless():
                 self._write(done, last, [part for _, part in found])
         self._say()
-        self._is_off = bool(problems)  # of what went wrong in writing the others hear next time
+        self.is_off = bool(problems)  # of what went wrong in writing the others hear next time
 
     def _write(self, done: _Pass, last: int, parts: list[tuple[list, list]]) -> None:
         sizes = self._origin.sizes
