@@ -132,6 +132,11 @@ def test_what_scales_the_loss_is_taken_out(make_trainer):
         assert row["credit"] == pytest.approx(row["advantages"], rel=1e-4, abs=1e-6)
 
 
+def test_gradient_checkpointing_runs_no_hook_twice(make_trainer):
+    trainer, found = logged(make_trainer, "s_trace", gradient_checkpointing=True, max_grad_norm=1e-3, **OFF_POLICY)
+    check_closed_form(trainer.args, found)
+
+
 def test_policy_iteration_reaches_all_tokens_of_a_segment(make_trainer):
     settings = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "policy_loss": "policy_iteration"}
     _, found = logged(make_trainer, "base", beta=0.1, max_steps=2, **settings)
@@ -202,6 +207,17 @@ def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
             rewards = torch.tensor([row["reward"] for row in rows])
             expected_a = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
             assert [row["advantages"][0] for row in rows] == pytest.approx(expected_a.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("max_steps", [5, 6, 7])
+def test_a_run_that_ends_inside_of_a_pass_logs_no_part_of_a_group(make_trainer, max_steps):
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 4}
+    trainer = make_trainer("base", log_credit=5, max_steps=max_steps, **sizes)
+    trainer.train()
+    for shard in shards(trainer).values():
+        assert shard.header["steps"] == [5, max_steps] and 0 < shard.header["groups_logged"] < 4
+        places = {(row["group"], row["index"]) for row in shard.responses}
+        assert places == {(group, i) for group, _ in places for i in range(4)}
 
 
 def test_an_entry_says_what_was_sampled(make_trainer):
