@@ -3,8 +3,9 @@
     python benchmarks/log_credit.py [--every 10] [--blocks 4] [--length 256] [--algo s_trace]
 
 A step is all of it: generation by transformers, rewards, loss, backward pass and AdamW, on the embedded model, with
-responses of `length` tokens. Every group is logged. The ratio of the medians has the noise of the machine in it; the
-share is the time spent in the log's own calls, by the clock, of that of the blocks with it.
+responses of `length` tokens. Every group is logged. Times are seconds of this process on its core, which other
+jobs disturb less than the clock; waiting for the disk, once per shard, is not in them. The ratio of the medians has the
+noise of the machine in it all the same; the share is the time spent in the log's own calls, of the steps with it.
 """
 
 import argparse
@@ -25,16 +26,16 @@ from trl_credit.logs import steps
 
 
 class Blocks(TrainerCallback):
-    """Seconds from one step's begin to its end, added up."""
+    """Seconds on the core from one step's begin to its end, added up."""
 
     def __init__(self) -> None:
         self.seconds = self._start = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._start = time.perf_counter()
+        self._start = time.process_time()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        self.seconds += time.perf_counter() - self._start
+        self.seconds += time.process_time() - self._start
 
 
 class Clock:
@@ -47,11 +48,11 @@ class Clock:
 
     def _timed(self, method: Any) -> Any:
         def timed(*args: Any) -> Any:
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 return method(*args)
             finally:
-                self.seconds += time.perf_counter() - start
+                self.seconds += time.process_time() - start
 
         return timed
 
