@@ -40,6 +40,7 @@ from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, lea
 from .normalizer import Normalizer, prompt_weights
 from .own_credit import OwnCredit, check_uniform
 from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
+from .rollout_log import RolloutLog
 
 
 check_trl_version(trl.__version__)
@@ -124,6 +125,8 @@ class CreditTrainer(CheckpointedTrainer):
         self._trained_source: Responses | None = None
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, others, kwargs))
         super().__init__(model, guarded, args, *others, **kwargs)
+        self._rollout_log = RolloutLog(self)
+        self.add_callback(self._rollout_log)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
@@ -186,6 +189,8 @@ class CreditTrainer(CheckpointedTrainer):
             )
         if live.extra_loss is not None:
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
+        if self.model.training:
+            self._rollout_log.saw(live, loss)
         if self.model.training and self.largest(int(not torch.isfinite(loss))):
             self._nonfinite.found("loss", at_once=accumulates_in_deepspeed(self))
             raise _NothingToLearn  # on every process, before any gradient
@@ -205,8 +210,8 @@ class CreditTrainer(CheckpointedTrainer):
     def _write_credit(self, live: LivePass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
         inputs, own = live.inputs, self._own_credit
         tokens = live.tokens(logp_t=logp_t, entropy_t=entropy_t)
-        credit = self.credit(tokens)
-        credit = own.checked(credit, tokens, self.args)
+        credit = own.checked(self.credit(tokens), tokens, self.args)
+        live.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         shown = {"carries_loss": own.carries_loss, "clip_range": clip_range, "quarter_t": live.quarter_t}
@@ -228,13 +233,21 @@ class CreditTrainer(CheckpointedTrainer):
             inputs["old_per_token_logps"] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
         inputs["advantages"] = self._normalizer.advantage(credit, tokens, row_weight=live.row_weight)
 
+    def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        found = super().get_high_entropy_mask(*args, **kwargs)
+        if self._live is not None:
+            self._live.entropy_mask_t = found
+        return found
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         start, before = time.perf_counter(), sum(self._phases.seconds.values())
+        self._rollout_log.before()
         try:
             loss = super().training_step(*args, **kwargs)
         except _NothingToLearn:
             self._step += 1
             loss = torch.zeros((), device=self.device)
+        self._rollout_log.after()
         metrics = self._metrics["train"]
         if self.accelerator.sync_gradients:
             leave_out_nonfinite(self, self._nonfinite)
@@ -259,6 +272,8 @@ class CreditTrainer(CheckpointedTrainer):
         batch.advantages = advantages
         self._keep_mask(batch, made.prompts)
         self._log_advantages(made)
+        if self.model.training:
+            self._rollout_log.made(made)
         if self.model.training:  # an evaluation between two updates of a batch says nothing of it
             self._skip_update = made.is_empty and can_be_left_out(self)
             self._resumes_inside = False

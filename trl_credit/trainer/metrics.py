@@ -46,10 +46,10 @@ def loss_statistics(
     kept = tokens.policy_mask_t.float()
     if credit.mask is not None:
         kept = kept * credit.mask.float()
-    advantage = _wide(credit.advantage.detach())
+    advantage = wide(credit.advantage.detach())
     stats = {}
     if not carries_loss:
-        ratio = _used_log_weight(config, credit, tokens).exp()
+        ratio = used_log_weight(config, credit, tokens).exp()
         above = ratio > clip_range[1]
         if config.clip_form == "ratio":
             clipped = above & (advantage != 0)
@@ -66,7 +66,7 @@ def loss_statistics(
         if credit.log_weight is credit.traced is not None:
             stats |= _trace_statistics(config, selected, mask_t)
     quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
-    given = _wide(tokens.advantages) if carries_loss else advantage
+    given = wide(tokens.advantages) if carries_loss else advantage
     magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * kept  # at least float32, as `kept` is
     sums = _sums(torch.stack([magnitude, kept.to(magnitude.dtype)]), quarter_t, 4)
     stats |= {f"abs_advantage/quarter_{q + 1}": (sums[0, q], sums[1, q]) for q in range(4)}
@@ -87,8 +87,8 @@ def _coefficients(
     selector ranks them: 9 are the highest. Over the tokens in the policy term with an advantage other than 0, of which
     TRL's `top_entropy_quantile` leaves none out here.
     """
-    given = torch.where(kept.bool(), _wide(tokens.advantages).detach().abs(), 0.0)
-    credited_t = torch.where(kept.bool(), _wide(credit.advantage.detach()), 0.0)
+    given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
+    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
     gradient_t = log_probability_gradient(
         config, coefficient_t=credited_t, selected_t=credit.selected, mask_t=tokens.mask_t
     )
@@ -123,12 +123,13 @@ def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
     return quarter_t.masked_fill(~written_t, -1)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor) -> torch.Tensor:
     """(B,) as (B, 1); (B, T) as it is."""
     return x.unsqueeze(1) if x.dim() == 1 else x
 
 
-def _used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """W whose exp the loss uses, shape (B, T), detached."""
     if credit.log_weight is not None:
         return credit.log_weight.detach()
     if config.importance == "sequence":
