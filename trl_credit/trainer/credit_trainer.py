@@ -20,6 +20,9 @@ from typing import Any
 
 import torch
 import trl
+from datasets import Dataset, IterableDataset
+from peft import PeftConfig, PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin, TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
 from ..assignment import credit_function, mask_reads_logps
@@ -30,30 +33,31 @@ from ..names import method_label
 from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.sources import Made, Responses, Trees, make_source
+from . import refusals
 from .batches import Batch, replace_last, shown_advantages
 from .belief import belief_setting, belief_state, load_belief, make_belief
-from .checkpointed import CheckpointedTrainer
 from .engine_calls import engine_awake
 from .live import LivePass, known_policy_mask, whitened
 from .metrics import difficulty_statistics, loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
 from .normalizer import Normalizer
 from .own_credit import OwnCredit, check_uniform
-from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
+from .reported import ReportedTrainer
 
 
-check_trl_version(trl.__version__)
+refusals.check_trl_version(trl.__version__)
 
 
 class _NothingToLearn(Exception):
     """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
 
 
-class CreditTrainer(CheckpointedTrainer):
+class CreditTrainer(ReportedTrainer):
     """
     [`~trl.GRPOTrainer`] that decides which tokens get how much credit, by the knobs of [`CreditConfig`].
 
     Takes the arguments of `GRPOTrainer`; generation, rewards, distribution, logging, checkpoints and the Hub are TRL's.
+    Training shows a line per logging step, and leaves plots and a model card in `output_dir` (see [`ReportedTrainer`]).
 
     Example:
 
@@ -77,11 +81,15 @@ class CreditTrainer(CheckpointedTrainer):
             As in `GRPOTrainer`. A function that returns NaN or infinity raises; `None` means "does not apply".
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
-        *others, **kwargs:
-            Passed to `GRPOTrainer` unchanged.
+        train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks, optimizers,
+        quantization_config, peft_config, tools, rollout_func, environment_factory (*optional*):
+            As in `GRPOTrainer`.
+        **newer:
+            Arguments of a newer TRL, passed on unchanged.
 
     Raises:
-        TypeError: `args` is a plain `GRPOConfig`, whose credit knobs do not exist.
+        TypeError: `args` is a plain `GRPOConfig`, whose credit knobs do not exist; or the installed TRL lacks an
+            argument that is given.
         ValueError: `use_liger_kernel=True` on a TRL before 1.14, which bypasses the loss.
     """
 
@@ -101,16 +109,31 @@ class CreditTrainer(CheckpointedTrainer):
         return self._name
 
     def __init__(
-        self, model: Any, reward_funcs: Any = None, args: CreditConfig | None = None, *others: Any, **kwargs: Any
+        self,
+        model: str | PreTrainedModel | PeftModel,
+        reward_funcs: Any = None,
+        args: CreditConfig | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: Dataset | IterableDataset | dict[str, Dataset | IterableDataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+        reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: Any = None,
+        peft_config: PeftConfig | None = None,
+        tools: list[Callable] | None = None,
+        rollout_func: Callable | None = None,
+        environment_factory: Any = None,
+        **newer: Any,
     ) -> None:
+        rollout_func = rollout_func and guard_rollout(rollout_func)
+        kwargs = refusals.known_to_trl(locals()) | newer
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
         self._live: LivePass | None = None
         self.difficulty = make_belief(args)
-        if kwargs.get("rollout_func") is not None:
-            kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
         self._skip_update = False
         self._nonfinite = NonFinite(args.nonfinite_patience)
         self._normalizer = Normalizer(args)
@@ -122,12 +145,13 @@ class CreditTrainer(CheckpointedTrainer):
             largest=self.largest,
         )
         self._trained_source: Responses | None = None
-        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, others, kwargs))
-        super().__init__(model, guarded, args, *others, **kwargs)
+        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))
+        super().__init__(model, guarded, args, **kwargs)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
-        check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
-        say_off_policy(args)
+        has_reference = getattr(self, "ref_model", None) is not None
+        refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
+        refusals.say_off_policy(args)
 
     @property
     def source(self) -> Responses:
@@ -181,7 +205,7 @@ class CreditTrainer(CheckpointedTrainer):
         if live.hook_calls != 1:
             raise RuntimeError(
                 f"TRL {trl.__version__} computed log-probabilities {live.hook_calls} times in one loss, not once, so "
-                f"credit was not assigned as intended. Tested with trl {', '.join(TESTED_TRL_MINORS)}: install one."
+                f"credit was not assigned as intended. Install one of trl {', '.join(refusals.TESTED_TRL_MINORS)}."
             )
         if live.extra_loss is not None:
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
