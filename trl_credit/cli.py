@@ -60,11 +60,11 @@ class Choices(NamedTuple):
     files: dict[str, Any]
 
 
-def parse_arguments(argv: list[str], *, prog: str | None = None) -> Choices:
+def parse_arguments(argv: list[str], **program: str) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
 
-    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `prog` is the name of
-    the program in its `--help`.
+    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `program` are
+    `prog` and `epilog` of its `--help`, where it is not the script that runs.
 
     Raises:
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
@@ -83,7 +83,7 @@ def parse_arguments(argv: list[str], *, prog: str | None = None) -> Choices:
     config_class = ALGORITHMS[algo][0]
     _inherit_help(config_class)
     classes = (ScriptArguments, DataArguments, config_class, ModelConfig)
-    parser = FlagParser(classes, **({} if prog is None else {"prog": prog}))
+    parser = FlagParser(classes, **program)
     accept_none(parser, classes)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:

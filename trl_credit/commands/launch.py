@@ -1,5 +1,6 @@
 """`--accelerate_config NAME`: starts accelerate's launcher, and passes on its processes' exit code and its signals."""
 
+import logging
 import os
 import shlex
 import signal
@@ -17,6 +18,11 @@ from ..signals import LAUNCHED_BY
 _FLAGS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
 # exit codes for which the main process has said why
 _SAID = (1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+LAUNCHER_HELP = f"""\
+Several processes, by accelerate's launcher:
+  --accelerate_config NAME        A configuration of the package (zero3, fsdp2, multi_gpu, …), or a file.
+  {" ".join(f"--{name}" for name in _FLAGS)}
+                                  In place of what it says."""
 
 
 class Launcher(NamedTuple):
@@ -68,6 +74,8 @@ def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    # that a process failed: what is wrong has been said by it, or is said below
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     words = [*launcher.flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
     os.environ[LAUNCHED_BY] = shlex.join([*program, *launcher.typed])
     with _SignalsPassedOn():

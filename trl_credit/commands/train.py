@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..mistakes import fail
 from ..signals import StopSignals, command_here
 from ..startup import begin
-from .launch import launch, take_launcher
+from .launch import LAUNCHER_HELP, launch, take_launcher
 
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def main(argv: list[str]) -> int:
         launcher, rest = take_launcher(argv)
     except ValueError as error:
         fail(error, code=2)
+    begin()
     if launcher is not None and not {"-h", "--help"} & set(rest):
         return launch(launcher, PROGRAM, rest)
-    begin()
     from .. import training
     from ..cli import in_words_of_the_user
     from ..hub import without_waiting
@@ -49,7 +49,7 @@ def build(argv: list[str], *, command: list[str]) -> "tuple[CreditTrainer, PushC
     from ..cli import parse_arguments
     from ..hub import PushCallback
 
-    choices = parse_arguments(argv, prog=" ".join(PROGRAM))
+    choices = parse_arguments(argv, prog=" ".join(PROGRAM), epilog=LAUNCHER_HELP)
     training.check_start(choices)
     rewards = training.make_rewards(choices)
     data = training.make_data(choices, rewards)
