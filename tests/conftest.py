@@ -38,6 +38,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, the recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_command.py::test_a_launcher",
     "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
     "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
@@ -60,6 +61,7 @@ SLOW = (
     "test_stack.py::test_bfloat16",
     "test_stack.py::test_torch_compile",
     "test_vllm.py",
+    "test_wheel.py",
 )
 
 

@@ -126,7 +126,7 @@ def evaluating(argv: list[str], stop: StopSignals) -> Iterator[None]:
     except (ValueError, OSError, ImportError, RewardRaised) as error:
         if disk_full(error):
             fail("disk full: the samples that were finished are whole; make room, and the same command goes on", code=1)
-        fail(error, code=2)
+        fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
     except KeyboardInterrupt:
         print(
             f"\ninterrupted ({stop.cause}): the samples so far are kept; go on with: {stop.command(argv)}",
