@@ -106,8 +106,10 @@ def test_samples_of_a_sets_own_reward_hold_no_prompts(call):
 
 def test_messages_are_judged_as_messages(call):
     asked = [{"role": "user", "content": "1+1="}]
-    own = "def f(completions, **kwargs):\n    said = [c[0]['content'] for c in completions if c[0]['role'] == 'assistant']\n"
-    own += "    return [text == '2' for text in said]\n"
+    own = "def f(completions, **kwargs):\n"
+    own += "    (roles,) = {c[0]['role'] for c in completions}\n"
+    own += "    assert roles == 'assistant'\n"
+    own += "    said = [c[0]['content'] for c in completions]\n    return [text == '2' for text in said]\n"
     with open("chat.py", "w") as file:
         file.write(own)
     assert judge("chat.py:f", ["2", "3"], [{"prompt": asked}] * 2) == [(None, True), (None, False)]
