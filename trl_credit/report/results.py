@@ -31,7 +31,7 @@ class ResultsCallback(TrainerCallback):
     `trainer.results`; `trainer.remove_callback(ResultsCallback)` takes it away.
 
     Where nothing was trained, nothing is written. A plot that fails is a warning: it must not cost the weights that
-    training ended with.
+    training ended with. As results of a run they keep another run out of its folder (`overwrite_output_dir`).
 
     Attributes:
         card (`dict`):
