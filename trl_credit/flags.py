@@ -82,7 +82,9 @@ class FlagParser(OneLineParser, TrlParser):
     def __init__(self, dataclass_types: Iterable[type], **kwargs: Any) -> None:
         self._titled: dict[str, list[Action]] = {title: [] for title in (*_TITLES, *_TITLES_OF_OTHERS)}
         super().__init__(dataclass_types=tuple(dataclass_types), **kwargs)
-        self.add_argument("--config", nargs="+", metavar="FILE", help="YAML files of settings.", default=SUPPRESS)
+        self.add_argument(
+            "--config", nargs="+", metavar="FILE", help="YAML files of settings, or recipes by name.", default=SUPPRESS
+        )
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
         """As argparse has it; the group follows from the name."""
@@ -98,7 +100,7 @@ class FlagParser(OneLineParser, TrlParser):
         for title, actions in self._titled.items():
             ordered = sorted(actions, key=lambda action: _RUN.index(action.dest)) if title == _TITLES[0] else actions
             parts.append("\n".join([f"{title}:", *(_described(action, width) for action in ordered)]))
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join([*parts, self.epilog or ""]).rstrip() + "\n"
 
 
 def _described(action: Action, width: int) -> str:
