@@ -38,6 +38,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 # left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, the recipes
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
+    "test_command.py::test_a_launcher",
     "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
     "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",
@@ -60,6 +61,7 @@ SLOW = (
     "test_stack.py::test_bfloat16",
     "test_stack.py::test_torch_compile",
     "test_vllm.py",
+    "test_wheel.py",
 )
 
 
@@ -144,13 +146,16 @@ def make_trainer(tiny_model, tmp_path):
             small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
             defaults |= live_part(small, {**knob_defaults(config_class), **small, **settings})
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
-        return trainer_class(
+        trainer = trainer_class(
             model=tiny_model,
             reward_funcs=reward_funcs,
             args=config_class(**{**defaults, **settings}),
             train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]}),
             **(trainer_kwargs or {}),
         )
+        if hasattr(trainer, "results"):
+            trainer.results.writes_at_end = False  # which takes longer than most of these trainings
+        return trainer
 
     return make
 

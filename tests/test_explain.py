@@ -200,3 +200,36 @@ def test_mistakes_on_the_command_line(rollouts, capsys, flags, said):
     assert said in error and error.count("\n") == 1
     assert run("nowhere") == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
+    def some(completions, **kwargs):
+        return [sum(map(ord, text)) % 5 / 4 for text in completions]
+
+    settings = {"beta": 0.0} if name != "opo" else {}
+    settings |= {"epsilon": 0.2, "epsilon_high": 0.2} if "gspo" in name else {}  # or all of them are clipped
+    trainer = make_trainer(
+        name,
+        reward_funcs=some,
+        log_credit=1,
+        log_credit_groups=8,
+        max_steps=2,
+        num_iterations=2,
+        temperature=1.3,
+        **settings,
+    )
+    trainer.train()
+    shard = read_rollouts(tmp_path / "run", step=2)
+    found = explain(shard, trainer.args, name=name)
+    assert any(any(response["credit"]) for response in shard.responses)
+    moved = [r["log_weight"] for r in shard.responses]
+    assert any(map(any, moved))  # the second pass over a batch is off-policy
+    for logged, ours in zip(shard.responses, found.shard.responses, strict=True):
+        for column in ("advantages", "log_weight", "credit"):
+            inside = [i for i, m in enumerate(logged["loss_mask"]) if m]
+            left, right = ([values[i] for i in inside] for values in (logged[column], ours[column]))
+            if name == "ha_dw" and column != "log_weight":  # whose belief has moved on
+                assert [x > 0 for x in left] == [x > 0 for x in right]
+            else:
+                assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column

@@ -123,7 +123,7 @@ def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch
         with pytest.raises(PushError) as failure:
             push(folder, "me/x", private=True, token=hub.token, endpoint=hub.url)
         message = str(failure.value)
-        command = f"python examples/push.py {folder} --repo_id me/x --private"
+        command = f"trl-credit push {folder} --repo_id me/x --private"
         assert message.endswith(command) and message.count("\n") == 0 and len(message) < 700, message
         assert hub.token not in message and snapshot(folder) == before
         if how == 403:
@@ -435,9 +435,9 @@ def test_the_command_that_tries_again_goes_to_the_same_hub(hub, folder):
     hub.break_at(0, 403)
     with pytest.raises(PushError) as failure:
         push(folder, "me/x", token=hub.token, endpoint=hub.url)
-    assert f"To try again: HF_ENDPOINT={hub.url} python examples/push.py {folder}" in str(failure.value)
-    assert retry_command("a", "b", endpoint="http://a b").startswith("HF_ENDPOINT='http://a b' python ")
-    assert retry_command("a", "b") == "python examples/push.py a --repo_id b"
+    assert f"To try again: HF_ENDPOINT={hub.url} trl-credit push {folder}" in str(failure.value)
+    assert retry_command("a", "b", endpoint="http://a b").startswith("HF_ENDPOINT='http://a b' trl-credit ")
+    assert retry_command("a", "b") == "trl-credit push a --repo_id b"
 
 
 @pytest.mark.parametrize(
@@ -704,8 +704,10 @@ def test_what_was_logged_is_drawn(tmp_path, figures):
     drawn = plot_credit(logs, tmp_path / "c.png", title="t")
     assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    (axes, *_) = figures[-1].axes
-    assert axes.get_ylim() == (0, 100) and axes.get_legend() is None  # 10 … 30 % of tokens
+    axes, *_, unknown = figures[-1].axes
+    assert axes.get_ylim() == (0, 100)  # 10 … 30 % of tokens
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["of all tokens"]
+    assert unknown.get_legend() is None
     logs[0]["credit/skipped_updates"] = 0.5
     assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
     assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []

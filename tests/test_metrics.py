@@ -118,6 +118,41 @@ def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
     assert [r.quarters for r in again.draw(2)] == [None, None]
 
 
+# Clipped tokens
+
+
+@pytest.mark.parametrize("mask", ["none", "probability"])
+def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask):
+    """8 tokens of which 1 is clipped, 2 of which 1 is, and a row without any: 2 of 10, and the mean of 1/8 and 1/2."""
+    knobs = {} if mask == "none" else {"token_mask": "probability", "probability_threshold": 0.9}
+    trainer = make_trainer("base", **knobs)
+    mask_t = torch.zeros(3, 12, dtype=torch.long)
+    mask_t[0, :8] = mask_t[1, :2] = 1
+    old = torch.full((3, 12), -1.0, dtype=torch.float64)
+    if mask != "none":  # two clipped tokens more, which the mask leaves out
+        mask_t[:2, 8:10] = 1
+        old[:2, 8:10] = -0.01
+    logps = old.clone()
+    logps[0, 3] = logps[1, 1] = -0.5
+    logps[1, 8] = logps[0, 9] = 1.0
+    inputs = toy_inputs(mask_t, advantages=torch.tensor([1.0, 0.5, 1.0]), old_per_token_logps=old)
+    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=torch.ones_like(old))
+    found = trainer._metrics["eval"]
+    assert found["credit/clip_fraction"] == pytest.approx([0.2])
+    assert found["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1 / 2) / 2])
+
+
+def test_there_is_no_share_of_clipped_tokens_where_nothing_is_in_the_loss(make_trainer, toy_loss):
+    trainer = make_trainer("base")
+    old = torch.full((2, 4), -1.0, dtype=torch.float64)
+    inputs = toy_inputs(torch.zeros(2, 4, dtype=torch.long), advantages=torch.ones(2), old_per_token_logps=old)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
+    assert all(
+        torch.tensor(trainer._metrics["eval"][f"credit/clip_fraction{part}"]).isnan().all()
+        for part in ("", "/response_mean")
+    )
+
+
 # The effective coefficient of tokens
 
 
@@ -175,7 +210,7 @@ def test_the_gradient_of_a_trace_is_that_of_finite_differences(make_trainer):
     c_t = c_t * tokens.mask_t
     for style in ("recent", "both"):
         config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
-        found = log_probability_gradient(config, tokens, coefficient_t=c_t, selected_t=None)
+        found = log_probability_gradient(config, coefficient_t=c_t, selected_t=None, mask_t=tokens.mask_t)
 
         def objective(change_t, style=style):  # at the ratio 1 of π_old
             given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}

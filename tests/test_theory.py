@@ -3,11 +3,18 @@ import math
 import pytest
 import torch
 
-from trl_credit.credit.difficulty import group_accuracy
+from trl_credit.credit.advantages import group_advantage
+from trl_credit.credit.difficulty import difficulty_weight, group_accuracy
 from trl_credit.credit.theory import (
     group_bias,
+    group_mean,
     mean_misestimate_probability,
+    mixed_group_probability,
     overestimate_probability,
+    reducing_scales,
+    reweighted_bias,
+    smallest_misestimate_probability,
+    sure_misestimate_range,
     td_upper_bound,
     trace_variance,
 )
@@ -169,6 +176,157 @@ class TestMeanMisestimateProbability:
     def test_errors(self, low, high):
         with pytest.raises(ValueError, match="interval of p"):
             mean_misestimate_probability(num_generations=8, low=low, high=high)
+
+
+class TestCorollaries:
+    @pytest.mark.parametrize("num_generations", range(2, 10))
+    def test_the_smallest_for_a_single_prompt(self, num_generations):
+        """Corollary 1's .63 is a mean over prompts: a single one has .36 with eight responses."""
+        p = torch.linspace(1e-4, 0.5 - 1e-4, 5001, dtype=torch.float64)
+        on_a_grid = overestimate_probability(p, num_generations=num_generations).min().item()
+        smallest = smallest_misestimate_probability(num_generations=num_generations)
+        assert smallest <= on_a_grid + 1e-12 and on_a_grid - smallest < 2e-3
+        if num_generations == 8:
+            assert smallest == pytest.approx(0.357, abs=5e-4)
+
+    @pytest.mark.parametrize("num_generations", [2, 3, 8, 64])
+    def test_corollary_3_every_mixed_group_errs_outside_of_the_range_and_not_inside(self, num_generations):
+        low, high = sure_misestimate_range(num_generations=num_generations)
+        assert (low, high) == pytest.approx((1 / num_generations, 1 - 1 / num_generations), abs=1e-15)
+
+        def over(p):
+            return overestimate_probability(p, num_generations=num_generations).item()
+
+        assert over(low * (1 - 1e-9)) == pytest.approx(1, abs=1e-14) and over(high * (1 + 1e-9)) == 0
+        if num_generations > 2:
+            assert 0 < over(low * (1 + 1e-9)) < 1 and 0 < over(high * (1 - 1e-9)) < 1
+
+    def test_errors(self):
+        for function in (smallest_misestimate_probability, sure_misestimate_range):
+            with pytest.raises(ValueError, match="num_generations must"):
+                function(num_generations=1)
+
+
+class TestRolloutsPerPrompt:
+    """What 8 and what 128 responses say of a prompt."""
+
+    @pytest.mark.parametrize("num_generations", [2, 8, 128])
+    def test_mean_and_probability_are_those_of_the_theorem(self, num_generations):
+        p = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+        mean, _ = group_mean(p, num_generations=num_generations)
+        torch.testing.assert_close(mean - p, group_bias(p, num_generations=num_generations), rtol=0, atol=1e-13)
+        probability = mixed_group_probability(p, num_generations=num_generations)
+        expected = 1 - p**num_generations - (1 - p) ** num_generations
+        torch.testing.assert_close(probability, expected, rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize(("p", "num_generations"), [(0.05, 8), (0.4, 8), (0.05, 128), (0.9, 128)])
+    def test_simulation(self, p, num_generations):
+        n = 40_000
+        p_hat = mixed_group_means(p, num_generations, n_groups=n, seed=2)
+        mean, std = group_mean(p, num_generations=num_generations)
+        assert abs(p_hat.mean().item() - mean.item()) < 4 * p_hat.std().item() / math.sqrt(len(p_hat))
+        assert p_hat.std().item() == pytest.approx(std.item(), rel=0.03)
+        probability = mixed_group_probability(p, num_generations=num_generations).item()
+        assert abs(len(p_hat) / n - probability) < 4 * math.sqrt(probability * (1 - probability) / n) + 1e-9
+
+    def test_a_rare_right_answer_is_not_rounded_away(self):
+        assert mixed_group_probability(1e-18, num_generations=8).item() == pytest.approx(8e-18, rel=1e-12)
+
+    def test_the_numbers_of_the_page(self):
+        """docs/theory.md: a prompt that is solved one time in twenty."""
+        for n, found, mean, std in ((8, 0.337, 0.149, 0.055), (128, 0.999, 0.050, 0.019)):
+            given = {"num_generations": n}
+            assert mixed_group_probability(0.05, **given).item() == pytest.approx(found, abs=5e-4)
+            assert [x.item() for x in group_mean(0.05, **given)] == pytest.approx([mean, std], abs=5e-4)
+
+
+class TestReweightedBias:
+    """Theorem 3's inequality, Eq. 29, by summing over all groups."""
+
+    @pytest.mark.parametrize("num_generations", [2, 8, 32])
+    def test_without_a_weight_it_is_theorem_1(self, num_generations):
+        p = torch.linspace(0.0, 1.0, 101, dtype=torch.float64)
+        bias = reweighted_bias(p, num_generations=num_generations, prior=0.3)
+        torch.testing.assert_close(bias, -group_bias(p, num_generations=num_generations), rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize("response", ["any", "right", "wrong"])
+    @pytest.mark.parametrize(("p", "prior"), [(0.1, 0.5), (0.3, 0.5), (0.8, 0.6)])
+    def test_simulation_with_the_advantages_and_weights_of_training(self, response, p, prior):
+        generator = torch.Generator().manual_seed(4)
+        rewards = (torch.rand(800_000, generator=generator) < p).double()
+        p_hat = group_accuracy(rewards, num_generations=8, reward_range=(0.0, 1.0)).repeat_interleave(8)
+        advantages = group_advantage(rewards, num_generations=8, scale=False)
+        for scale in (None, 1.3):
+            phi = 1.0 if scale is None else difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=scale)
+            chosen = (p_hat > 0) & (p_hat < 1) & {"right": rewards == 1, "wrong": rewards == 0}.get(response, True)
+            error = (advantages * phi - (rewards - p))[chosen].view(-1)
+            expected = reweighted_bias(p, num_generations=8, prior=prior, scale=scale, response=response).item()
+            # the responses of one group are not independent: at most eight times the variance
+            assert abs(error.mean().item() - expected) < 4 * error.std().item() * math.sqrt(8 / len(error))
+
+    @pytest.mark.parametrize("prior", [0.3, 0.5, 0.7])
+    @pytest.mark.parametrize("response", ["any", "right", "wrong"])
+    def test_the_scales_that_reduce_it_are_those_that_reduce_it(self, prior, response):
+        p = torch.tensor([0.02, 0.1, 0.25, 0.45, 0.6, 0.77, 0.9, 0.99], dtype=torch.float64)
+        given = {"num_generations": 8, "prior": prior, "response": response}
+        before = reweighted_bias(p, **given).abs()
+        low, high = reducing_scales(p, **given)
+        assert (low >= 0).all() and (low <= high).all() and (low < high).any()
+        for scale in torch.linspace(0.01, 6.0, 600).tolist():
+            inside = (low + 1e-9 < scale) & (scale < high - 1e-9)
+            outside = (scale < low - 1e-9) | (high + 1e-9 < scale)
+            after = reweighted_bias(p, scale=scale, **given).abs()
+            assert (after < before)[inside].all() and not (after < before)[outside].any()
+
+    def test_what_1_3_does_on_a_hard_prompt(self):
+        """docs/theory.md: a right answer's advantage leaves r − p where the mean over a group comes nearer."""
+        given = {"num_generations": 8, "prior": 0.5}
+        for p in (0.05, 0.1, 0.2, 0.3, 0.4):
+            before, after = (reweighted_bias(p, scale=scale, response="right", **given).item() for scale in (None, 1.3))
+            assert before < 0 and after > -before
+        before, after = (reweighted_bias(0.1, scale=scale, **given).item() for scale in (None, 1.3))
+        assert (before, after) == pytest.approx((-0.076, 0.034), abs=5e-4)
+        before, after = (reweighted_bias(0.1, scale=scale, response="right", **given) for scale in (None, 1.3))
+        assert (before.item(), after.item()) == pytest.approx((-0.112, 0.488), abs=5e-4)
+        for p, prior in ((0.1, 0.5), (0.3, 0.7)):  # wrong answers are the mirror image
+            right = reweighted_bias(p, num_generations=8, prior=prior, scale=1.3, response="right")
+            wrong = reweighted_bias(1 - p, num_generations=8, prior=1 - prior, scale=1.3, response="wrong")
+            torch.testing.assert_close(wrong, -right, rtol=1e-12, atol=0)
+        # and in the middle not even that
+        assert (reweighted_bias(0.25, scale=1.3, **given).abs() > reweighted_bias(0.25, **given).abs()).item()
+
+    def test_where_1_3_brings_the_mean_over_a_group_nearer(self):
+        """docs/theory.md: with a belief of .5 at both ends, which is as much as it loses in the middle."""
+        p = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+        before = reweighted_bias(p, num_generations=8, prior=0.5).abs()
+        for prior, size in ((0.3, 0.095), (0.5, 0.039), (0.7, 0.095)):
+            after = reweighted_bias(p, num_generations=8, prior=prior, scale=1.3).abs()
+            assert (before.mean().item(), after.mean().item()) == pytest.approx((0.040, size), abs=1e-3)
+            if prior == 0.5:
+                ends = (p < 0.16) | (p > 0.84)
+                assert (after < before)[ends].all() and (after > before)[(p > 0.17) & (p < 0.83)].all()
+
+    def test_no_one_scale_serves_right_and_wrong_answers(self):
+        p = torch.tensor([0.05, 0.15, 0.25, 0.3, 0.5, 0.75], dtype=torch.float64)
+        ranges = [reducing_scales(p, num_generations=8, prior=0.5, response=r) for r in ("right", "wrong")]
+        low = torch.stack([low for low, _ in ranges]).amax(0)
+        high = torch.stack([high for _, high in ranges]).amin(0)
+        assert (low < high).tolist() == [True, True, False, False, True, False]  # a scale of its own for each p …
+        assert low.max() > high.min()  # … where there is one, and none for all
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"p": 1.2}, "p must"),
+            ({"num_generations": 1}, "num_generations must"),
+            ({"prior": 1.5}, "prior must"),
+            ({"scale": 0.0}, "scale must"),
+            ({"response": "best"}, "response must"),
+        ],
+    )
+    def test_errors(self, arguments, message):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            reweighted_bias(**{"p": 0.3, "num_generations": 8, "prior": 0.5, "scale": 1.3, **arguments})
 
 
 class TestTraceVariance:

@@ -8,6 +8,8 @@ import sys
 import pytest
 from conftest import WORKERS
 
+from trl_credit.logs import read_shard, steps
+
 
 def launch(script: str, folder) -> list[str]:
     done = subprocess.run(
@@ -73,3 +75,25 @@ def test_segments_on_two_processes(tmp_path):
             assert [a + b for a, b in zip(left["real_rows"], right["real_rows"], strict=True)] == total
     assert cases["idle"][0]["log"][0]["credit/nodes"] == 3 + 6
     assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)
+
+
+def test_a_rollout_log_of_two_processes(tmp_path):
+    results = launch("run_two_processes_log.py", tmp_path)
+    assert len(results) == 8 and len({r["parameters"] for r in results}) == 1  # to the last bit, whatever breaks
+    assert {r["case"]: r["off"] for r in results} == {"without": True, "whole": False, "broken": True, "full": True}
+    found = {step: read_shard(path) for step, path in steps(tmp_path / "whole")}
+    assert {step: shard.header["steps"] for step, shard in found.items()} == {1: [1, 2], 3: [3, 4]}
+    for shard in found.values():
+        places = [(row["group"], row["index"]) for row in shard.responses]
+        assert places == [(g, i) for g in range(3) for i in range(4)]
+        for g in range(0, 12, 4):
+            rows = shard.responses[g : g + 4]
+            rewards = [row["reward"] for row in rows]
+            assert len({row["prompt"] for row in rows}) == 1
+            for row in rows:
+                signs = {(a > 0) - (a < 0) for a in row["advantages"]}
+                above = row["reward"] - sum(rewards) / 4
+                assert signs == {(above > 0) - (above < 0)}
+                assert row["credit"][-1] == pytest.approx(row["advantages"][-1], rel=0.05, abs=1e-6)  # leads no trace
+    assert any(any(row["credit"]) for shard in found.values() for row in shard.responses)
+    assert not steps(tmp_path / "broken") and not steps(tmp_path / "full")

@@ -21,6 +21,7 @@ _HOMES = {
     "CreditTrainer": "trainer",
     "Tokens": "credit.tokens",
     "assign_credit": "assignment",
+    "show_credit": "viewer",
 }
 
 # for editors and type checkers, which run nothing: derived by `python -m trl_credit.algorithms --write`
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .config import CreditConfig
     from .credit.tokens import Credit, Tokens
     from .trainer import CreditTrainer
+    from .viewer import show_credit
 
 __all__ = [
     "ALGORITHMS",
@@ -77,6 +79,7 @@ __all__ = [
     "VinePPOConfig",
     "VinePPOTrainer",
     "assign_credit",
+    "show_credit",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any misspelt name for one that is found here

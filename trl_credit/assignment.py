@@ -150,36 +150,41 @@ def policy_mask(
 
 
 def log_probability_gradient(
-    config: "CreditConfig", tokens: Tokens, *, coefficient_t: torch.Tensor, selected_t: torch.Tensor | None
+    config: "CreditConfig", *, coefficient_t: torch.Tensor, selected_t: torch.Tensor | None, mask_t: torch.Tensor
 ) -> torch.Tensor:
     """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, so Σ_t c_t ∂W_t/∂ℓ_k, for the W of the knobs: the credit that a trace moves.
 
-    On a copy of the log-probabilities, in O(T), without the model and without drawing anything.
+    In closed form and O(T), without a graph and without drawing anything.
 
     Args:
         config ([`CreditConfig`]):
             Its knobs of W are read. `importance` is not "sequence", whose W is TRL's.
-        tokens ([`Tokens`]):
-            One micro-batch.
         coefficient_t (`torch.Tensor`):
             c, shape (B, T), such as A·M; 0 outside of the loss.
         selected_t (`torch.Tensor` or `None`):
             z, as W was made with it, shape (B, T).
+        mask_t (`torch.Tensor`):
+            Shape (B, T).
 
     Returns:
-        `torch.Tensor`: shape (B, T), without a graph.
+        `torch.Tensor`: shape (B, T).
     """
-    copy = tokens.logp_t.detach().requires_grad_()
-    # whoever hooks saved tensors, as to move them off the device, counts those of the loss alone
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
-        log_weight = _log_weight(config, replace(tokens, logp_t=copy), selected_t)
-        if log_weight is None:  # TRL's ratio of each token
-            return coefficient_t
-        return torch.autograd.grad(log_weight, copy, coefficient_t.to(log_weight.dtype))[0]
+    if config.importance == "lambda_trace":
+        return weights.traced_credit(coefficient_t, decay=config.trace_decay, style=config.trace_style) * mask_t
+    if config.importance == "eligible":
+        return weights.eligible_gradient(
+            coefficient_t,
+            decay=config.trace_decay,
+            selected_t=_trace_selection(config, selected_t),
+            leave_own_out=config.leave_own_out,
+            mask_t=mask_t,
+        )
+    return coefficient_t  # that of the token itself
 
 
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
-    return x
+def _trace_selection(config: "CreditConfig", selected_t: torch.Tensor | None) -> torch.Tensor | None:
+    """z, or `None` where every token leaves a trace."""
+    return None if config.selector == "none" else selected_t
 
 
 def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:
@@ -189,11 +194,10 @@ def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor
     if config.importance == "lambda_trace":
         return weights.lambda_trace_log_weight(logp_t, decay=config.trace_decay, style=config.trace_style, **given)
     if config.importance == "eligible":
-        every = config.selector == "none"
         return weights.eligible_log_weight(
             logp_t,
             decay=config.trace_decay,
-            selected_t=None if every else selected_t,
+            selected_t=_trace_selection(config, selected_t),
             leave_own_out=config.leave_own_out,
             **given,
         )

@@ -4,7 +4,7 @@ import argparse
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trl import ModelConfig
 
@@ -50,13 +50,21 @@ class ScriptArguments:
     evaluate_every: int = field(default=100, metadata={"help": "Optimizer steps between two evaluations."})
 
 
-def parse_arguments(
-    argv: list[str],
-) -> tuple[ScriptArguments, DataArguments, CreditConfig, ModelConfig, dict[str, Any]]:
+class Choices(NamedTuple):
+    """What a command line says, by whom it is for, and what its files said (name → value)."""
+
+    script: ScriptArguments
+    data: DataArguments
+    args: CreditConfig
+    model: ModelConfig
+    files: dict[str, Any]
+
+
+def parse_arguments(argv: list[str], **program: str) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
 
-    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. The dict is what the
-    files say.
+    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `program` are
+    `prog` and `epilog` of its `--help`, where it is not the script that runs.
 
     Raises:
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
@@ -75,7 +83,7 @@ def parse_arguments(
     config_class = ALGORITHMS[algo][0]
     _inherit_help(config_class)
     classes = (ScriptArguments, DataArguments, config_class, ModelConfig)
-    parser = FlagParser(classes)
+    parser = FlagParser(classes, **program)
     accept_none(parser, classes)
     parser.set_defaults(algo=algo, output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
     if model == DEMO:
@@ -116,7 +124,7 @@ def parse_arguments(
         raise ValueError(with_choice(as_written(one_line(error), hints, argv, files))) from error
     if model == DEMO:
         model_args.model_name_or_path = demo_model_path()
-    return script, data, args, model_args, config
+    return Choices(script, data, args, model_args, config)
 
 
 def _construct(of: type, values: dict[str, Any], given: dict[str, str]) -> Any:

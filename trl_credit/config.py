@@ -115,6 +115,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         nonfinite_patience (`int`, *optional*, defaults to `3`):
             Updates in a row that are skipped because loss or gradient is not finite, before the run stops. It also
             stops when more than a quarter of the last 100 updates were skipped, or more than this where that is more.
+        log_credit (`int`, *optional*, defaults to `0`):
+            Every how many optimizer steps the rollouts are written to `credit_log/` in `output_dir`, with the effective
+            credit of each token (see `docs/rollout_logs.md`). 0: never.
+        log_credit_groups (`int`, *optional*, defaults to `8`):
+            Groups of a logged step, at most: the first of its generation batch.
 
     Raises:
         ValueError: a value out of range, or two knobs of which the combination is ill-defined; the message names the
@@ -184,6 +189,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
     )
+    log_credit: int = field(
+        default=0,
+        metadata={"help": "Write rollouts, with each token's credit, every so many optimizer steps. 0: never."},
+    )
+    log_credit_groups: int = field(default=8, metadata={"help": "Groups of a step that `log_credit` writes, at most."})
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Start anew in the folder of another run, whose checkpoints are removed."}
     )

@@ -54,6 +54,8 @@ RANGES = {
     **dict.fromkeys(("probability_threshold", "difficulty_scale", "difficulty_rate"), _POSITIVE),
     "difficulty_window": Range(lambda x: _is_whole(x) and x >= 1, "at least 1 batch, a whole number"),
     "nonfinite_patience": Range(lambda x: _is_whole(x) and x >= 0, "at least 0 updates, a whole number"),
+    "log_credit": Range(lambda x: _is_whole(x) and x >= 0, "at least 0 optimizer steps (0: off), a whole number"),
+    "log_credit_groups": Range(lambda x: _is_whole(x) and x >= 1, "at least 1 group, a whole number"),
     "reward_timeout": Range(lambda x: x > 0.0, "a positive number of seconds", optional=True),
     **dict.fromkeys(("advantage_floor", "truncated_value"), _FINITE._replace(optional=True)),
     "certain_tolerance": Range(lambda x: 0.0 <= x < 1.0, "in [0, 1)"),

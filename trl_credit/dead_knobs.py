@@ -21,6 +21,7 @@ ALWAYS = (
     "behavior_logps",
     "reward_timeout",
     "nonfinite_patience",
+    "log_credit",
     "overwrite_output_dir",
     "allow_changed",
     "rollouts",
@@ -204,6 +205,13 @@ LIVES = (
         ("rollouts", "tree_branching"),
         "make no tree with inner levels",
         "set rollouts='tree' with two levels or more in tree_branching",
+    ),
+    Life(
+        ("log_credit_groups",),
+        lambda c: c.log_credit > 0,
+        ("log_credit",),
+        "writes no rollouts",
+        "set log_credit, to every how many optimizer steps",
     ),
     Life(
         ("process_reward_best_of", "process_reward_form"),

@@ -28,7 +28,8 @@ _REWARDS = (
 _RUN = (
     "algo config output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size "
     "gradient_accumulation_steps steps_per_generation num_generations max_completion_length temperature beta seed "
-    "logging_steps report_to run_name save_strategy save_steps save_total_limit save_only_model "
+    "logging_steps log_credit log_credit_groups report_to run_name "
+    "save_strategy save_steps save_total_limit save_only_model "
     "resume_from_checkpoint overwrite_output_dir allow_changed nonfinite_patience push_to_hub hub_model_id "
     "hub_private_repo hub_strategy hub_revision "
     "hub_token"
@@ -81,7 +82,9 @@ class FlagParser(OneLineParser, TrlParser):
     def __init__(self, dataclass_types: Iterable[type], **kwargs: Any) -> None:
         self._titled: dict[str, list[Action]] = {title: [] for title in (*_TITLES, *_TITLES_OF_OTHERS)}
         super().__init__(dataclass_types=tuple(dataclass_types), **kwargs)
-        self.add_argument("--config", nargs="+", metavar="FILE", help="YAML files of settings.", default=SUPPRESS)
+        self.add_argument(
+            "--config", nargs="+", metavar="FILE", help="YAML files of settings, or recipes by name.", default=SUPPRESS
+        )
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
         """As argparse has it; the group follows from the name."""
@@ -97,7 +100,7 @@ class FlagParser(OneLineParser, TrlParser):
         for title, actions in self._titled.items():
             ordered = sorted(actions, key=lambda action: _RUN.index(action.dest)) if title == _TITLES[0] else actions
             parts.append("\n".join([f"{title}:", *(_described(action, width) for action in ordered)]))
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join([*parts, self.epilog or ""]).rstrip() + "\n"
 
 
 def _described(action: Action, width: int) -> str:

@@ -11,7 +11,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .mistakes import disk_full, fail, one_line
-from .report import plot_rewards
+from .report.results import Results
 from .rewards.guard import RewardRaised
 from .rewards.limits import LimitPassed
 from .rewards.watchdog import WatchdogError
@@ -21,7 +21,6 @@ from .trainer.checkpoints import finished_at, last_checkpoint
 
 
 PACKAGE = Path(__file__).parent
-RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
 
 
 class Ending(TrainerCallback):
@@ -32,8 +31,6 @@ class Ending(TrainerCallback):
     Args:
         trainer ([`CreditTrainer`]):
             Not yet trained.
-        write_card (`Callable`):
-            Writes the card and returns its path.
         stop ([`StopSignals`]):
             In which this is.
         argv (`list[str]`):
@@ -49,16 +46,16 @@ class Ending(TrainerCallback):
     def __init__(
         self,
         trainer: CreditTrainer,
-        write_card: Callable[[], Path],
         *,
         stop: StopSignals,
         argv: list[str],
         in_words: Callable[[BaseException], str] = one_line,
     ) -> None:
-        self.trainer, self.write_card, self.stop, self.argv, self.in_words = trainer, write_card, stop, argv, in_words
+        self.trainer, self.stop, self.argv, self.in_words = trainer, stop, argv, in_words
         self.folder = Path(trainer.args.output_dir)
         self.model_is_saved = False
         self._first_step: int | None = None
+        trainer.results.writes_at_end = False  # but after the model, and a full disk ends the run
         trainer.add_callback(self)
 
     def on_train_begin(
@@ -85,19 +82,9 @@ class Ending(TrainerCallback):
         self.trainer.save_model()
         self.model_is_saved = True
 
-    def write_results(self) -> tuple[Path, tuple[float, float] | None]:
-        """Writes plots and card of the steps so far, on the main process: the card's path, and the first and the last
-        reward, if there is one. What cannot be written whole is taken away."""
-        name = self.trainer.algorithm_name
-        curve = self.folder / "reward_curve.png"
-        try:
-            curve.unlink(missing_ok=True)  # of an earlier run, should there be nothing to draw
-            ends = plot_rewards(self.trainer.state.log_history, curve, title=f"{name}: reward")
-            return self.write_card(), ends  # the card after what it shows
-        except OSError:
-            for result in RESULTS:
-                (self.folder / result).unlink(missing_ok=True)
-            raise
+    def write_results(self) -> Results:
+        """Writes plots and card of the steps so far, on the main process. Raises what `trainer.results.write` does."""
+        return self.trainer.results.write()
 
     @property
     def steps_done(self) -> int:

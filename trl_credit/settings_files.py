@@ -1,11 +1,14 @@
 """YAML files of settings: a file over its bases, later files over earlier ones, and which file said what."""
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from .recipes import find_recipe, meant_recipe
 
 
 LARGEST_FILE = 100_000  # bytes: one that is larger is no settings file
@@ -50,6 +53,8 @@ def _settled(value: Any, *, inside: bool = False) -> Any:
 def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The settings of YAML files, later ones over earlier ones; and the file that each of them stands in.
 
+    What is no file may be the name of a recipe ("s_trace/qwen3_4b_s_trace", see [`~trl_credit.recipes`]): its file, and
+    of a row that has no file the one it starts from with its flags over it.
     A file's `base` (a path or several, relative to it) comes before the file itself. Its `about`, a mapping that says
     what the file is for, is no setting: it is left out, and not inherited from a `base`.
 
@@ -60,7 +65,12 @@ def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]
     merged: dict[str, Any] = {}
     files: dict[str, str] = {}
     for path in paths:
-        _merge(Path(path), (), merged, files)
+        if os.path.lexists(path) or (row := find_recipe(path)) is None:
+            _merge(Path(path), (), merged, files)
+            continue
+        _merge(row.recipe, (), merged, files)
+        merged |= row.settings
+        files |= dict.fromkeys(row.settings, f"the recipe {row.full_name}")
     return merged, files
 
 
@@ -70,6 +80,9 @@ def _merge(path: Path, readers: tuple[Path, ...], merged: dict[str, Any], files:
     if path.is_dir():
         raise ValueError(f"{str(path)!r} is a folder: name a YAML file, check {where}")
     if not path.is_file():
+        meant = meant_recipe(str(path)) if not readers and not path.is_symlink() else None
+        if meant is not None:
+            raise ValueError(f"there is no file {str(path)!r}, and no such recipe: did you mean {meant!r}?")
         raise ValueError(f"there is no file {str(path)!r}: check {where}")
     if path.resolve() in readers:
         raise ValueError(f"{str(path)!r} is its own `base`")

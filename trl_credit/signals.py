@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
+LAUNCHED_BY = "TRL_CREDIT_LAUNCHED_BY"  # a variable of processes that the command started: the words that did so
 _ECHO = 2.0  # seconds within which a launcher passes on the Ctrl-C that its processes have had already
 
 
@@ -24,13 +25,28 @@ def end_at_once(number: int, frame: Any) -> None:
     os._exit(128 + number)  # an exception may get lost in the import of a C extension
 
 
+def command_here(program: Iterable[str]) -> list[str]:
+    """The words behind which the flags of a part of the command `trl-credit` stand, as this process was started."""
+    if by := os.environ.get(LAUNCHED_BY):
+        return shlex.split(by)
+    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        _, *part = program
+        return ["accelerate", "launch", "-m", "trl_credit", *part]
+    return list(program)
+
+
 class StopSignals:
     """Within it, Ctrl-C and SIGTERM raise `KeyboardInterrupt` once; a second Ctrl-C ends the process at once.
 
     Of several processes the main one alone has something to write: the others end at once.
+
+    Args:
+        program (`list[str]`, *optional*):
+            What stands before the flags in the command that goes on. By default the script that runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, program: list[str] | None = None) -> None:
+        self._program = program
         self.number: int | None = None
         self._at = 0.0
         self._before: dict[int, Any] = {}
@@ -68,6 +84,8 @@ class StopSignals:
                 hide = word.partition("=")[0].replace("-", "_") == "__hub_token"
             if not hide:
                 words.append(word)
+        if self._program is not None:
+            return shlex.join([*self._program, *words])
         return f"{self._launcher} {shlex.join([sys.argv[0], *words])}"
 
     def _handle(self, number: int, frame: Any) -> None:
@@ -76,6 +94,7 @@ class StopSignals:
         if self.number is None:
             self.number, self._at = number, time.monotonic()
             raise KeyboardInterrupt
-        echo = "TORCHELASTIC_RUN_ID" in os.environ and time.monotonic() - self._at < _ECHO
+        launched = "TORCHELASTIC_RUN_ID" in os.environ or LAUNCHED_BY in os.environ
+        echo = launched and time.monotonic() - self._at < _ECHO
         if number == signal.SIGINT and not echo:
             os._exit(self.code)

@@ -10,69 +10,22 @@ A row is a recipe, or a recipe with flags (`variants.yaml` in its folder). Its `
 import argparse
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trl_credit.recipes import NO_TARGET, Recipe, recipes_in
+
 
 RECIPES = Path(__file__).resolve().parent
 PAPERS = RECIPES.parents[1] / "docs" / "papers"
-NO_TARGET = "not in the text"
 TABLE = re.compile(r"(<!-- rows of (\w+), by make_index.py -->\n).*?(<!-- end -->)", re.S)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run: its name in its folder, the recipe it starts from, flags over it, and what is said of it."""
-
-    folder: str
-    name: str
-    recipe: Path
-    flags: dict[str, Any]
-    about: dict[str, Any]
-
-    @property
-    def argv(self) -> list[str]:
-        """Flags as they are typed, those of the folder for its output included where there are any."""
-        if not self.flags:
-            return []
-        words = []
-        for name, value in (self.flags | {"output_dir": f"runs/{self.folder}/{self.name}"}).items():
-            values = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)]
-        return words
-
-    @property
-    def targets(self) -> list[str]:
-        """Keys of the paper's rows, none where the text has nothing."""
-        target = self.about.get("target", NO_TARGET)
-        return [] if target == NO_TARGET else [target] if isinstance(target, str) else target
-
-
-def rows_of(folder: str) -> list[Row]:
-    """The recipes of a folder by name, each with its variants behind it.
-
-    Raises:
-        ValueError: a variant of a recipe that is not there.
-    """
-    files = sorted((RECIPES / folder).glob("*.yaml"))
-    recipes = [path for path in files if not path.name.startswith("base") and path.name != "variants.yaml"]
-    variants_file = RECIPES / folder / "variants.yaml"
-    variants = yaml.safe_load(variants_file.read_text(encoding="utf-8")) if variants_file.is_file() else {}
-    if lost := {v["base"] for v in variants.values()} - {path.stem for path in recipes}:
-        raise ValueError(f"{folder}/variants.yaml: there is no recipe {min(lost)!r}, check its `base` lines")
-    found = []
-    for path in recipes:
-        about = yaml.safe_load(path.read_text(encoding="utf-8")).get("about", {})
-        found.append(Row(folder, path.stem, path, {}, about))
-        for name, variant in variants.items():
-            if variant["base"] == path.stem:
-                own = {key: value for key, value in variant.items() if key not in ("base", "flags")}
-                inherited = {key: value for key, value in about.items() if key not in ("note", "measured")}
-                found.append(Row(folder, name, path, variant["flags"], inherited | own))
-    return found
+def rows_of(folder: str) -> list[Recipe]:
+    """The recipes of a folder by name, each with its variants behind it. Raises what [`recipes_in`] does."""
+    return recipes_in(RECIPES / folder)
 
 
 def read_paper(folder: str) -> dict[str, Any]:
@@ -143,11 +96,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _name(row: Row) -> str:
+def _name(row: Recipe) -> str:
     return row.name if row.flags else f"[{row.name}]({row.folder}/{row.recipe.name})"
 
 
-def _command(row: Row) -> str:
+def _command(row: Recipe) -> str:
     return f"`{' '.join(['--config', f'examples/recipes/{row.folder}/{row.recipe.name}', *row.argv])}`"
 
 

@@ -443,7 +443,9 @@ def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch, at):
     monkeypatch.setattr(hub, "count", hang)
     monkeypatch.setattr(hub, "wait_for_end", let_go.wait)
     start = time.monotonic()
-    with pytest.raises(PushInterrupted, match=r"^interrupted: .*run is complete. To push it later: .*push.py .* me/x"):
+    with pytest.raises(
+        PushInterrupted, match=r"^interrupted: .*run is complete. To push it later: .*trl-credit push .* me/x"
+    ):
         push(folder, "me/x", token=hub.token, endpoint=hub.url)
     assert time.monotonic() - start < 20
     let_go.set()  # the connection ends, and the client tries again

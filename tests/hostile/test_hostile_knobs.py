@@ -52,6 +52,8 @@ def test_outside_of_its_range(record_property):
         ">= 0": (-1e-9, -INF),
         "at least 1 batch, a whole number": (0, -3, 2.5, INF),
         "at least 0 updates, a whole number": (-1, 2.5, INF),
+        "at least 0 optimizer steps (0: off), a whole number": (-1, 2.5, INF),
+        "at least 1 group, a whole number": (0, -1, 2.5, INF),
         "a positive number of seconds": (0.0, -1.0, -INF),
     }
     tried = 0

@@ -18,7 +18,8 @@ import pytest
 import trl_credit
 from trl_credit.cli import parse_arguments
 from trl_credit.mistakes import check_output_dir, disk_full
-from trl_credit.run import RESULTS, Ending
+from trl_credit.report.results import RESULTS
+from trl_credit.run import Ending
 from trl_credit.signals import StopSignals
 from trl_credit.startup import quiet_start, show_vllm_version
 from trl_credit.trainer.checkpoints import last_checkpoint

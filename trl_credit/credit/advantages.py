@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from .scan import discounted_scan, reverse_discounted_scan
-from .weights import traced_sum
+from .scan import discounted_scan
+from .weights import traced_credit, traced_sum
 
 
 def group_advantage(
@@ -96,17 +96,7 @@ def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", ma
         return traced_sum(m_t, decay=decay, style=style)
     if direction != "future":
         raise ValueError(f"direction must be 'past' or 'future', got {direction!r}")
-    to_come = reverse_discounted_scan(m_t, decay=decay)
-    if style == "recent":
-        return to_come
-    if style != "both":
-        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
-    # tr(l,t) is g^{l-t} while l < 2t and g^t from there on
-    t = torch.arange(m_t.size(-1), device=m_t.device)
-    past_end = (0, m_t.size(-1) + 1)
-    tail = torch.nn.functional.pad(to_come, past_end)[..., 2 * t]
-    tokens_left = torch.nn.functional.pad(reverse_discounted_scan(m_t, decay=1.0), past_end)[..., 2 * t]
-    return to_come + m_t.new_tensor(decay).pow(t) * (tokens_left - tail)
+    return traced_credit(m_t, decay=decay, style=style)
 
 
 def confidence_weight(logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ import math
 
 import torch
 
+from .difficulty import difficulty_weight
+
 
 # p + ε is rounded, k/G is rounded: .7 + .1 < .8 in float64, and a strict > must not hang on that
 _TIE = 1e-12
@@ -62,10 +64,9 @@ def overestimate_probability(p: torch.Tensor | float, *, num_generations: int, e
     p = _checked_probability(p, num_generations)
     if not math.isfinite(epsilon):
         raise ValueError(f"epsilon must be finite, got {epsilon}")
-    weights = _mixed_group_weights(p, num_generations)
-    p_hat = torch.arange(1, num_generations, dtype=torch.float64) / num_generations
+    weights, p_hat = _mixed_groups(p, num_generations)
     above = p_hat > p.unsqueeze(-1) + (epsilon + _TIE)
-    return (weights * above).sum(-1) / weights.sum(-1)
+    return (weights * above).sum(-1)
 
 
 def mean_misestimate_probability(
@@ -105,6 +106,121 @@ def mean_misestimate_probability(
     # what is left of 1/2 after mirroring is the same question about the other side
     f = overestimate_probability(torch.minimum(p, 1.0 - p), num_generations=num_generations, epsilon=epsilon)
     return ((f * weights * width).sum() / (high - low)).item()
+
+
+def smallest_misestimate_probability(*, num_generations: int) -> float:
+    """min over p < ½ of P(p̂ − p > 0 | S): what Corollary 1 would have to hold for, were it about single prompts.
+
+    The probability grows with p between two k/G and falls at each, so that the minimum is at one of them (HA-DW, arXiv
+    2601.08521, Theorem 2). By symmetry also that of P(p − p̂ > 0 | S) over p > ½.
+
+    Raises:
+        ValueError: G < 2.
+    """
+    _checked_probability(0.0, num_generations)
+    jumps = torch.tensor([k / num_generations for k in range(0, (num_generations + 1) // 2)], dtype=torch.float64)
+    return overestimate_probability(jumps, num_generations=num_generations).min().item()
+
+
+def sure_misestimate_range(*, num_generations: int) -> tuple[float, float]:
+    """(1/G, 1 − 1/G): below the first every mixed group has p̂ > p, above the second every one has p̂ < p.
+
+    HA-DW (arXiv 2601.08521), Corollary 3: a group with one right response already has p̂ = 1/G.
+
+    Raises:
+        ValueError: G < 2.
+    """
+    _checked_probability(0.0, num_generations)
+    return 1.0 / num_generations, (num_generations - 1) / num_generations
+
+
+def mixed_group_probability(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor:
+    """P(S) = 1 − p^G − (1−p)^G: how often a group holds both outcomes, hence any signal.
+
+    Returns:
+        `torch.Tensor`: the shape of `p`, float64, on the CPU.
+
+    Raises:
+        ValueError: `p` outside [0, 1] or G < 2.
+    """
+    p = _checked_probability(p, num_generations)
+    return _mixed_group_weights(p, num_generations).sum(-1) * p * (1.0 - p)
+
+
+def group_mean(p: torch.Tensor | float, *, num_generations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of p̂ given S: what a group of G responses says of a prompt's difficulty.
+
+    At 8 and at 128 rollouts this is the comparison of HA-DW's Appendix E.1 (arXiv 2601.08521), there measured.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: each the shape of `p`, float64, on the CPU.
+
+    Raises:
+        ValueError: `p` outside [0, 1] or G < 2.
+    """
+    weights, p_hat = _mixed_groups(_checked_probability(p, num_generations), num_generations)
+    mean = (weights * p_hat).sum(-1)
+    return mean, (weights * (p_hat - mean.unsqueeze(-1)).square()).sum(-1).sqrt()
+
+
+def reweighted_bias(
+    p: torch.Tensor | float,
+    *,
+    num_generations: int,
+    prior: float,
+    scale: float | None = None,
+    response: str = "any",
+) -> torch.Tensor:
+    """E[Â Φ | S] − E[r − p | S] with Â = r − p̂: the bias that HA-DW's weight leaves, by summing over all groups.
+
+    HA-DW (arXiv 2601.08521), Eq. 29, whose condition on λ_scale (Eq. 28) is not in the text that we have. Φ is
+    [`~trl_credit.credit.difficulty.difficulty_weight`]. Of advantages without the division by the group's standard
+    deviation, as in the paper.
+
+    Args:
+        p (`torch.Tensor` or `float`):
+            Any shape, in [0, 1].
+        num_generations (`int`):
+            G ≥ 2.
+        prior (`float`):
+            C⁻ in [0, 1].
+        scale (`float`, *optional*):
+            λ_scale > 0; without it Φ = 1, the bias of the group-relative advantage.
+        response (`str`, *optional*, defaults to `"any"`):
+            `"any"`: the mean over all responses of a group; without `scale` that is Theorem 1, −`group_bias`. `"right"`
+            and `"wrong"`: given that the response is one, which its own group's p̂ then knows too.
+
+    Returns:
+        `torch.Tensor`: the shape of `p`, float64, on the CPU. Positive: the advantage is too large.
+
+    Raises:
+        ValueError: an argument outside the values above.
+    """
+    target, plain, weighted = _expected_advantages(p, num_generations, prior, response)
+    if scale is None:
+        return plain - target
+    if not (math.isfinite(scale) and scale > 0.0):
+        raise ValueError(f"scale must be finite and above 0, got {scale}")
+    return scale * weighted - target
+
+
+def reducing_scales(
+    p: torch.Tensor | float, *, num_generations: int, prior: float, response: str = "any"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The open interval of λ_scale in which HA-DW's weight leaves a smaller bias than no weight: Eq. 29 solved for λ.
+
+    Arguments and errors as in [`reweighted_bias`].
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: smallest and largest λ_scale ≥ 0, each the shape of `p`; equal where no
+        λ_scale does.
+    """
+    target, plain, weighted = _expected_advantages(p, num_generations, prior, response)
+    bias = (plain - target).abs()
+    # |λ w − t| < |b|: with w = 0, which "any" has at p̂ = C⁻ alone, no λ changes anything
+    ends = torch.stack([target - bias, target + bias]) / torch.where(weighted == 0, torch.inf, weighted)
+    low, high = ends.clamp(min=0.0).sort(0).values
+    return low, high
 
 
 def trace_variance(*, decay: float, length: int, variance: float = 1.0, selective_rate: float = 1.0) -> float:
@@ -177,6 +293,33 @@ def _checked_probability(p: torch.Tensor | float, num_generations: int) -> torch
     if not ((p >= 0.0) & (p <= 1.0)).all():
         raise ValueError(f"p must be a probability in [0, 1], got {p.tolist()}")
     return p
+
+
+def _mixed_groups(p: torch.Tensor, num_generations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """P(R = k | S) for k = 1 … G−1, shape (..., G−1), and p̂ = k/G, shape (G−1,)."""
+    weights = _mixed_group_weights(p, num_generations)
+    p_hat = torch.arange(1, num_generations, dtype=torch.float64) / num_generations
+    return weights / weights.sum(-1, keepdim=True), p_hat
+
+
+def _expected_advantages(
+    p: torch.Tensor | float, num_generations: int, prior: float, response: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """E[r − p | S], E[Â | S] and E[Â Φ | S] at λ_scale = 1, over the responses meant."""
+    p = _checked_probability(p, num_generations)
+    weights, p_hat = _mixed_groups(p, num_generations)
+    rewards = {"right": [1.0], "wrong": [0.0], "any": [1.0, 0.0]}.get(response)
+    if rewards is None:
+        raise ValueError(f"response must be 'right', 'wrong' or 'any', got {response!r}")
+    sums = torch.zeros(4, *p.shape, dtype=torch.float64)
+    for reward in rewards:
+        share = weights * (p_hat if reward else 1.0 - p_hat)  # of responses with this reward, in groups with this p̂
+        advantage = reward - p_hat
+        phi = difficulty_weight(advantage, p_hat=p_hat, prior=prior, scale=1.0)
+        parts = (reward - p.unsqueeze(-1), advantage, advantage * phi, torch.ones_like(p_hat))
+        sums += torch.stack([(share * part).sum(-1) for part in parts])
+    target, plain, weighted = sums[:3] / sums[3]
+    return target, plain, weighted
 
 
 def _mixed_group_weights(p: torch.Tensor, num_generations: int) -> torch.Tensor:

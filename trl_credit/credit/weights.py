@@ -7,7 +7,7 @@ positions W is 0 or carries no meaning; the loss multiplies them by 0.
 
 import torch
 
-from .scan import discounted_scan
+from .scan import discounted_scan, reverse_discounted_scan
 
 
 def token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
@@ -77,6 +77,26 @@ def eligible_log_weight(
     return value + own + (traced - left)
 
 
+def eligible_gradient(
+    coefficient_t: torch.Tensor,
+    *,
+    decay: float,
+    selected_t: torch.Tensor | None = None,
+    leave_own_out: bool = True,
+    mask_t: torch.Tensor,
+) -> torch.Tensor:
+    """Σ_t c_t ∂W_t/∂ℓ_k of [`eligible_log_weight`], with its arguments and errors: c_k + z_k Σ_{t>k} g^{t−k} c_t.
+
+    Shapes (B, T) → (B, T), 0 at masked tokens.
+    """
+    own = _masked(coefficient_t, mask_t)
+    traced = _masked(reverse_discounted_scan(own, decay=decay), mask_t)
+    if selected_t is None:
+        return traced
+    selected_t = selected_t.to(traced.dtype)
+    return own + selected_t * (traced - own) if leave_own_out else selected_t * traced
+
+
 def lambda_trace_log_weight(
     logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, decay: float, style: str = "recent", mask_t: torch.Tensor
 ) -> torch.Tensor:
@@ -110,6 +130,22 @@ def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
     late = scan - scan.new_tensor(decay).pow(t - middle) * scan[..., middle]
     # at t = 0 both halves hold the same token: the late one is empty there
     return early + late
+
+
+def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
+    """Σ_{t≥k} tr(t,k) c_t: the transpose of [`traced_sum`], in O(T). Shapes (B, T); errors as above."""
+    to_come = reverse_discounted_scan(c_t, decay=decay)
+    if style == "recent":
+        return to_come
+    if style != "both":
+        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
+    # tr(t,k) is g^{t-k} while t < 2k and g^k from there on
+    k = torch.arange(c_t.size(-1), device=c_t.device)
+    past_end = (0, c_t.size(-1) + 1)
+    tail = torch.nn.functional.pad(to_come, past_end)[..., 2 * k]
+    rest = torch.nn.functional.pad(reverse_discounted_scan(c_t, decay=1.0), past_end)[..., 2 * k]
+    power = to_come.new_tensor(decay).pow(k)
+    return to_come - power * tail + power * rest
 
 
 def _masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """The problems of a set, as token ids, and the reward that judges their responses."""
 
+import asyncio
 import hashlib
+import inspect
 import itertools
 import json
 import re
@@ -15,13 +17,18 @@ from transformers import PreTrainedTokenizerBase
 from ..data import load_prompts
 from ..data.sets import SETS, resolve_style
 from ..demo import demo_dataset, demo_reward
-from ..rewards import accuracy_reward, extract_answer, knights_and_knaves_reward
+from ..names import digest_of
+from ..rewards import accuracy_reward, extract_answer, knights_and_knaves_reward, resolve_reward
+from ..rewards.guard import guard_rewards
+from ..rewards.signature import Rows, required_parameters
 from .scores import level_name
 
 
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # another seed than any training run's
 # columns that a reward or a table reads; they are kept with the samples
 KEPT = ("answer", "level", "names", "truth")
+# what TRL gives reward functions, and an evaluation cannot
+_OF_TRAINING = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ def load_problems(
     style: str = "boxed",
     max_problems: int | None = None,
     flag: str = "--sets",
+    reward: str | None = None,
 ) -> list[Problem]:
     """The test problems of a set: "demo", a name that `load_prompts` knows, or a file.
 
@@ -57,10 +65,13 @@ def load_problems(
             The first so many problems alone.
         flag (`str`, *optional*, defaults to "--sets"):
             What the set was named by, for messages.
+        reward (`str`, *optional*):
+            That responses are judged by: it gets the prompt and every column of the set. By default the set's own,
+            which wants an answer.
 
     Raises:
-        ValueError: no such set, a problem without an answer or with a level that cannot be read, or two problems with
-            one id.
+        ValueError: no such set, a problem without an answer or with a level that cannot be read, two problems with
+            one id, or a reward that cannot be called with the set's columns.
     """
     if max_problems is not None and max_problems < 1:
         raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
@@ -80,7 +91,10 @@ def load_problems(
             )
         except ValueError as error:
             raise ValueError(_in_evaluation(str(error), flag)) from error
-    return as_problems(data, name, tokenizer, max_problems)
+    problems = as_problems(data, name, tokenizer, max_problems, every_column=reward is not None)
+    if reward is not None:
+        own_reward(reward, problems[0].reference)
+    return problems
 
 
 def _in_evaluation(said: str, flag: str) -> str:
@@ -95,21 +109,28 @@ def set_label(name: str) -> str:
 
 
 def as_problems(
-    data: Dataset, name: str, tokenizer: PreTrainedTokenizerBase, max_problems: int | None = None
+    data: Dataset,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_problems: int | None = None,
+    *,
+    every_column: bool = False,
 ) -> list[Problem]:
-    """The rows of a data set with columns `prompt`, `answer` and maybe `id`, `level`, `names`, `truth`."""
+    """The rows of a data set with columns `prompt`, `answer` and maybe `id`, `level`, `names`, `truth`.
+
+    With `every_column` the reference is all of the row, and no answer is needed.
+    """
     problems = []
     for i, row in enumerate(data.select(range(min(len(data), max_problems or len(data))))):
-        reference = {key: row[key] for key in KEPT if row.get(key) is not None}
-        if str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
+        kept = tuple(key for key in row if key != "id") if every_column else KEPT
+        reference = {key: row[key] for key in kept if row.get(key) is not None or every_column}
+        if not every_column and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
             raise ValueError(f"row {i} of {name!r} has no answer: responses to it cannot be judged")
         for key, value in reference.items():
-            parts = value if isinstance(value, list) else [value]
-            if bad := [part for part in parts if not isinstance(part, str | int | float)]:
-                what = type(bad[0]).__name__
-                raise ValueError(f"row {i} of {name!r}, column {key!r}: a {what} is neither text nor a number")
+            if (bad := _no_json(value)) is not None:
+                raise ValueError(f"row {i} of {name!r}, column {key!r}: a {bad} is neither text nor a number")
         problem_id = i if row.get("id") is None else row["id"]
-        if "level" in reference:
+        if reference.get("level") is not None:
             try:
                 level_name(set_label(name), reference["level"])
             except ValueError as error:
@@ -142,16 +163,71 @@ def judge(reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]
     """The extracted answer of each response and whether it is right, by the reward of that name, in one call.
 
     Raises:
-        ValueError: the reward gave something other than 0 or 1.
+        ValueError: the reward gave something other than 0 or 1, or is not to be found.
+        RewardRaised: a reward of one's own failed.
     """
-    rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
+    if reward in _REWARDS and "prompt" not in references[0]:
+        rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
+    else:
+        rewards = _by_own_reward(reward, texts, references)
     wrong = next((r for r in rewards if r not in (0.0, 1.0)), 0.0)
     if wrong not in (0.0, 1.0):
         raise ValueError(f"the reward {reward!r} gave {wrong!r}, but an evaluation wants 0 or 1")
     return [
-        (_ANSWERS[reward](text, reference), bool(r))
+        (_ANSWERS.get(reward, _said_answer)(text, reference), bool(r))
         for text, reference, r in zip(texts, references, rewards, strict=True)
     ]
+
+
+def own_reward(name: str, reference: dict[str, Any]) -> Callable[..., list[float | None]]:
+    """The reward of that name, guarded, where it can be called with what `reference` holds and the responses.
+
+    Raises:
+        ValueError: there is none of that name, or it asks for something else.
+    """
+    function = resolve_reward(name)
+    if "prompt" not in reference:
+        raise ValueError(
+            f"--reward {name!r}: these samples hold no prompts, since they were judged by the set's own reward. "
+            "Evaluate anew with --reward and --overwrite"
+        )
+    absent = [asked for asked in required_parameters(function) if asked in _OF_TRAINING]
+    if absent:
+        raise ValueError(f"--reward {name!r} asks for {absent[0]!r}, which training has and an evaluation has not")
+    return guard_rewards(function, data=[Rows("the set", tuple(reference))])
+
+
+def reward_source(name: str) -> str:
+    """What a reward of one's own is known by: its name and a digest of its file."""
+    return f"{name} {digest_of(resolve_reward(name))[:16]}"
+
+
+def _by_own_reward(name: str, texts: Sequence[str], references: Sequence[dict[str, Any]]) -> list[float | None]:
+    """Called as in training: by name, with messages where the prompts are messages."""
+    function = own_reward(name, references[0])
+    prompts = [reference["prompt"] for reference in references]
+    completions = [
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        for text, prompt in zip(texts, prompts, strict=True)
+    ]
+    columns = {key: [r.get(key) for r in references] for key in references[0] if key != "prompt"}
+    rewards = function(prompts=prompts, completions=completions, **columns)
+    return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
+
+
+def _no_json(value: Any) -> str | None:
+    """The type of what in a value is neither text nor a number, nor lists and `name: value` of these; else `None`."""
+    if value is None or isinstance(value, str | int | float):
+        return None
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return type(value).__name__
+    return next((bad for part in value if (bad := _no_json(part)) is not None), None)
+
+
+def _said_answer(text: str, reference: dict[str, Any]) -> str | None:
+    return extract_answer(text)
 
 
 def _demo_answer(text: str, reference: dict[str, Any]) -> str | None:
@@ -180,7 +256,6 @@ _REWARDS: dict[str, Callable[..., list[float | None]]] = {
     "knights_and_knaves": knights_and_knaves_reward,
 }
 _ANSWERS: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
-    "accuracy": lambda text, reference: extract_answer(text),
     "demo": _demo_answer,
     "knights_and_knaves": _said_roles,
 }

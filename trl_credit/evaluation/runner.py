@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from .loading import identity, load_sampler, model_location, package_versions
 from .plots import plot_rows
-from .problems import Problem, fingerprint, judge, load_problems, reward_name, set_label
+from .problems import Problem, fingerprint, judge, load_problems, reward_name, reward_source, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .samplers import Sample, Sampler, problem_seed, token_limits
 from .scores import score_row
@@ -47,6 +47,7 @@ def evaluate(
     batch_size: int = 64,
     overwrite: bool = False,
     changes: dict[str, Any] | None = None,
+    reward: str | None = None,
     engine_kwargs: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> list[Row]:
@@ -80,6 +81,10 @@ def evaluate(
             Deletes samples that are there.
         changes (`dict`, *optional*):
             Fields of the protocol to change: `samples`, `temperature`, …
+        reward (`str`, *optional*):
+            For a task of one's own: a reward by name, `package.module.function` or `file.py:function`, that gives 1 for
+            a right response and 0 for a wrong one. It is called as in training, with all columns of the set. By
+            default the set's own.
         engine_kwargs (`dict`, *optional*):
             For the vLLM engine, `tensor_parallel_size` for example, or for `from_pretrained`.
         progress (`bool`, *optional*, defaults to `True`):
@@ -108,10 +113,12 @@ def evaluate(
         }
         tokenizer = AutoTokenizer.from_pretrained(model_location(model), **loading)
         problems = {
-            name: load_problems(name, tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems)
+            name: load_problems(
+                name, tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems, reward=reward
+            )
             for name in dict.fromkeys(job.set_name for job in jobs)
         }
-        files = [_open(folder, who, job, problems[job.set_name], CHUNK[backend], overwrite) for job in jobs]
+        files = [_open(folder, who, job, problems[job.set_name], CHUNK[backend], overwrite, reward) for job in jobs]
         longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
         sampler: Sampler | None = None
         for job, file in zip(jobs, files, strict=True):
@@ -176,10 +183,11 @@ def judged(
     ]
 
 
-def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None) -> list[Row]:
+def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None) -> list[Row]:
     """Judges all samples in a folder anew and writes table, JSON and figure; needs neither models nor data sets.
 
-    Sample files that an interruption left unfinished are passed over. `metrics` take the place of the protocol's.
+    Sample files that an interruption left unfinished are passed over. `metrics` take the place of the protocol's, and
+    `reward` that of the one that judged them.
 
     Raises:
         ValueError: there are no samples, or they are damaged, or too few for a metric.
@@ -189,6 +197,7 @@ def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None) -> 
         header, lines = read_samples(path)
         if header is None or len(lines) < header["problems"]:
             continue
+        header |= _reward_of(reward or ("reward_source" in header and header["reward"]) or None)
         samples = [sample for line in lines for sample in line["samples"]]
         references = [line["reference"] for line in lines for _ in line["samples"]]
         for sample, (answer, correct) in zip(
@@ -218,7 +227,9 @@ def publish(folder: Path, rows: Sequence[Row]) -> None:
     partial.replace(folder / "evaluation.png")
 
 
-def sample_header(who: dict[str, Any], job: Job, problems: Sequence[Problem]) -> dict[str, Any]:
+def sample_header(
+    who: dict[str, Any], job: Job, problems: Sequence[Problem], reward: str | None = None
+) -> dict[str, Any]:
     """What the samples of a job depend on, and how they are scored."""
     return {
         **who,
@@ -228,7 +239,13 @@ def sample_header(who: dict[str, Any], job: Job, problems: Sequence[Problem]) ->
         "reward": reward_name(job.set_name, problems),
         "protocol": job.label,
         **job.protocol.as_dict(),
+        **_reward_of(reward),
     }
+
+
+def _reward_of(name: str | None) -> dict[str, str]:
+    """What a header has on a reward of one's own; nothing where the set's is taken."""
+    return {} if name is None else {"reward": name, "reward_source": reward_source(name)}
 
 
 def sample_path(folder: Path, model: str, set_name: str, label: str) -> Path:
@@ -259,9 +276,15 @@ def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dic
 
 
 def _open(
-    folder: Path, who: dict[str, Any], job: Job, problems: Sequence[Problem], chunk: int, overwrite: bool
+    folder: Path,
+    who: dict[str, Any],
+    job: Job,
+    problems: Sequence[Problem],
+    chunk: int,
+    overwrite: bool,
+    reward: str | None,
 ) -> SampleFile:
     path = sample_path(folder, who["model"], set_label(job.set_name), job.label)
     if overwrite:
         path.unlink(missing_ok=True)
-    return SampleFile(path, sample_header(who, job, problems), chunk_size=chunk)
+    return SampleFile(path, sample_header(who, job, problems, reward), chunk_size=chunk)

@@ -58,9 +58,11 @@ class SampleFile:
         ours = json.loads(json.dumps(self.header))
         for key in sorted(set(ours) | set(found)):
             if key not in free and ours.get(key) != found.get(key):
+                judged = key == "reward_source" and ours.get(key) is not None and found.get(key) is not None
+                again = ", or judge them anew by --rescore --reward" if judged else ""
                 raise ValueError(
                     f"{self.path} holds samples with {key} {found.get(key)!r}, and this run has {ours.get(key)!r}: "
-                    "give another --output_dir, or --overwrite"
+                    f"give another --output_dir, or --overwrite{again}"
                 )
 
 

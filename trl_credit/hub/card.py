@@ -5,16 +5,18 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from importlib.metadata import packages_distributions, version
 from pathlib import Path, PurePath
 from typing import Any
 
+from accelerate.utils import is_peft_model
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from ..algorithms import ALGORITHMS
 from ..report.credit_plot import plot_credit
 from ..report.sampling import describe_sampling
 from ..trainer import CreditTrainer
@@ -38,12 +40,12 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]#|~$!])")
 
 @dataclass
 class TrainingData:
-    """What the prompts were. `hub_id` is the set's id on the Hub, if it came from there; `revision` its commit, or the
-    fingerprint of a file; `cleaning` a report in plain text of what was left out or repaired and why, `None` where that
-    is nothing."""
+    """What the prompts were. `name` and `rows` are `None` where nobody knows them. `hub_id` is the set's id on the Hub,
+    if it came from there; `revision` its commit, or the fingerprint of a file; `cleaning` a report in plain text of
+    what was left out or repaired and why, `None` where that is nothing."""
 
-    name: str
-    rows: int
+    name: str | None
+    rows: int | None
     hub_id: str | None = None
     revision: str | None = None
     cleaning: str | None = None
@@ -57,6 +59,9 @@ def write_model_card(
     choices: tuple[Any, ...] = (),
     recipe: dict[str, Any] | None = None,
     command: list[str] | None = None,
+    model_name: str | None = None,
+    dataset_name: str | None = None,
+    tags: Collection[str] | None = None,
 ) -> Path:
     """Writes `README.md`, `recipe.yaml` and `credit_plot.png` to the run's folder, on the main process alone.
 
@@ -71,13 +76,15 @@ def write_model_card(
         name (`str`):
             The algorithm's, as people write it: "S-trace".
         data ([`TrainingData`], *optional*):
-            The training set.
+            The training set. By default what the trainer has, and `dataset_name`.
         choices (`tuple` of dataclasses, *optional*):
             Settings beside the configuration, as the command line has them; what differs from their defaults is shown.
         recipe (`dict`, *optional*):
-            Further lines at the top of the recipe, such as `algo`, and `env`.
+            Further lines at the top of the recipe, such as `algo`, and `env`. By default algorithm and base model.
         command (`list[str]`, *optional*):
             The command line, or what starts the script: of its flags, those of the recipe are shown.
+        model_name, dataset_name, tags (*optional*):
+            As in TRL's `create_model_card`: the title, an id on the Hub, and tags beside the trainer's own.
 
     Returns:
         `Path`: of the card.
@@ -85,7 +92,7 @@ def write_model_card(
     args, folder = trainer.args, Path(trainer.args.output_dir)
     secrets = Secrets(*({f.name: getattr(part, f.name, None) for f in fields(part)} for part in (args, *choices)))
     public = Public(secrets)
-    recipe = recipe_of(args, choices, public, more=recipe)
+    recipe = recipe_of(args, choices, public, more=_start_of(trainer) if recipe is None else recipe)
     comments = "\n".join(map(public.text, _comments(trainer, choices).splitlines()))
     settings = f"{comments}\n{to_yaml(recipe)}".lstrip()
     if secrets.found_in(settings):
@@ -95,9 +102,10 @@ def write_model_card(
     plot.unlink(missing_ok=True)  # of an earlier run, where this one has nothing to draw
     plot_credit(trainer.state.log_history, plot, title=f"{public.text(name)}: credit")
 
-    repo_name = public.text(trainer.hub_model_id or args.hub_model_id or folder.resolve().name)
+    repo_name = public.text(trainer.hub_model_id or args.hub_model_id or model_name or folder.resolve().name)
     own = {folder.resolve().name, repo_name.split("/")[-1], f"checkpoint-{trainer.state.global_step}"}
     evaluation, results = _evaluation(folder, own, public)
+    data = data or _data_of(trainer, dataset_name)
     if data is not None:
         data = _public_data(data, public)
     base_model = _hub_base(trainer)
@@ -118,10 +126,10 @@ def write_model_card(
     front = ModelCardData(
         base_model=base_model,
         datasets=[data.hub_id] if data is not None and _is_repo_id(data.hub_id) else None,
-        library_name="peft" if (folder / "adapter_config.json").is_file() else "transformers",
+        library_name="peft" if is_peft_model(trainer.model) else "transformers",
         model_name=repo_name.split("/")[-1],
         pipeline_tag="text-generation",
-        tags=sorted({"generated_from_trainer", *trainer._tag_names}),
+        tags=sorted({"generated_from_trainer", *trainer._tag_names, *map(public.text, tags or ())}),
         eval_results=results or None,
     )
     path = folder / "README.md"
@@ -130,10 +138,26 @@ def write_model_card(
     return path
 
 
+def _start_of(trainer: CreditTrainer) -> dict[str, Any]:
+    """The lines of a recipe that no configuration holds, of a trainer that was made in Python."""
+    algo = next((name for name, (_, kind) in ALGORITHMS.items() if kind is type(trainer)), None)
+    base = _hub_base(trainer)
+    return ({} if algo is None else {"algo": algo}) | ({} if base is None else {"model_name_or_path": base})
+
+
 def _comments(trainer: CreditTrainer, choices: tuple[Any, ...]) -> str:
     named = any(hasattr(part, "reward") for part in choices)
     rewards = [] if named else [reward for reward in trainer.reward_funcs if callable(reward)]
     return function_comments(trainer.args, method=trainer.credit_method, rewards=rewards)
+
+
+def _data_of(trainer: CreditTrainer, hub_id: str | None) -> TrainingData | None:
+    """What a trainer knows of its training set; `None` of a stream, of which it knows nothing."""
+    dataset = trainer.train_dataset
+    if hub_id is None and not hasattr(dataset, "__len__"):
+        return None
+    name = hub_id or getattr(getattr(dataset, "info", None), "dataset_name", None)
+    return TrainingData(name, len(dataset) if hasattr(dataset, "__len__") else None, hub_id)
 
 
 def _public_data(data: TrainingData, public: Public) -> TrainingData:
@@ -196,7 +220,9 @@ def _training(trainer: CreditTrainer, data: TrainingData | None, changes: list[s
     if data is not None:
         where = f" ([on the Hub](https://huggingface.co/datasets/{data.hub_id}))" if _is_repo_id(data.hub_id) else ""
         revision = f", revision {escape(data.revision)}" if data.revision else ""
-        lines.append(f"* Prompts: {escape(data.name)}{where}{revision}, {data.rows:,} rows.")
+        rows = f"{data.rows:,} rows" if data.rows is not None else "a stream"
+        named = f"{escape(data.name)}{where}{revision}, {rows}" if data.name else rows
+        lines.append(f"* Prompts: {named}.")
     lines += [f"* {escape(change)}" for change in changes]
     text = "## Training\n\n" + "\n".join(lines)
     if data is not None and data.cleaning:

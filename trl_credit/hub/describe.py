@@ -14,6 +14,7 @@ from ..credit.segments import policy_iteration_loss
 from ..dead_knobs import live_part
 from ..names import FunctionSource, is_object_name, method_label, source_of, source_of_object
 from ..segment_config import best_of
+from .built import built
 
 
 SYMBOLS = (
@@ -23,7 +24,7 @@ SYMBOLS = (
 TRL_KNOBS = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions")
 # of policy iteration, its function's own default
 WEIGHT_CAP = inspect.signature(policy_iteration_loss).parameters["weight_cap"].default
-NOT_OF_CREDIT = ("reward_timeout", "nonfinite_patience", "rollout_batch_size")
+NOT_OF_CREDIT = ("reward_timeout", "nonfinite_patience", "rollout_batch_size", "log_credit", "log_credit_groups")
 
 
 def describe_credit(args: CreditConfig, *, method: Callable | None = None) -> dict[str, str]:
@@ -96,10 +97,8 @@ def _formula(args: CreditConfig) -> dict[str, str]:
     preset = next((base for base in type(args).__mro__ if base in trainers), None)
     if preset is None or not trainers[preset].formula:
         return {}
-    default = preset(output_dir=args.output_dir, report_to="none")
-    differ = [
-        f"{knob}={_shown(args, knob)}" for knob in _credit_knobs(args) if getattr(args, knob) != getattr(default, knob)
-    ]
+    default = built(preset, output_dir=args.output_dir, report_to="none")
+    differ = [_shown(args, knob) for knob in _credit_knobs(args) if getattr(args, knob) != getattr(default, knob)]
     return {"formula": trainers[preset].formula + (f"; with {', '.join(differ)}" if differ else "")}
 
 
@@ -112,10 +111,12 @@ def _credit_knobs(args: CreditConfig) -> list[str]:
 
 def _shown(args: CreditConfig, knob: str) -> str:
     value = getattr(args, knob)
+    if value is None:
+        return f"no {knob}"
     if knob in args.own_functions() and ":" in value:
         path, _, name = value.rpartition(":")
         value = f"{PurePath(path).name}:{name}"
-    return repr(value)
+    return f"{knob}={value!r}"
 
 
 def _phrase(args: CreditConfig, knob: str, phrases: dict[str, str]) -> str:

@@ -46,7 +46,7 @@ class PushCallback(TrainerCallback):
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def from_arguments(cls, args: TrainingArguments, *, script: str) -> "PushCallback | None":
+    def from_arguments(cls, args: TrainingArguments, *, script: str | None = None) -> "PushCallback | None":
         """Takes `push_to_hub` and the `hub_` flags over from the trainer; `None` where nothing is to be pushed.
 
         To be called before the trainer is built, which would push `training_args.bin` with the token in it, keep quiet

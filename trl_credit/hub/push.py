@@ -59,7 +59,7 @@ def push(
     token: str | None = None,
     commit_message: str = "End of training",
     endpoint: str | None = None,
-    script: str = "examples/push.py",
+    script: str | None = None,
 ) -> str:
     """Pushes the model in `folder` in one commit and returns the commit's URL. Doing so again changes nothing.
 
@@ -78,7 +78,7 @@ def push(
         commit_message (`str`, *optional*):
             First line of the commit.
         script (`str`, *optional*):
-            Path of `push.py` in the command that tries again.
+            Path of a `push.py` in the command that tries again. `None`: `trl-credit push`.
 
     Raises:
         ValueError: no whole model in `folder`, a bad `repo_id`, a public repository with `private=True`, or a file
@@ -190,10 +190,11 @@ def retry_command(
     private: bool | None = None,
     revision: str | None = None,
     endpoint: str | None = None,
-    script: str = "examples/push.py",
+    script: str | None = None,
 ) -> str:
     """The one command that pushes again, quoted for a shell, to `endpoint` if it is given. It holds no token."""
-    words = ["python", script, str(folder), "--repo_id", repo_id]
+    words = ["trl-credit", "push"] if script is None else ["python", script]
+    words += [str(folder), "--repo_id", repo_id]
     words += ["--private"] * bool(private) + (["--revision", revision] if revision else [])
     return (f"HF_ENDPOINT={shlex.quote(endpoint)} " if endpoint else "") + shlex.join(words)
 

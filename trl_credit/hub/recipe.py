@@ -15,6 +15,7 @@ from ..config import CreditConfig
 from ..dead_knobs import live_part
 from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from ..names import FunctionSource, function_label, is_object_name, method_label, source_of, source_of_object
+from .built import built
 from .describe import function_name
 from .public import LEFT_OUT, Public
 from .secrets import Secrets, is_secret_name
@@ -73,7 +74,7 @@ def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict
 
 def _built(settings: Any, values: Mapping[str, Any]) -> Any:
     always = {"output_dir": settings.output_dir, "report_to": "none"} if isinstance(settings, TrainingArguments) else {}
-    return type(settings)(**{**always, **values})
+    return built(type(settings), **{**always, **values})
 
 
 def _different(names: Collection[str], settings: Any, other: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,6 +183,8 @@ def _encoded(entry: dict[str, Any]) -> str:
 def _value(name: str, value: Any) -> str:
     if name in TOKEN_NUMBERS and value is not None:
         return numbers(value)
+    if name in TOKEN_LISTS:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
 
 

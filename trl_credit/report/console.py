@@ -3,11 +3,16 @@
 import logging
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
+from .sampling import describe_sampling
+
+
+if TYPE_CHECKING:
+    from ..trainer import CreditTrainer
 
 _LOGGER = logging.getLogger(__name__.partition(".")[0])
 
@@ -31,16 +36,26 @@ class ConsoleCallback(ProgressCallback):
     Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
     Length is in tokens; `clipped` are tokens by their ratio, `cut off` responses by their length, `no signal` groups
     whose rewards do not differ, or none of whose segments has an advantage. Scores of an evaluation have a line of
-    their own, and so have the warnings of this package. Use it in place of `ProgressCallback` and `PrinterCallback`.
+    their own, and so have the warnings of this package. Every [`CreditTrainer`] has one, in place of `ProgressCallback`
+    and `PrinterCallback`.
+
+    Args:
+        trainer ([`CreditTrainer`], *optional*):
+            Of which the first line says what it trains on.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, trainer: "CreditTrainer | None" = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._trainer = trainer
         self._warnings = _Warnings(self._show)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self._trainer is not None and state.is_world_process_zero:
+            data = self._trainer.train_dataset
+            rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
+            print(f"{self._trainer.algorithm_name}{rows}: {describe_sampling(self._trainer.args)}", flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
         for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a run that broke off

@@ -13,7 +13,12 @@ _RANKS = ("1st", "2nd", "3rd", "4th")
 # title, unit, factor, and what the metrics of `credit/` are called in the legend; a name that ends in "/" stands for
 # all that begin with it
 PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
-    ("clipped tokens", "%", 100, {"clip_fraction": ""}),
+    (
+        "clipped tokens",
+        "%",
+        100,
+        {"clip_fraction": "of all tokens", "clip_fraction/response_mean": "mean over responses"},
+    ),
     (
         "size of the advantage, by part of the response",
         "mean |A|",

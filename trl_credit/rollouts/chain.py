@@ -127,12 +127,14 @@ def leave_one_out_mean(rewards: torch.Tensor, *, num_generations: int) -> torch.
 
 class ChainCredit(NamedTuple):
     """Credit of one process's rows: advantages and segment numbers (B, T), the advantage of each whole response (B,),
-    and the rows (B,) that could not be split."""
+    the rows (B,) that could not be split, V (B, T) where segments begin, and the value (B,) at the end."""
 
     advantages: torch.Tensor
     segment_ids: torch.Tensor
     per_response: torch.Tensor
     unsplit: torch.Tensor
+    value_t: torch.Tensor
+    final_value: torch.Tensor
 
 
 def chain_credit(
@@ -210,7 +212,7 @@ def chain_credit(
     ids = segments.segment_ids(boundaries)
     _record(policy, requests, tokens, boundaries, value_t, advantages, known, unsplit, mask_t)
     per_response = (advantages * boundaries).sum(-1)
-    return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit)
+    return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit, value_t, final_value)
 
 
 def _why_none(config: CreditConfig) -> str:

@@ -30,6 +30,8 @@ class Plan:
         is_empty: Whether no process has a row with credit.
         iteration: The buffer's, in which the rows were drawn.
         logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
+        drawn: The rows with credit of all processes; this one has every `num_processes`-th, from its rank on.
+        trees: Those that this process grew.
     """
 
     rows: list[Row]
@@ -43,6 +45,8 @@ class Plan:
     logged_advantages: list[float]
     logged_lengths: list[int]
     logged_truncated: list[bool]
+    drawn: list[Row]
+    trees: list[Tree]
 
 
 class TreeCredit(NamedTuple):
@@ -147,6 +151,8 @@ class Forest:
             logged_advantages=advantages,
             logged_lengths=lengths,
             logged_truncated=truncated,
+            drawn=drawn,
+            trees=trees,
         )
 
     def credit_tensors(self, plan: Plan, *, width: int) -> TreeCredit:

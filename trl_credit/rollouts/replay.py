@@ -34,6 +34,9 @@ class Row:
         birth: Iteration in which the row was made.
         visible_until: For a row that holds several branches of a tree: token i of prompt and completion is seen by the
             tokens from i up to, and without, this one; shape (P + C,). `None` where that is all that follow.
+        nodes: Of its tree, by their numbers in `Node.walk`: those on the way to the row's last node, or all those in
+            the row where it holds several branches. `None` where that is not known any more.
+        segment_nodes: The node of each segment number, or `None`.
     """
 
     question: str
@@ -47,6 +50,8 @@ class Row:
     quarters: tuple[int, ...] | None = None
     birth: int = 0
     visible_until: tuple[int, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+    segment_nodes: tuple[int, ...] | None = None
 
 
 def question_key(prompt_ids: Sequence[int]) -> str:

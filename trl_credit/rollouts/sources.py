@@ -17,7 +17,7 @@ from ..config import CreditConfig
 from ..credit.difficulty import batch_accuracy, group_accuracy
 from .attention import check_tree_attention, tree_attention
 from .chain import chain_credit
-from .forest import Forest
+from .forest import Forest, Plan
 from .policy import Batch, Planned, Policy
 from .rows import trimmed, visible_columns
 
@@ -39,6 +39,8 @@ class Made(NamedTuple):
         is_logged: Whether the source has filled the table itself.
         is_empty: Whether no process has a row to learn from.
         prompts: A number (B,) for each row's prompt; `None` where rows come in whole groups, prompt after prompt.
+        values: V (B, T) where the segments of a chain begin, and the value (B,) at its end.
+        plan: What the batch was made of where it came from trees.
     """
 
     batch: Batch
@@ -49,6 +51,8 @@ class Made(NamedTuple):
     is_logged: bool = False
     is_empty: bool = False
     prompts: torch.Tensor | None = None
+    values: tuple[torch.Tensor, torch.Tensor] | None = None
+    plan: Plan | None = None
 
 
 class Responses:
@@ -124,7 +128,8 @@ class Chain(Responses):
             batch.show_loss((~credit.unsplit).unsqueeze(1))
         # equal final rewards can hide segments that were worth something, and other ones segments that were not
         policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
-        return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response)
+        values = credit.value_t, credit.final_value
+        return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response, values=values)
 
 
 class Trees(Responses):
@@ -167,7 +172,7 @@ class Trees(Responses):
         policy.log_planned(plan)
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
-        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts}
+        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts, "plan": plan}
         return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
 
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:

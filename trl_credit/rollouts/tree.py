@@ -67,6 +67,10 @@ class Tree:
     prompt_ids: list[int]
     root: Node = field(default_factory=Node)
 
+    def numbers(self) -> dict[int, int]:
+        """The number of each node, by its `id`: its place in `walk`, 0 for the root."""
+        return {id(node): number for number, node in enumerate(self.root.walk())}
+
 
 def grow_trees(
     trees: Sequence[Tree],
@@ -197,6 +201,7 @@ def training_rows(
         else [leaf.path() for leaf in tree.root.leaves()]
     )
     question = question_key(tree.prompt_ids)
+    number = tree.numbers()
     rows, seen = [], set()
     for path in paths:
         own = [node for node in (path[-1:] if form == "nodes" else path) if credited(node) and id(node) not in seen]
@@ -224,6 +229,8 @@ def training_rows(
                 accuracy=accuracy,
                 quarters=tuple(x for node in span for x in response_quarters(node)),
                 sampling_logps=None if logps[0] is None else tuple(x for part in logps for x in part),
+                nodes=tuple(number[id(node)] for node in path[: last + 1]),
+                segment_nodes=tuple(number[id(node)] for node in span),
             )
         )
     return rows
@@ -256,6 +263,8 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes and their ancestors, depth first."""
     mine = set(map(id, credited))
     needed = {id(n) for node in credited for n in node.path()}
+    places = tree.numbers()
+    own: list[int] = []
     root, prompt = tree.root, list(tree.prompt_ids)
     while len(below := [c for c in root.children if id(c) in needed]) == 1 and id(below[0]) not in mine:
         root = below[0]
@@ -279,7 +288,8 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
             tokens.extend(ids)
             is_mine = id(child) in mine
             advantages.extend([child.advantage if is_mine else 0.0] * len(ids))
-            segments.extend([max(segments, default=-1) + 1 if is_mine else -1] * len(ids))
+            segments.extend([len(own) if is_mine else -1] * len(ids))
+            own.extend([places[id(child)]] * is_mine)
             quarters.extend(response_quarters(child))
             logps.extend([0.0] * len(ids) if child_logps is None else child_logps)
             until.extend([0] * (len(tokens) - start))
@@ -300,6 +310,8 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
         quarters=tuple(quarters),
         sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
         visible_until=tuple(until),
+        nodes=tuple(places[id(node)] for node in tree.root.walk()[1:] if id(node) in needed),
+        segment_nodes=tuple(own),
     )
 
 

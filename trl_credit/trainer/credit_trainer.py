@@ -11,8 +11,6 @@ The reference is not detached, so the gradient of W flows and that of logps canc
 loss types, metrics, entropy bonus and every correction are TRL's own.
 """
 
-import contextlib
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,40 +18,40 @@ from typing import Any
 
 import torch
 import trl
+from datasets import Dataset, IterableDataset
+from peft import PeftConfig, PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin, TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
-from ..assignment import credit_function, mask_reads_logps, with_ratio_clipped
+from ..assignment import credit_function, with_ratio_clipped
 from ..config import CreditConfig
-from ..credit.difficulty import difficulty_weight
 from ..credit.tokens import Credit, Tokens
 from ..names import method_label
 from ..rewards.guard import guard_rewards, guard_rollout
-from ..rollouts.forest import Forest
-from ..rollouts.sources import Made, Responses, Trees, make_source
-from .batches import Batch, replace_last, shown_advantages
-from .belief import belief_setting, belief_state, load_belief, make_belief
-from .checkpointed import CheckpointedTrainer
-from .engine_calls import engine_awake
-from .live import LivePass, known_policy_mask, whitened
-from .metrics import difficulty_statistics, loss_statistics
+from . import refusals
+from .batch_trainer import BatchTrainer
+from .belief import belief_setting, belief_state, load_belief
+from .live import LivePass
+from .metrics import loss_statistics
 from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
-from .normalizer import Normalizer, prompt_weights
 from .own_credit import OwnCredit, check_uniform
-from .refusals import TESTED_TRL_MINORS, check_arguments, check_sharding, check_trl_version, reward_rows, say_off_policy
+from .rollout_log import RolloutLog
 
 
-check_trl_version(trl.__version__)
+refusals.check_trl_version(trl.__version__)
 
 
 class _NothingToLearn(Exception):
     """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
 
 
-class CreditTrainer(CheckpointedTrainer):
+class CreditTrainer(BatchTrainer):
     """
     [`~trl.GRPOTrainer`] that decides which tokens get how much credit, by the knobs of [`CreditConfig`].
 
     Takes the arguments of `GRPOTrainer`; generation, rewards, distribution, logging, checkpoints and the Hub are TRL's.
+    Training shows a line per logging step, and leaves plots and a model card in `output_dir` (see
+    [`~trl_credit.trainer.reported.ReportedTrainer`]).
 
     Example:
 
@@ -77,11 +75,15 @@ class CreditTrainer(CheckpointedTrainer):
             As in `GRPOTrainer`. A function that returns NaN or infinity raises; `None` means "does not apply".
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
-        *others, **kwargs:
-            Passed to `GRPOTrainer` unchanged.
+        train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks, optimizers,
+        quantization_config, peft_config, tools, rollout_func, environment_factory (*optional*):
+            As in `GRPOTrainer`.
+        **newer:
+            Arguments of a newer TRL, passed on unchanged.
 
     Raises:
-        TypeError: `args` is a plain `GRPOConfig`, whose credit knobs do not exist.
+        TypeError: `args` is a plain `GRPOConfig`, whose credit knobs do not exist; or the installed TRL lacks an
+            argument that is given.
         ValueError: `use_liger_kernel=True` on a TRL before 1.14, which bypasses the loss.
     """
 
@@ -101,19 +103,32 @@ class CreditTrainer(CheckpointedTrainer):
         return self._name
 
     def __init__(
-        self, model: Any, reward_funcs: Any = None, args: CreditConfig | None = None, *others: Any, **kwargs: Any
+        self,
+        model: str | PreTrainedModel | PeftModel,
+        reward_funcs: Any = None,
+        args: CreditConfig | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: Dataset | IterableDataset | dict[str, Dataset | IterableDataset] | None = None,
+        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
+        reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: Any = None,
+        peft_config: PeftConfig | None = None,
+        tools: list[Callable] | None = None,
+        rollout_func: Callable | None = None,
+        environment_factory: Any = None,
+        **newer: Any,
     ) -> None:
+        rollout_func = rollout_func and guard_rollout(rollout_func)
+        kwargs = refusals.known_to_trl(locals()) | newer
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
         self._live: LivePass | None = None
-        self.difficulty = make_belief(args)
-        if kwargs.get("rollout_func") is not None:
-            kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
         self._skip_update = False
         self._nonfinite = NonFinite(args.nonfinite_patience)
-        self._normalizer = Normalizer(args)
         self._credit_function = credit_function(args)
         method = self.credit_method
         self._own_credit = OwnCredit(
@@ -121,23 +136,13 @@ class CreditTrainer(CheckpointedTrainer):
             name=args.credit if method is None else method_label(method),
             largest=self.largest,
         )
-        self._trained_source: Responses | None = None
-        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, others, kwargs))
-        super().__init__(model, guarded, args, *others, **kwargs)
-        self._plain_source = Responses(self)
-        self._trained_source = make_source(self, model_config=self.model.config)
-        check_sharding(self.accelerator.state, args, has_reference=getattr(self, "ref_model", None) is not None)
-        say_off_policy(args)
-
-    @property
-    def source(self) -> Responses:
-        """Where the batches of the mode that runs come from. An evaluation is always of plain responses."""
-        return self._trained_source if self.model.training else self._plain_source
-
-    @property
-    def forest(self) -> Forest | None:
-        """The trees that a run trains on, `None` without trees."""
-        return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))
+        super().__init__(model, guarded, args, **kwargs)
+        self._rollout_log = RolloutLog(self)
+        self.add_callback(self._rollout_log)
+        has_reference = getattr(self, "ref_model", None) is not None
+        refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
+        refusals.say_off_policy(args)
 
     # Loss
 
@@ -182,10 +187,12 @@ class CreditTrainer(CheckpointedTrainer):
         if live.hook_calls != 1:
             raise RuntimeError(
                 f"TRL {trl.__version__} computed log-probabilities {live.hook_calls} times in one loss, not once, so "
-                f"credit was not assigned as intended. Tested with trl {', '.join(TESTED_TRL_MINORS)}: install one."
+                f"credit was not assigned as intended. Install one of trl {', '.join(refusals.TESTED_TRL_MINORS)}."
             )
         if live.extra_loss is not None:
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
+        if self.model.training:
+            self._rollout_log.saw(live, loss)
         if self.model.training and self.largest(int(not torch.isfinite(loss))):
             self._nonfinite.found("loss", at_once=accumulates_in_deepspeed(self))
             raise _NothingToLearn  # on every process, before any gradient
@@ -205,8 +212,8 @@ class CreditTrainer(CheckpointedTrainer):
     def _write_credit(self, live: LivePass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
         inputs, own = live.inputs, self._own_credit
         tokens = live.tokens(logp_t=logp_t, entropy_t=entropy_t)
-        credit = self.credit(tokens)
-        credit = own.checked(credit, tokens, self.args)
+        credit = own.checked(self.credit(tokens), tokens, self.args)
+        live.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         shown = {"carries_loss": own.carries_loss, "clip_range": clip_range, "quarter_t": live.quarter_t}
@@ -228,13 +235,21 @@ class CreditTrainer(CheckpointedTrainer):
             inputs["old_per_token_logps"] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
         inputs["advantages"] = self._normalizer.advantage(credit, tokens, row_weight=live.row_weight)
 
+    def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        found = super().get_high_entropy_mask(*args, **kwargs)
+        if self._live is not None:
+            self._live.entropy_mask_t = found
+        return found
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         start, before = time.perf_counter(), sum(self._phases.seconds.values())
+        self._rollout_log.before()
         try:
             loss = super().training_step(*args, **kwargs)
         except _NothingToLearn:
             self._step += 1
             loss = torch.zeros((), device=self.device)
+        self._rollout_log.after()
         metrics = self._metrics["train"]
         if self.accelerator.sync_gradients:
             leave_out_nonfinite(self, self._nonfinite)
@@ -249,72 +264,12 @@ class CreditTrainer(CheckpointedTrainer):
     # Generation batches
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        source = self.source
-        source.check(inputs)
-        with engine_awake(self) if source.has_phases else contextlib.nullcontext():
-            made = source.make(inputs)
-        batch, advantages = made.batch, made.advantages
-        if self.difficulty is not None:
-            advantages = self._weight_by_difficulty(advantages, made.p_hat, made.accuracy)
-        batch.advantages = advantages
-        self._keep_mask(batch, made.prompts)
-        self._log_advantages(made)
+        made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates of a batch says nothing of it
+            self._rollout_log.made(made)
             self._skip_update = made.is_empty and can_be_left_out(self)
             self._resumes_inside = False
-        return batch.data
-
-    def _keep_mask(self, batch: Batch, prompts: torch.Tensor | None) -> None:
-        """M of the whole batch, with all that needs it: whitening over the batch, and what the loss is divided by.
-
-        No forward pass is made for it alone unless one of them asks.
-        """
-        whitens = self.args.whiten_advantages == "batch"
-        if mask_reads_logps(self.args):
-            # a function of one's own sees whole batches, whatever the loss: it may compare rows
-            own = "token_mask" in self.args.own_functions()
-            if whitens or own or self._normalizer.needs_mask_early:
-                self.fill_old_logps(batch)
-            if batch.old_logp_t is None:
-                return  # the loss makes it, from its own pass
-        mask_t = batch.mask_t
-        kept_t = known_policy_mask(self.args, batch.data, old_logp_t=batch.old_logp_t, mask_t=mask_t)
-        if whitens:
-            batch.advantages = whitened(batch.advantages, kept_t, mask_t, reduce=self.sum_over_processes)
-        if kept_t is not mask_t:
-            batch.policy_mask_t = kept_t
-        if self._normalizer.counts_batch and (kept_t is not mask_t or batch.segment_ids is not None):
-            batch.count_loss_tokens(self.gather(kept_t.sum().long()).sum())
-        if self.args.prompt_average:
-            if prompts is None:  # rows in the order of their prompts, whose groups may begin on one process
-                rows = torch.arange(len(mask_t), device=self.device) + self.rank * len(mask_t)
-                prompts = rows // self.group_size
-            weights = prompt_weights(self.gather(kept_t.sum(-1)), self.gather(prompts))
-            batch.row_weight = batch.own_rows(weights)
-
-    def _weight_by_difficulty(self, advantages: torch.Tensor, p_hat: torch.Tensor, accuracy: float) -> torch.Tensor:
-        """`advantages` of shape (B,) or (B, T), `p_hat` (B,). A NaN `accuracy` (nothing scored) changes nothing."""
-        if math.isnan(accuracy):
-            return advantages
-        p_hat = p_hat if advantages.dim() == 1 else p_hat.unsqueeze(1).expand_as(advantages)
-        prior = self.difficulty.prior(accuracy)
-        phi = difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=self.args.difficulty_scale)
-        self._metrics["train" if self.model.training else "eval"]["credit/difficulty_belief"].append(prior)
-        self.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
-        # an evaluation sees other prompts and must not move the belief, which the rest of a batch has moved already
-        if self.model.training and not self._resumes_inside:
-            if (step := self.difficulty.update(accuracy)) is not None:
-                self._metrics["train"]["credit/difficulty_rate"].append(step.rate)
-                self._metrics["train"]["credit/difficulty_floor"].append(float(step.is_floor))
-        return advantages * phi
-
-    def _log_advantages(self, made: Made) -> None:
-        """Shows our advantages in the table of completions, in the place of TRL's: those of rows as the loss uses them
-        (before a whitening by micro-batch), those of a chain as sums over its segments."""
-        if made.is_logged:
-            return
-        logged = shown_advantages(self.args, made.batch) if made.logged is None else made.logged
-        replace_last(self._logs["advantages"], self.gather(logged).tolist())
+        return made.batch.data
 
     # Checkpoints
 

@@ -35,11 +35,13 @@ _OPTIMIZER = (
     "fp16",
 )
 # of TRL's and our own, those that do not: of engines, of logs, and of how a batch is cut into pieces
-_FREE = (
+FREE = (
     "allow_changed",
     "overwrite_output_dir",
     "reward_timeout",
     "nonfinite_patience",
+    "log_credit",
+    "log_credit_groups",
     "rollout_batch_size",
     "cache_implementation",
     "ds3_gather_for_generation",
@@ -114,7 +116,7 @@ def _differ(before: Any, after: Any) -> bool:
 
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
-    ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - set(_FREE)
+    ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - set(FREE)
     names = [f.name for f in fields(CreditConfig) if f.name in ours or f.name in _OPTIMIZER]
     engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
     kept = [name for name in names if name not in engine and name not in args.own_functions()]
@@ -141,7 +143,7 @@ def _rewards(trainer: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     weights = trainer.args.reward_weights or [None] * len(trainer.reward_funcs)
     for name, function, weight in zip(trainer.reward_func_names, trainer.reward_funcs, weights, strict=True):
-        what = _base_name(function.config) if isinstance(function, nn.Module) else _function(function)
+        what = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
         number = sum(key.partition(" ")[0] == name for key in found) + 1
         # which of them has which weight
         found[f"{name} {number}" if number > 1 else name] = what if weight is None else f"{what} * {weight:g}"
@@ -157,7 +159,7 @@ def _tokenizer(processing_class: Any) -> dict[str, Any]:
 def _model(trainer: Any) -> dict[str, Any]:
     model = trainer.accelerator.unwrap_model(trainer.model)
     settings = _lasting(model.config.to_diff_dict())  # defaults may be added by a newer transformers
-    found = {"name": _base_name(model.config), "config": _digest(settings), "dtype": trainer.dtype_of_weights}
+    found = {"name": base_name(model.config), "config": _digest(settings), "dtype": trainer.dtype_of_weights}
     if revision := (trainer.args.model_init_kwargs or {}).get("revision"):
         found["revision"] = str(revision)
     if adapters := getattr(model, "peft_config", None):
@@ -177,7 +179,7 @@ def _lasting(settings: Any) -> Any:
     return {k: _lasting(v) for k, v in kept.items()}
 
 
-def _base_name(config: Any) -> str:
+def base_name(config: Any) -> str:
     name = getattr(config, "_name_or_path", "") or ""
     return Path(name).resolve().name if Path(name).exists() else name  # a folder may be elsewhere tomorrow
 

@@ -9,7 +9,7 @@ import torch
 from ..assignment import policy_mask
 from ..config import CreditConfig
 from ..credit.advantages import whiten
-from ..credit.tokens import Tokens, turn_numbers
+from ..credit.tokens import Credit, Tokens, turn_numbers
 from .batches import loss_mask, segments_of, tokens_of
 
 
@@ -24,6 +24,8 @@ class LivePass:
         micro_batches: Into how many the generation batch is cut, over all processes.
         hook_calls: Forward passes so far.
         extra_loss: A term that TRL's loss lacks, or `None`.
+        seen: What the credit function was given, and returned.
+        entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
     """
 
     config: CreditConfig
@@ -32,6 +34,8 @@ class LivePass:
     micro_batches: int = 1
     hook_calls: int = 0
     extra_loss: torch.Tensor | None = None
+    seen: tuple[Tokens, Credit] | None = None
+    entropy_mask_t: torch.Tensor | None = None
 
     @property
     def mask_t(self) -> torch.Tensor:

@@ -26,6 +26,9 @@ def loss_statistics(
     the configuration and the credit function alone: every process makes the same ones. They describe the W that is
     used: there is no clip fraction where the function has a loss of its own, and no trace where its W is none.
 
+    Clipped tokens are given as a share of all, and as the mean over rows of each row's share, in which a short response
+    counts as much as a long one (S-trace, arXiv 2605.05965, Sec. 5.4). Rows are responses, save those of trees.
+
     |A| is that of the tokens in the policy term, before whatever turns the loss into a mean: the same for every
     `loss_type` and mask. Where the function has a loss of its own, it is the advantage that it was given.
 
@@ -43,16 +46,18 @@ def loss_statistics(
     kept = tokens.policy_mask_t.float()
     if credit.mask is not None:
         kept = kept * credit.mask.float()
-    advantage = _wide(credit.advantage.detach())
+    advantage = wide(credit.advantage.detach())
     stats = {}
     if not carries_loss:
-        ratio = _used_log_weight(config, credit, tokens).exp()
+        ratio = used_log_weight(config, credit, tokens).exp()
         above = ratio > clip_range[1]
         if config.clip_form == "ratio":
             clipped = above & (advantage != 0)
         else:
             clipped = ((ratio < clip_range[0]) & (advantage < 0)) | (above & (advantage > 0))
-        stats["clip_fraction"] = ((clipped * kept).sum(), kept.sum())
+        clipped_n, kept_n = (clipped * kept).sum(-1), kept.sum(-1)
+        stats["clip_fraction"] = (clipped_n.sum(), kept_n.sum())
+        stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())
     if config.token_mask != "none" or credit.mask is not None:
         stats["kept_fraction"] = (kept.sum(), n_tokens)
     if credit.selected is not None:
@@ -61,11 +66,10 @@ def loss_statistics(
         if credit.log_weight is credit.traced is not None:
             stats |= _trace_statistics(config, selected, mask_t)
     quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
-    given = _wide(tokens.advantages) if carries_loss else advantage
-    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0)
-    for q in range(4):
-        inside = kept * (quarter_t == q)
-        stats[f"abs_advantage/quarter_{q + 1}"] = ((magnitude * inside).sum(), inside.sum())
+    given = wide(tokens.advantages) if carries_loss else advantage
+    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * kept  # at least float32, as `kept` is
+    sums = _sums(torch.stack([magnitude, kept.to(magnitude.dtype)]), quarter_t, 4)
+    stats |= {f"abs_advantage/quarter_{q + 1}": (sums[0, q], sums[1, q]) for q in range(4)}
     # without a W of its own, or with that of the knobs, as `selected` describes it
     traced = credit.selected is not None and credit.log_weight is credit.traced is not None
     weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
@@ -83,21 +87,33 @@ def _coefficients(
     selector ranks them: 9 are the highest. Over the tokens in the policy term with an advantage other than 0, of which
     TRL's `top_entropy_quantile` leaves none out here.
     """
-    given = torch.where(kept.bool(), _wide(tokens.advantages).detach().abs(), 0.0)
-    credited_t = torch.where(kept.bool(), _wide(credit.advantage.detach()), 0.0)
-    gradient_t = log_probability_gradient(config, tokens, coefficient_t=credited_t, selected_t=credit.selected)
+    given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
+    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
+    gradient_t = log_probability_gradient(
+        config, coefficient_t=credited_t, selected_t=credit.selected, mask_t=tokens.mask_t
+    )
     has_credit = given > 0
     size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
     inside = tokens.mask_t.bool()
     order = torch.where(inside, tokens.entropy_t, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    position = torch.arange(order.size(-1), device=order.device).expand_as(order)
-    rank = torch.zeros_like(order).scatter(-1, order, position)
+    rank = torch.arange(order.size(-1), device=order.device)
+    # of the token at each place of the order, below 0 for those outside of the loss
     decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
-    parts = {f"entropy_decile_{d}": decile_t == d for d in range(10)}
-    parts |= {f"quarter_{q + 1}": quarter_t == q for q in range(4)}
-    chosen = (torch.stack([*parts.values()]) & has_credit).to(size_t.dtype)
-    sums, counts = (chosen * size_t).sum((1, 2)), chosen.sum((1, 2))
-    return {f"coefficient/{name}": pair for name, pair in zip(parts, zip(sums, counts, strict=True), strict=True)}
+    values = torch.stack([size_t, has_credit.to(size_t.dtype)])
+    by_decile = _sums(values.gather(-1, order.expand_as(values)), decile_t, 10)
+    by_quarter = _sums(values, quarter_t, 4)
+    stats = {f"coefficient/entropy_decile_{d}": (by_decile[0, d], by_decile[1, d]) for d in range(10)}
+    return stats | {f"coefficient/quarter_{q + 1}": (by_quarter[0, q], by_quarter[1, q]) for q in range(4)}
+
+
+def _sums(values: torch.Tensor, part_t: torch.Tensor, n_parts: int) -> torch.Tensor:
+    """Σ of `values` (K, B, T) over the tokens of each part: `part_t` (B, T) counts from 0, and others count nowhere.
+
+    Shape (K, n_parts). One pass, however many parts there are.
+    """
+    bins_t = torch.where((part_t < 0) | (part_t >= n_parts), n_parts, part_t)
+    rows = values.new_zeros(*values.shape[:2], n_parts + 1)
+    return rows.scatter_add(-1, bins_t.expand_as(values), values).sum(1)[:, :n_parts]
 
 
 def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
@@ -107,12 +123,13 @@ def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
     return quarter_t.masked_fill(~written_t, -1)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor) -> torch.Tensor:
     """(B,) as (B, 1); (B, T) as it is."""
     return x.unsqueeze(1) if x.dim() == 1 else x
 
 
-def _used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """W whose exp the loss uses, shape (B, T), detached."""
     if credit.log_weight is not None:
         return credit.log_weight.detach()
     if config.importance == "sequence":

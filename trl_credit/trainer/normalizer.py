@@ -118,6 +118,54 @@ class Normalizer:
             return rows.sum() / mean_tokens
         return rows.mean() / (self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1)
 
+    def divisor(
+        self,
+        tokens: Tokens,
+        *,
+        items: torch.Tensor,
+        accumulation: int,
+        processes: int,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | float:
+        """What TRL's training loss and the factor of `advantage` together divide −A·exp(W) of a token by.
+
+        Args:
+            items (`torch.Tensor`):
+                `num_items_in_batch`, a scalar.
+            accumulation (`int`):
+                Micro-batches of the optimizer step.
+            processes (`int`):
+                Of the run.
+            row_weight (`torch.Tensor`, *optional*):
+                As for [`advantage`]. Rows of weight 0 have no gradient to be divided.
+
+        Returns:
+            `torch.Tensor` or `float`: shape (B, 1), or a scalar.
+        """
+        config, rows, kept_t = self.config, tokens.mask_t.size(0), tokens.policy_mask_t
+        divisor = _DIVISOR[config.loss_type]
+        if divisor == "batch":
+            mean = items.clamp(min=1) / processes * accumulation / config.steps_per_generation
+            return mean if row_weight is None else mean / row_weight.where(row_weight > 0, 1.0).unsqueeze(1)
+        if divisor == "microbatch":
+            return kept_t.sum().clamp(min=1) * accumulation
+        if divisor == "row":
+            return kept_t.sum(-1, keepdim=True).clamp(min=1) * rows * accumulation
+        return rows * accumulation * (config.max_completion_length if config.loss_type == "dr_grpo" else 1)
+
+    def kl_factor(
+        self,
+        tokens: Tokens,
+        divisor: torch.Tensor | float,
+        *,
+        accumulation: int,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | float:
+        """What β·k3_t of a token is multiplied by before it is divided by [`divisor`]: shape (B, 1), or a scalar."""
+        if self.hides_masked:
+            return divisor / (tokens.mask_t.size(0) * accumulation)
+        return 1.0 if row_weight is None else (row_weight > 0).float().unsqueeze(1)
+
     def _ratio(self, tokens: Tokens) -> torch.Tensor | float:
         """Loss tokens for each kept one, where TRL divides by the former: (B, 1), a scalar, or 1."""
         divisor = _DIVISOR[self.config.loss_type]

@@ -1,5 +1,6 @@
 """What a trainer is given and cannot do, refused before a model is loaded where that is possible."""
 
+import inspect
 import warnings
 from typing import Any
 
@@ -14,6 +15,20 @@ from ..rewards.signature import Rows
 logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
+# arguments of GRPOTrainer behind the first three, of any release that is supported
+OF_TRL = (
+    "train_dataset",
+    "eval_dataset",
+    "processing_class",
+    "reward_processing_classes",
+    "callbacks",
+    "optimizers",
+    "quantization_config",
+    "peft_config",
+    "tools",
+    "rollout_func",
+    "environment_factory",
+)
 
 
 def check_trl_version(version: str) -> None:
@@ -62,15 +77,24 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
             )
 
 
-def reward_rows(args: CreditConfig, others: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Rows]:
-    """What rows will bring to the reward functions, of each data set that a trainer is given.
+def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
+    """Of the arguments that a trainer was given, those `OF_TRL` that the installed TRL has.
 
-    `others` are its positional arguments after `args`, where TRL has the data sets first.
+    Raises:
+        TypeError: one that it does not have was given.
     """
-    given = dict(zip(("train_dataset", "eval_dataset"), others, strict=False)) | kwargs
+    known = inspect.signature(trl.GRPOTrainer.__init__).parameters
+    for name in OF_TRL:
+        if name not in known and given[name] is not None:
+            raise TypeError(f"{name}: trl {trl.__version__} has no such argument of GRPOTrainer: leave it out")
+    return {name: given[name] for name in OF_TRL if name in known}
+
+
+def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
+    """What rows will bring to the reward functions, of each data set among the arguments of a trainer."""
     # where something adds to the rows, or takes from them, their columns are not known
-    fixed = kwargs.get("rollout_func") is None and not args.remove_unused_columns
-    environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
+    fixed = given.get("rollout_func") is None and not args.remove_unused_columns
+    environments = ("environments",) if given.get("environment_factory") is not None else ()
     found = []
     for what in ("train_dataset", "eval_dataset"):
         data = given.get(what)

@@ -33,7 +33,12 @@ def run(case: str, folder: str) -> dict:
     sizes = {"per_device_train_batch_size": 6, "num_generations": 4, "max_steps": 3, "logging_steps": 1}
     settings = demo_settings(CreditConfig, **{**sizes, **CASES[case]})
     args = CreditConfig(
-        output_dir=folder, report_to="none", save_strategy="no", disable_tqdm=True, loss_type="dapo", **settings
+        output_dir=f"{folder}/{case}",
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+        loss_type="dapo",
+        **settings,
     )
     reward = constant if case == "nothing" else demo_reward
     trainer = CreditTrainer(demo_model_path(), reward, args, train_dataset=demo_dataset(64))

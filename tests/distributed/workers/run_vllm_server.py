@@ -32,7 +32,7 @@ def main(folder: str, port: str) -> None:
         tree = {"tree_branching": [3, 2, 2]} if algo == "spo_tree" else {}
         settings = demo_settings(config_class, per_device_train_batch_size=16, max_steps=2, **tree)
         args = config_class(
-            output_dir=folder,
+            output_dir=f"{folder}/{algo}",
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,

@@ -1,0 +1,210 @@
+"""The figures of docs/theory.md that need no training: HA-DW's bias, 8 against 128 rollouts, its weight, and traces.
+
+    python benchmarks/theory.py [--folder docs]
+
+Prints the numbers that the page quotes. All but the last figure are sums over all groups, not simulations; it draws
+200,000 tokens from a fixed seed. Takes seconds.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from trl_credit.credit.coefficients import (
+    eligible_coefficient,
+    lambda_trace_coefficient,
+    lambda_weight_coefficient,
+    sequence_coefficient,
+    unclipped,
+)
+from trl_credit.credit.theory import (
+    group_bias,
+    group_mean,
+    mean_misestimate_probability,
+    mixed_group_probability,
+    overestimate_probability,
+    reducing_scales,
+    reweighted_bias,
+    smallest_misestimate_probability,
+)
+from trl_credit.credit.weights import lambda_trace_log_weight, token_log_weight
+
+
+P = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000  # none of them k/G, where a probability jumps
+SOLVE_RATE = "p, the policy's probability to solve the prompt"
+G, PRIOR, SCALE = 8, 0.5, 1.3  # of the figure of the weight
+
+
+def drawn(columns: int) -> tuple[Figure, list[Axes]]:
+    """A row of plots."""
+    figure = Figure(figsize=(4.5 * columns, 3.4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(1, columns))
+
+
+def finish(axes: Axes, *, xlabel: str, ylabel: str, title: str, **legend: object) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel(xlabel, fontsize=8)
+    axes.set_ylabel(ylabel, fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7, frameon=False, **legend)
+
+
+def bias() -> Figure:
+    """Theorem 1 (HA-DW's Fig. 2), Theorem 2 and Corollary 3."""
+    figure, (left, right) = drawn(2)
+    for n in (2, 4, 8, 16, 32):
+        left.plot(P, -group_bias(P, num_generations=n), label=f"G = {n}", linewidth=1.4)
+    left.axhline(0.0, color="0.6", linewidth=0.8)
+    finish(left, xlabel=SOLVE_RATE, ylabel="E[Â | S] − A", title="bias of the advantage r − p̂ (Theorem 1)")
+    for n in (4, 8):
+        probability = overestimate_probability(P, num_generations=n)
+        error = torch.where(P < 0.5, probability, overestimate_probability(1 - P, num_generations=n))
+        (line,) = right.plot(P, error, label=f"G = {n}", linewidth=1.4)
+        mean = mean_misestimate_probability(num_generations=n)
+        right.axhline(mean, color=line.get_color(), linewidth=0.9, linestyle="--", label=f"mean over p: {mean:.2f}")
+    right.axhline(0.63, color="0.4", linewidth=0.9, linestyle=":", label=".63 of Corollary 1")
+    right.set_ylim(0, 1.05)
+    title = "how often p̂ errs towards ½ (Theorem 2)"
+    finish(right, xlabel=SOLVE_RATE, ylabel="probability, given S", title=title, loc="lower center", ncols=2)
+    return figure
+
+
+def rollouts() -> Figure:
+    """What 8 and 128 responses say of a prompt."""
+    figure, (left, right) = drawn(2)
+    for n, color in ((8, "C0"), (128, "C1")):
+        mean, std = group_mean(P, num_generations=n)
+        left.fill_between(P, mean - std, mean + std, color=color, alpha=0.25, linewidth=0)
+        left.plot(P, mean, color=color, label=f"{n} rollouts", linewidth=1.4)
+        right.plot(P, mixed_group_probability(P, num_generations=n), color=color, label=f"{n} rollouts", linewidth=1.4)
+    left.plot(P, P, color="0.4", linewidth=0.9, linestyle=":", label="p")
+    title = "the accuracy of a group with both kinds, ± 1 standard deviation"
+    finish(left, xlabel=SOLVE_RATE, ylabel="p̂ given S", title=title)
+    right.set_ylim(0, 1.05)
+    finish(right, xlabel=SOLVE_RATE, ylabel="P(S)", title="groups that hold both kinds", loc="lower center")
+    return figure
+
+
+def reweighted() -> Figure:
+    """Theorem 3's inequality at the package's λ_scale."""
+    figure, axes = drawn(3)
+    names = {"any": "mean over a group", "right": "right answers", "wrong": "wrong answers"}
+    for axis, response in zip(axes, ("any", "right"), strict=False):
+        given = {"num_generations": G, "response": response}
+        axis.plot(P, reweighted_bias(P, prior=PRIOR, **given), color="black", label="without a weight", linewidth=1.6)
+        for prior, color in ((0.3, "C0"), (0.5, "C1"), (0.7, "C2")):
+            left = reweighted_bias(P, prior=prior, scale=SCALE, **given)
+            axis.plot(P, left, color=color, label=f"λ = {SCALE}, belief {prior}", linewidth=1.2)
+        axis.axhline(0.0, color="0.6", linewidth=0.8)
+        axis.set_ylim(*((-0.3, 0.2) if response == "any" else (-0.3, 1.1)))
+        loc = "lower left" if response == "any" else "upper right"
+        title = f"{names[response]}, G = {G}"
+        finish(axis, xlabel=SOLVE_RATE, ylabel="expected advantage − (r − p)", title=title, loc=loc)
+    for response, color in (("right", "C3"), ("wrong", "C0"), ("any", "0.5")):
+        low, high = reducing_scales(P, num_generations=G, prior=PRIOR, response=response)
+        axes[2].fill_between(P, low, high, color=color, alpha=0.35, label=names[response])
+    axes[2].axhline(SCALE, color="black", linewidth=0.9, linestyle="--", label=f"{SCALE}, the default")
+    axes[2].set_ylim(0, 3)
+    title = f"λ_scale that leave a smaller bias (Eq. 29), belief {PRIOR}"
+    finish(axes[2], xlabel=SOLVE_RATE, ylabel="λ_scale", title=title, ncols=2, loc="upper center")
+    return figure
+
+
+def traces() -> Figure:
+    """S-trace's Eq. 30a to 30c and D.2: credit by position, and what off-policy noise clips."""
+    figure, axes = drawn(3)
+    length, decay, clip = 100, 0.9, (0.8, 1.2)
+    g = torch.Generator().manual_seed(0)
+    one = torch.ones(1, length)
+    given = {"advantages": torch.ones(1), "clip_range": clip, "mask_t": one}
+    still = {"logp_t": -one, "old_logp_t": -one, **given}
+    selected = (torch.rand(1, length, generator=g) < 0.2).float()
+    shown = (
+        ("P-trace, ε-trace, ε-weight", eligible_coefficient(decay=decay, **still)),
+        ("S-trace, ρ_sel = .2", eligible_coefficient(decay=decay, selected_t=selected, **still)),
+        ("GSPO, GRPO", sequence_coefficient(**still)),
+    )
+    for (label, coefficient), style in zip(shown, ("-", ".", "-"), strict=True):
+        axes[0].plot(range(length), coefficient[0], style, label=label, linewidth=1.2, markersize=4)
+    axes[0].set_ylim(0, 14)
+    title = f"trace coefficient on-policy, g = {decay}"
+    finish(
+        axes[0], xlabel="token of a response of 100", ylabel="d loss / d log p, over −A", title=title, loc="upper right"
+    )
+    spread = torch.logspace(-2.5, -0.5, 21)
+    noise = torch.randn(200, 1000, generator=g)
+    sign = torch.tensor([1.0, -1.0]).repeat(100)
+    given = {"advantages": sign, "clip_range": clip, "mask_t": torch.ones_like(noise)}
+    methods = (
+        ("P-trace", 0.9, eligible_coefficient, "C0"),
+        ("P-trace", 0.99, eligible_coefficient, "C0"),
+        ("ε-trace", 0.9, lambda_trace_coefficient, "C1"),
+        ("ε-trace", 0.99, lambda_trace_coefficient, "C1"),
+        ("ε-weight", 0.9, lambda_weight_coefficient, "C2"),
+    )
+    for label, decay, coefficient, color in methods:
+        clipped, halved = [], []
+        for s in spread.tolist():
+            log_ratio = {"old_logp_t": torch.zeros_like(noise), "mask_t": given["mask_t"]}
+            if coefficient is lambda_trace_coefficient:
+                log_weight = lambda_trace_log_weight(s * noise, decay=decay, **log_ratio)
+            else:
+                log_weight = token_log_weight(s * noise, **log_ratio)
+            passed = unclipped(log_weight, advantages=sign, clip_range=clip)
+            clipped.append(100 * (1 - passed.float().mean().item()))
+            credit = coefficient(s * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
+            on_policy = coefficient(0 * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
+            halved.append(100 * (credit < on_policy / 2).float().mean().item())
+        style = {"color": color, "linestyle": "--" if decay == 0.99 else "-", "linewidth": 1.2}
+        if label == "ε-trace":
+            axes[1].plot(spread, clipped, label=f"{label}, g = {decay}", **style)
+        elif label == "P-trace" and decay == 0.9:  # of GRPO's ratio, whatever the trace
+            axes[1].plot(spread, clipped, label="P-trace, S-trace, ε-weight, GRPO", **style)
+        axes[2].plot(spread, halved, label=f"{label}, g = {decay}", **style)
+    for axis in axes[1:]:
+        axis.set_xscale("log")
+    noise_label = "standard deviation of the log-ratio of a token"
+    finish(axes[1], xlabel=noise_label, ylabel="% of tokens", title="tokens clipped at ±.2, A of both signs")
+    title = "tokens left with less than half of their on-policy credit"
+    finish(axes[2], xlabel=noise_label, ylabel="% of tokens", title=title)
+    return figure
+
+
+def numbers() -> None:
+    """What the page quotes."""
+    print("G: mean over p in (0, .5) and (0, .25) of P(p̂ > p | S), and the smallest for a single p < .5")
+    for n in range(2, 9):
+        means = [mean_misestimate_probability(num_generations=n, high=high) for high in (0.5, 0.25)]
+        print(f"  {n}: {means[0]:.3f}  {means[1]:.3f}  {smallest_misestimate_probability(num_generations=n):.3f}")
+    for n in (8, 128):
+        mean, std = group_mean(0.05, num_generations=n)
+        share = mixed_group_probability(0.05, num_generations=n)
+        print(f"p = .05, {n} rollouts: P(S) = {share:.3f}, p̂ given S = {mean:.3f} ± {std:.3f}")
+    for response in ("any", "right", "wrong"):
+        for prior in (0.3, 0.5, 0.7):
+            given = {"num_generations": G, "prior": prior, "response": response}
+            before, after = (reweighted_bias(P, scale=scale, **given) for scale in (None, SCALE))
+            nearer = (after.abs() < before.abs()).double().mean()
+            sizes = f"mean |bias| over p {before.abs().mean():.3f} → {after.abs().mean():.3f}"
+            print(f"{response}, belief {prior}: {sizes}, smaller for {nearer:.0%} of p")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--folder", type=Path, help="where to draw bias.png, rollouts.png, reweighted.png and traces.png"
+    )
+    args = parser.parse_args()
+    numbers()
+    if args.folder is not None:
+        for figure in (bias, rollouts, reweighted, traces):
+            figure().savefig(args.folder / f"{figure.__name__}.png")
+
+
+if __name__ == "__main__":
+    main()

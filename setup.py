@@ -1,0 +1,56 @@
+"""What pyproject.toml cannot say: files of the package that stand elsewhere in a checkout, and links of the README."""
+
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+
+ROOT = Path(__file__).resolve().parent
+# in a wheel, below trl_credit/share; a checkout reads them where they are (trl_credit/packaged.py)
+SHARED = {"accelerate_configs": ROOT / "accelerate_configs", "recipes": ROOT / "examples" / "recipes"}
+
+
+class BuildWithShared(build_py):
+    """Copies the YAML of `SHARED` into what is built."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for name, folder in SHARED.items():
+            target = Path(self.build_lib) / "trl_credit" / "share" / name
+            shutil.rmtree(target, ignore_errors=True)  # of an earlier build, what is gone by now
+            for path in folder.rglob("*.yaml"):
+                copy = target / path.relative_to(folder)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def readme(text: str, repository: str | None) -> str:
+    """README.md for a package index, where there are no files beside it: links to files lead to the repository, and are
+    plain text as long as pyproject.toml names none (`Repository` in `[project.urls]`)."""
+
+    def link(found: re.Match[str]) -> str:
+        image, words, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        if repository is None:
+            return "" if image else words
+        return f"{image}[{words}]({repository.rstrip('/')}/{'raw' if image else 'blob'}/main/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
+
+
+if __name__ == "__main__":
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    setup(
+        cmdclass={"build_py": BuildWithShared},
+        long_description=readme(
+            (ROOT / "README.md").read_text(encoding="utf-8"), project.get("urls", {}).get("Repository")
+        ),
+        long_description_content_type="text/markdown",
+    )

@@ -1,0 +1,125 @@
+"""Damaged and hostile rollout logs, and settings of them that are mistakes."""
+
+import json
+
+import pytest
+from conftest import count_a
+
+import trl_credit
+from trl_credit.logs import Shard, read_shard, shard_path, steps, write_shard
+
+
+HEADER = {"kind": "header", "schema": "trl_credit.rollouts", "version": 1, "step": 1, "algorithm": "GRPO"}
+RESPONSE = {"kind": "response", "group": 0, "index": 0, "completion": "ab", "tokens": ["a", "b"], "credit": [0.5, 1]}
+TREE = {"kind": "tree", "group": 0, "nodes": [{"id": 0, "parent": None}, {"id": 1, "parent": 0}]}
+
+
+def lines(*entries):
+    return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+
+
+DAMAGED = {
+    "empty": b"",
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+    "half a line": lines(HEADER, RESPONSE)[:-20],
+    "no header": lines(RESPONSE),
+    "two headers": lines(HEADER, HEADER),
+    "another schema": lines(HEADER | {"schema": "mine"}),
+    "a later version": lines(HEADER | {"version": 2}),
+    "no step": lines({k: v for k, v in HEADER.items() if k != "step"}),
+    "a step that is true": lines(HEADER | {"step": True}),
+    "lists instead of objects": b"[1, 2]\n",
+    "NaN": lines(HEADER) + b'{"kind": "response", "group": 0, "index": 0, "completion": "", "tokens": [], "x": NaN}\n',
+    "lists of other lengths": lines(HEADER, RESPONSE | {"credit": [1.0]}),
+    "text where numbers are": lines(HEADER, RESPONSE | {"credit": ["<script>", 1.0]}),
+    "true where numbers are": lines(HEADER, RESPONSE | {"credit": [True, 1.0]}),
+    "a number instead of text": lines(HEADER, RESPONSE | {"completion": 1}),
+    "tokens that are no texts": lines(HEADER, RESPONSE | {"tokens": [1, 2]}),
+    "a tree with a circle": lines(HEADER, TREE | {"nodes": [{"id": 0, "parent": None}, {"id": 1, "parent": 1}]}),
+    "a tree without a root": lines(HEADER, TREE | {"nodes": [{"id": 0, "parent": 1}, {"id": 1, "parent": 0}]}),
+    "deep nesting": lines(HEADER) + b"[" * 100_000 + b"\n",
+    "a huge number": lines(HEADER) + b'{"kind": "response", "group": ' + b"9" * 10_000 + b"}\n",
+}
+
+
+@pytest.mark.hostile("rollout logs", "refused")
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, what):
+    path = tmp_path / "step-00000001.jsonl"
+    path.write_bytes(DAMAGED[what])
+    with pytest.raises(ValueError, match="step-00000001.jsonl") as refused:
+        read_shard(path)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+TEXTS = (
+    "</script><script>alert(1)</script>",
+    "\u2028\u2029\x00\x1b[31m",
+    "a\ud800b",
+    '"}\n{"kind": "header"}',
+    "é" * 10_000,
+)
+
+
+@pytest.mark.hostile("rollout logs", "survived")
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_hostile_text_stays_text(tmp_path, text):
+    path = shard_path(tmp_path, 1)
+    write_shard(
+        path, Shard({"step": 1, "algorithm": text}, {}, [RESPONSE | {"completion": text, "tokens": [text, ""]}])
+    )
+    (response,) = read_shard(path).responses
+    assert response["completion"] == response["tokens"][0] == text.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"log_credit": -1},
+        {"log_credit": 0.5},
+        {"log_credit": True},
+        {"log_credit": 1, "log_credit_groups": 0},
+        {"log_credit_groups": 4},  # which does nothing without log_credit
+    ],
+    ids=str,
+)
+def test_mistakes_in_its_settings(tmp_path, settings):
+    with pytest.raises(ValueError, match="log_credit") as refused:
+        trl_credit.CreditConfig(str(tmp_path), report_to="none", use_cpu=True, **settings)
+    assert "\n" not in str(refused.value)
+
+
+def in_the_way(folder):
+    (folder / "credit_log").write_text("a file where the folder should be")
+
+
+def a_folder_of_its_name(folder):
+    (folder / "credit_log" / "step-00000001.partial").mkdir(parents=True)
+
+
+def a_link_to_nowhere(folder):
+    (folder / "credit_log").symlink_to(folder / "gone" / "away")
+
+
+def not_a_number(completions, **kwargs):
+    return [None if i % 2 else 1e30 for i, _ in enumerate(completions)]
+
+
+@pytest.mark.hostile("full and odd disks", "survived")
+@pytest.mark.parametrize("obstacle", [in_the_way, a_folder_of_its_name, a_link_to_nowhere])
+def test_what_is_in_the_way_of_the_log_is_not_in_that_of_the_run(make_trainer, tmp_path, obstacle):
+    (tmp_path / "run").mkdir()
+    obstacle(tmp_path / "run")
+    trainer = make_trainer("base", log_credit=1, max_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 2 and trainer._rollout_log.is_off
+
+
+@pytest.mark.hostile("reward functions", "survived")
+def test_rewards_that_are_none_or_huge_are_logged(make_trainer):
+    trainer = make_trainer("base", log_credit=1, reward_funcs=[not_a_number, count_a], max_steps=1)
+    trainer.train()
+    ((_, path),) = steps(trainer.args.output_dir)
+    rewards = [row["rewards"]["not_a_number"] for row in read_shard(path).responses]
+    assert None in rewards and any(x for x in rewards if x is not None)

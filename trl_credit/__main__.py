@@ -1,0 +1,9 @@
+"""`python -m trl_credit`, which is the command `trl-credit`."""
+
+import sys
+
+from .commands import main
+
+
+if __name__ == "__main__":
+    sys.exit(main())

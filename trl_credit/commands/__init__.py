@@ -1,0 +1,54 @@
+"""The command `trl-credit`, also `python -m trl_credit`. Each of its parts is a module with `main(argv) -> int`."""
+
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+from .. import __version__
+from ..mistakes import choose
+
+
+class Command(NamedTuple):
+    """A part of the command: its module here, which is imported when it is asked for, and what it does."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "train": Command("train", "Train a model; every setting is a flag, and --config takes recipes by name."),
+    "eval": Command("eval", "Evaluate models: pass@k, best@k, avg@k and maj@k with 95 % intervals."),
+    "view": Command("view", "Show which token got how much credit: one HTML file, or a response in the terminal."),
+    "explain": Command("explain", "Show the credit that every algorithm would give to the same responses."),
+    "push": Command("push", "Push a trained model, its card and plots to the Hub."),
+    "recipes": Command("recipes", "List, search and print the recipes of the papers' runs."),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the part that the first word names; the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    first = argv[0] if argv else "--help"
+    if first in ("-h", "--help"):
+        print(_help())
+        return 0
+    if first in ("-V", "--version"):
+        print(f"trl-credit {__version__}")
+        return 0
+    if first not in COMMANDS:
+        print(f"error: trl-credit has no command {first!r}{choose(first, COMMANDS)}", file=sys.stderr)
+        return 2
+    return import_module(f".{COMMANDS[first].module}", __name__).main(argv[1:])
+
+
+def _help() -> str:
+    lines = [f"  {name:<9}{command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: trl-credit COMMAND [--flag value …]\n",
+            "Fine-grained credit assignment for TRL's GRPOTrainer.\n",
+            *lines,
+            "\n`trl-credit COMMAND --help` lists the flags of one. Several processes:",
+            "`trl-credit train --accelerate_config NAME …`, or `accelerate launch -m trl_credit train …`.",
+        ]
+    )

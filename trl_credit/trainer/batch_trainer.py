@@ -1,0 +1,112 @@
+"""A trainer that makes its generation batches by the run's source, with what does not depend on which one that is."""
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+
+from ..assignment import mask_reads_logps
+from ..config import CreditConfig
+from ..credit.difficulty import difficulty_weight
+from ..rollouts.forest import Forest
+from ..rollouts.sources import Made, Responses, Trees, make_source
+from .batches import Batch, replace_last, shown_advantages
+from .belief import make_belief
+from .engine_calls import engine_awake
+from .live import known_policy_mask, whitened
+from .metrics import difficulty_statistics
+from .normalizer import Normalizer, prompt_weights
+from .reported import ReportedTrainer
+
+
+class BatchTrainer(ReportedTrainer):
+    """[`ReportedTrainer`] whose batches have their difficulty weight, their M, and what the loss divides by.
+
+    Attributes:
+        difficulty: HA-DW's belief, `None` without one.
+    """
+
+    def __init__(self, model: Any, reward_funcs: Any, args: CreditConfig, **kwargs: Any) -> None:
+        self.difficulty = make_belief(args)
+        self._normalizer = Normalizer(args)
+        self._trained_source: Responses | None = None
+        super().__init__(model, reward_funcs, args, **kwargs)
+        self._plain_source = Responses(self)
+        self._trained_source = make_source(self, model_config=self.model.config)
+
+    @property
+    def source(self) -> Responses:
+        """Where the batches of the mode that runs come from. An evaluation is always of plain responses."""
+        return self._trained_source if self.model.training else self._plain_source
+
+    @property
+    def forest(self) -> Forest | None:
+        """The trees that a run trains on, `None` without trees."""
+        return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+
+    def make_batch(self, inputs: list[dict[str, Any]]) -> Made:
+        """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""
+        source = self.source
+        source.check(inputs)
+        with engine_awake(self) if source.has_phases else contextlib.nullcontext():
+            made = source.make(inputs)
+        batch, advantages = made.batch, made.advantages
+        if self.difficulty is not None:
+            advantages = self._weight_by_difficulty(advantages, made.p_hat, made.accuracy)
+        batch.advantages = advantages
+        self._keep_mask(batch, made.prompts)
+        self._log_advantages(made)
+        return made
+
+    def _keep_mask(self, batch: Batch, prompts: torch.Tensor | None) -> None:
+        """M of the whole batch, with all that needs it: whitening over the batch, and what the loss is divided by.
+
+        No forward pass is made for it alone unless one of them asks.
+        """
+        whitens = self.args.whiten_advantages == "batch"
+        if mask_reads_logps(self.args):
+            # a function of one's own sees whole batches, whatever the loss: it may compare rows
+            own = "token_mask" in self.args.own_functions()
+            if whitens or own or self._normalizer.needs_mask_early:
+                self.fill_old_logps(batch)
+            if batch.old_logp_t is None:
+                return  # the loss makes it, from its own pass
+        mask_t = batch.mask_t
+        kept_t = known_policy_mask(self.args, batch.data, old_logp_t=batch.old_logp_t, mask_t=mask_t)
+        if whitens:
+            batch.advantages = whitened(batch.advantages, kept_t, mask_t, reduce=self.sum_over_processes)
+        if kept_t is not mask_t:
+            batch.policy_mask_t = kept_t
+        if self._normalizer.counts_batch and (kept_t is not mask_t or batch.segment_ids is not None):
+            batch.count_loss_tokens(self.gather(kept_t.sum().long()).sum())
+        if self.args.prompt_average:
+            if prompts is None:  # rows in the order of their prompts, whose groups may begin on one process
+                rows = torch.arange(len(mask_t), device=self.device) + self.rank * len(mask_t)
+                prompts = rows // self.group_size
+            weights = prompt_weights(self.gather(kept_t.sum(-1)), self.gather(prompts))
+            batch.row_weight = batch.own_rows(weights)
+
+    def _weight_by_difficulty(self, advantages: torch.Tensor, p_hat: torch.Tensor, accuracy: float) -> torch.Tensor:
+        """`advantages` of shape (B,) or (B, T), `p_hat` (B,). A NaN `accuracy` (nothing scored) changes nothing."""
+        if math.isnan(accuracy):
+            return advantages
+        p_hat = p_hat if advantages.dim() == 1 else p_hat.unsqueeze(1).expand_as(advantages)
+        prior = self.difficulty.prior(accuracy)
+        phi = difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=self.args.difficulty_scale)
+        self._metrics["train" if self.model.training else "eval"]["credit/difficulty_belief"].append(prior)
+        self.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
+        # an evaluation sees other prompts and must not move the belief, which the rest of a batch has moved already
+        if self.model.training and not self._resumes_inside:
+            if (step := self.difficulty.update(accuracy)) is not None:
+                self._metrics["train"]["credit/difficulty_rate"].append(step.rate)
+                self._metrics["train"]["credit/difficulty_floor"].append(float(step.is_floor))
+        return advantages * phi
+
+    def _log_advantages(self, made: Made) -> None:
+        """Shows our advantages in the table of completions, in the place of TRL's: those of rows as the loss uses them
+        (before a whitening by micro-batch), those of a chain as sums over its segments."""
+        if made.is_logged:
+            return
+        logged = shown_advantages(self.args, made.batch) if made.logged is None else made.logged
+        replace_last(self._logs["advantages"], self.gather(logged).tolist())

@@ -1,0 +1,211 @@
+"""The entries of a rollout log: responses, trees and the header, from what was captured and where rows come from."""
+
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+from trl import GRPOConfig
+
+from .. import __version__
+from ..config import CreditConfig
+from ..dead_knobs import defaults, live_part
+from ..logs import Shard, TokenTexts
+from ..rollouts.forest import Plan
+from ..rollouts.replay import question_key
+from ..rollouts.sources import Made
+from ..rollouts.tree import Tree
+from .captured import Row
+from .identity import FREE, base_name
+
+
+# of TRL's fields, those that have a say in credit
+_OF_TRL = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions", "num_iterations")
+
+
+@dataclass
+class Origin:
+    """Where the rows of a generation batch come from.
+
+    Attributes:
+        tags: Shape (B,), a number of each row of this process, among those of all; −1 of fillers.
+        places: The group and the number in it of each row, by its tag.
+        sizes: Rows of each group.
+        rewards, by_function: Shape (N,) and (N, functions), by tag, or `None` for trees.
+        values: V where the segments of a chain begin, shape (B, T), and at its end, (B,); or `None`.
+        plan: Of trees, or `None`.
+    """
+
+    tags: torch.Tensor
+    places: dict[int, tuple[int, int]]
+    sizes: list[int]
+    rewards: torch.Tensor | None = None
+    by_function: torch.Tensor | None = None
+    values: tuple[torch.Tensor, torch.Tensor] | None = None
+    plan: Plan | None = None
+
+    def group(self, tag: int) -> float:
+        """The group of a row, infinity of a filler."""
+        return self.places[tag][0] if tag in self.places else float("inf")
+
+
+def origin_of(trainer: Any, made: Made) -> Origin:
+    """Of a generation batch: groups are numbered alike on all processes, in the order of the batch."""
+    rows, rank, processes = made.batch.written_t.size(0), trainer.rank, trainer.num_processes
+    if made.plan is None:
+        size = trainer.group_size
+        places = {tag: divmod(tag, size) for tag in range(rows * processes)}
+        tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
+        return Origin(tags, places, sizes, made.batch.rewards, trainer._gathered_rewards, made.values)
+    number = {question: i for i, question in enumerate(dict.fromkeys(row.question for row in made.plan.drawn))}
+    sizes, places = [0] * len(number), {}
+    for tag, row in enumerate(made.plan.drawn):
+        group = number[row.question]
+        places[tag] = group, sizes[group]
+        sizes[group] += 1
+    tags = torch.arange(rows) * processes + rank
+    tags[made.plan.n_real :] = -1
+    return Origin(tags, places, sizes, plan=made.plan)
+
+
+def response_of(trainer: Any, origin: Origin, row: Row, texts: TokenTexts) -> dict[str, Any]:
+    """The entry of a row, with arrays where the log has lists."""
+    group, index = origin.places[row.tag]
+    found: dict[str, Any] = {
+        "group": group,
+        "index": index,
+        "prompt": trainer._tokenizer.decode(row.prompt_ids, skip_special_tokens=False),
+        "completion": trainer.decode(row.token_ids),
+        "reward": None,
+        "rewards": {},
+        "truncated": False,
+        "token_ids": row.token_ids,
+        "tokens": texts.of(row.token_ids),
+        **row.lists,
+        "segment_values": None,
+        "nodes": None,
+        "segment_nodes": None,
+    }
+    if origin.plan is not None:
+        drawn = origin.plan.drawn[row.tag]
+        if drawn.birth == origin.plan.iteration:  # or its tree is of a batch before
+            found |= {"nodes": drawn.nodes, "segment_nodes": drawn.segment_nodes}
+        return found
+    found["reward"] = origin.rewards[row.tag].item()
+    found["rewards"] = dict(zip(trainer.reward_func_names, origin.by_function[row.tag].tolist(), strict=True))
+    budget = trainer.remaining_budget(len(row.prompt_ids), 0)
+    found["truncated"] = not row.token_ids or not trainer.is_finished(row.token_ids, budget)
+    if origin.values is not None:
+        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in origin.values)
+        ids = row.lists["segment_ids"].tolist()
+        starts = [ids.index(k) for k in range(max(ids, default=-1) + 1)]
+        found["segment_values"] = [*value_t[starts].tolist(), final_value.item()]
+    return found
+
+
+def trees_of(trainer: Any, origin: Origin) -> list[tuple[int, list[dict[str, Any]]]]:
+    """The group and the nodes of each tree that this process grew, of the groups that are logged."""
+    if (plan := origin.plan) is None:
+        return []
+    trained: dict[str, set[int]] = {}
+    groups: dict[str, int] = {}
+    for tag, row in enumerate(plan.drawn):
+        groups[row.question] = origin.places[tag][0]
+        if row.birth == plan.iteration and row.segment_nodes is not None:
+            trained.setdefault(row.question, set()).update(row.segment_nodes[s] for s in {*row.segments} - {-1})
+    found = []
+    for tree in plan.trees:
+        question = question_key(tree.prompt_ids)
+        if groups.get(question, trainer.args.log_credit_groups) < trainer.args.log_credit_groups:
+            found.append((groups[question], _nodes(trainer, tree, trained.get(question, set()))))
+    return found
+
+
+def _nodes(trainer: Any, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
+    number, found = tree.numbers(), []
+    for i, node in enumerate(tree.root.walk()):
+        is_leaf = i > 0 and not node.children
+        found.append(
+            {
+                "id": i,
+                "parent": None if node.parent is None else number[id(node.parent)],
+                "depth": node.depth,
+                "text": trainer.decode(node.segment.ids),
+                "tokens": len(node.segment.ids),
+                "value": node.value,
+                "advantage": node.advantage if i > 0 else None,
+                "trained": i in trained,
+                "reward": node.value if is_leaf else None,
+                "rewards": dict(zip(trainer.reward_func_names, node.rewards, strict=True)) if is_leaf else {},
+                "truncated": node.truncated,
+            }
+        )
+    return found
+
+
+def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) -> Shard:
+    """What all processes gave, as a shard without a header: groups of which every row is there, in order."""
+    trees: dict[int, list[dict[str, Any]]] = {}
+    twice: set[int] = set()
+    for group, nodes in (tree for _, own in parts for tree in own):
+        if group in trees:
+            twice.add(group)  # a prompt that is there twice, of which no row says which tree it is of
+        trees[group] = nodes
+    by_group: dict[int, list[dict[str, Any]]] = {}
+    for response in sorted((r for own, _ in parts for r in own), key=lambda r: (r["group"], r["index"])):
+        by_group.setdefault(response["group"], []).append(response)
+    shard = Shard({})
+    for group, responses in by_group.items():
+        if len(responses) != sizes[group]:
+            continue
+        nodes = None if group in twice else trees.get(group)
+        if nodes is not None:
+            shard.trees[group] = nodes
+        for response in responses:
+            if nodes is None:
+                response |= {"nodes": None, "segment_nodes": None}
+            elif response["nodes"] and not packed:
+                last = nodes[response["nodes"][-1]]
+                if last["reward"] is not None:
+                    response |= {name: last[name] for name in ("reward", "rewards", "truncated")}
+            shard.responses.append({n: x.tolist() if isinstance(x, np.ndarray) else x for n, x in response.items()})
+    return shard
+
+
+def header_of(trainer: Any, *, step: int, steps: list[int]) -> dict[str, Any]:
+    """The header of a shard of optimizer step `step`, whose rows were trained on from `steps[0]` to `steps[1]`."""
+    args, record = trainer.args, trainer._folder.record
+    return {
+        "step": step,
+        "steps": steps,
+        "algorithm": trainer.algorithm_name,
+        "trainer": type(trainer).__name__,
+        "trl_credit": __version__,
+        "run": None if record is None else record["lives"][-1]["id"],
+        "model": base_name(trainer.accelerator.unwrap_model(trainer.model).config),
+        "settings": _settings(args),
+        "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
+        "clip": [trainer.epsilon_low, trainer.epsilon_high],
+        "beta": args.beta,
+        "temperature": args.temperature,
+        "eos_token": trainer._tokenizer.eos_token,
+    }
+
+
+def _settings(args: CreditConfig) -> dict[str, Any]:
+    """The knobs of credit that do something and differ from plain GRPO's, functions without their folders."""
+    of_trl = {f.name for f in fields(GRPOConfig)} - {*_OF_TRL}
+    names = [f.name for f in fields(CreditConfig) if f.name not in of_trl and f.name not in FREE]
+    plain = defaults(CreditConfig)
+    alive = live_part({name: getattr(args, name) for name in names if hasattr(args, name)}, vars(args))
+    found = {name: value for name, value in alive.items() if value != plain[name] and _list(value) != plain[name]}
+    for name in found.keys() & args.own_functions().keys():
+        path, colon, function = found[name].rpartition(":")
+        found[name] = f"{PurePath(path).name}{colon}{function}"
+    return found
+
+
+def _list(value: Any) -> Any:
+    """A tuple as the list that a default is."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,117 @@
+"use strict";
+// What the page was given: steps, responses, and columns of numbers, which are decoded when they are first asked for.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+
+function bytesOf(coded) {
+  const raw = atob(coded.slice(1));
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return bytes;
+}
+
+// The forms are those of columns.py.
+function decode(coded, length) {
+  if (Array.isArray(coded)) {
+    const values = new Float32Array(length);
+    for (let i = 0, at = 0; i < coded.length; i += 2) {
+      values.fill(coded[i] ?? NaN, at, at + coded[i + 1]);
+      at += coded[i + 1];
+    }
+    return values;
+  }
+  const bytes = bytesOf(coded);
+  if (coded[0] === "b") return Float32Array.from(bytes);
+  const words = new Uint32Array(length);
+  for (let i = 0; i < length; i++) words[i] = bytes[3 * i] | (bytes[3 * i + 1] << 8) | (bytes[3 * i + 2] << 16);
+  if (coded[0] === "u") return words;
+  for (let i = 0; i < length; i++) words[i] <<= 8;
+  return new Float32Array(words.buffer);
+}
+
+// One response as one algorithm credited it.
+class Row {
+  constructor(shard, raw) {
+    Object.assign(this, { shard, raw, header: shard.header, group: raw.group, index: raw.index, length: raw.length });
+    this.kept = new Map();
+  }
+
+  // An array with one number per token, or null where the log has none.
+  column(name) {
+    if (!this.kept.has(name)) {
+      const coded = this.raw.columns[name];
+      const twin = typeof coded === "string" && coded[0] === "=" ? coded.slice(1) : null;
+      this.kept.set(name, twin ? this.column(twin) : coded == null ? null : decode(coded, this.length));
+    }
+    return this.kept.get(name);
+  }
+
+  at(name, i) {
+    const values = this.column(name);
+    return values === null ? NaN : values[i];
+  }
+
+  text(i) {
+    return DATA.tokens[this.column("tokens")[i]];
+  }
+
+  tokenId(i) {
+    return DATA.token_ids[this.column("tokens")[i]];
+  }
+
+  inLoss(i) {
+    return this.column("loss_mask") === null || this.at("loss_mask", i) !== 0;
+  }
+
+  // In the loss, but not in the policy term: its credit is not zero, it has none.
+  isUnassigned(i) {
+    return this.inLoss(i) && this.column("policy_mask") !== null && this.at("policy_mask", i) === 0;
+  }
+
+  get tree() {
+    return this.shard.trees[this.group] ?? null;
+  }
+}
+
+const ROWS = DATA.shards.flatMap((shard) => shard.responses.map((raw) => new Row(shard, raw)));
+const STEPS = [...new Set(DATA.shards.map((shard) => shard.header.step))].sort((a, b) => a - b);
+const REWARDS = ROWS.map((row) => row.raw.reward).filter(Number.isFinite);
+const REWARD_RANGE = [REWARDS.reduce((a, b) => Math.min(a, b), 0), REWARDS.reduce((a, b) => Math.max(a, b), 1)];
+
+function rowsOf(step, group) {
+  return ROWS.filter((row) => row.header.step === step && (group === undefined || row.group === group));
+}
+
+function unique(values) {
+  return [...new Set(values)];
+}
+
+// Three digits, a true minus sign, and a dash where nothing is known.
+function number(value, signed = false) {
+  if (typeof value !== "number" || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  let text = size === 0 ? "0" : size < 1e-3 || size >= 1e5 ? size.toExponential(1) : String(Number(size.toPrecision(3)));
+  text = text.replace("e-", "e−");
+  return (value < 0 ? "−" : signed && value > 0 ? "+" : "") + text;
+}
+
+function counted(count, one, many = `${one}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+// A token on one line, with what cannot be seen made visible.
+function shown(text) {
+  if (text === "") return "(part of a character)";
+  return text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/\r/g, "␍").replace(/^ | $/g, "␣");
+}
+
+// An element; what is said in it is text, never HTML.
+function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role") element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  element.append(...children);
+  return element;
+}

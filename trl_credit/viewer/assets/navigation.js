@@ -1,0 +1,113 @@
+// The lists to choose from, the line of facts, and the legend.
+
+function options(select, list, chosen) {
+  const known = JSON.stringify(list);
+  if (select.known !== known) {
+    select.replaceChildren(...list.map(([value, label]) => make("option", { value: String(value), textContent: label })));
+    select.known = known;
+  }
+  select.value = String(chosen);
+}
+
+// Radio buttons, so that arrow keys choose and readers say where one is.
+function choices(box, name, list, chosen) {
+  const focused = box.contains(document.activeElement);
+  box.replaceChildren(...list.map(({ value, parts }) => {
+    const input = make("input", { type: "radio", name, value: String(value) });
+    return make("label", { className: "choice" }, input, make("span", {}, ...parts));
+  }));
+  choose(box, chosen);
+  if (focused) box.querySelector("input:checked")?.focus();
+}
+
+function choose(box, chosen) {
+  for (const input of box.querySelectorAll("input")) input.checked = input.value === String(chosen);
+  const [all, one] = [box, box.querySelector("label:has(:checked)") ?? box].map((element) => element.getBoundingClientRect());
+  if (one.top < all.top || one.bottom > all.bottom) box.scrollTop += one.top - all.top; // scrolls this list, not the page
+  if (one.left < all.left || one.right > all.right) box.scrollLeft += one.left - all.left;
+}
+
+function drawGroups(box, step, chosen) {
+  const groups = groupsOf(step);
+  choices(box, "group", groups.map((group) => {
+    const all = rowsOf(step, group);
+    const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
+    const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
+    const facts = make("span", { className: "facts", textContent: `mean reward ${number(meanReward(rows))}${rows[0].tree ? " · tree" : ""}` });
+    return { value: group, parts: [make("span", { className: "start", textContent: question(rows[0]) }), ticks, facts] };
+  }), chosen);
+}
+
+function drawResponses(box, rows, metric, chosen) {
+  choices(box, "index", rows.map((row) => {
+    const facts = `${number(row.raw.reward)} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
+    return { value: row.index, parts: [
+      make("b", { textContent: `#${row.index}` }), rewardBar(row, "bar"),
+      make("span", { className: "facts", textContent: facts }), strip(row, metric),
+    ] };
+  }), chosen);
+}
+
+function meanReward(rows) {
+  const rewards = rows.map((row) => row.raw.reward).filter(Number.isFinite);
+  return rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : NaN;
+}
+
+// The last thing of some length that a prompt says: chat templates and system prompts stand before it.
+function question(row) {
+  const prompt = DATA.prompts[row.raw.prompt];
+  const parts = prompt.split(/<\|[^|]*\|>/).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
+  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${row.group}`;
+}
+
+function rewardBar(row, className) {
+  const [low, high] = REWARD_RANGE;
+  const box = make("span", { className: `reward ${className}`, "aria-hidden": "true" });
+  const bar = make("i");
+  const share = `${(100 * ((row.raw.reward ?? low) - low)) / (high - low)}%`;
+  bar.style[className === "tick" ? "height" : "width"] = share;
+  box.append(bar);
+  return box;
+}
+
+function factsOf(rows) {
+  const [{ header }] = rows;
+  const algorithms = unique(rows.map((row) => row.header.algorithm));
+  const facts = [algorithms.join(", "), header.model];
+  if (algorithms.length === 1) {
+    if (Number.isFinite(header.trace_decay)) facts.push(`trace decay ${number(header.trace_decay)}`);
+    if (header.clip) facts.push(`clip ${header.clip.map((one) => number(one)).join("/")}`);
+    facts.push(...Object.entries(header.settings ?? {}).map(([name, value]) => `${name} ${value}`));
+    for (const name of ["beta", "temperature"]) if (Number.isFinite(header[name])) facts.push(`${name} ${number(header[name])}`);
+  }
+  return facts.filter(Boolean).join(" · ");
+}
+
+// --- legend ---
+
+function drawLegend(box, metric) {
+  const { label, unit, signed, about, assigned } = METRICS[metric];
+  const max = maximum(metric);
+  const levels = Array.from({ length: LEVELS }, (_, k) => k + 1);
+  const classes = signed
+    ? [...levels.map((k) => `n${k}`).reverse(), "zero", ...levels.map((k) => `p${k}`)]
+    : ["zero", ...levels.map((k) => `s${k}`)];
+  const scale = make("span", { className: "scale", "aria-hidden": "true" }, ...classes.map((one) => make("i", { className: one })));
+  const ends = [signed ? number(-max) : "0", ...(signed ? ["0"] : []), number(max, signed)];
+  const axis = make("span", { className: "axis" }, ...ends.map((text) => make("span", { textContent: text })));
+  const samples = [
+    ...(metric === "clip" || METRICS[metric].max ? [] : [["p6 over", signed ? "beyond the scale" : "beyond"]]),
+    ...(assigned ? [["unassigned", "unassigned: left out of the policy term, not zero"]] : []),
+    ["outside", "not in the loss"],
+  ].map(([name, text]) => {
+    const sample = make("span", { className: `token ${signed ? name : name.replace("p6", "s6")}`, textContent: "abc" });
+    return make("span", { className: "sample" }, sample, ` ${text}`);
+  });
+  box.replaceChildren(
+    make("div", { className: "scalebox" },
+      make("span", { className: "what" }, make("b", { textContent: label }), unit ? ` in ${unit}` : ""),
+      make("span", { className: "scalewithaxis" }, scale, axis)),
+    make("div", { className: "samples" }, ...samples),
+    make("p", { className: "note", textContent: about }),
+  );
+}
