@@ -71,8 +71,8 @@ def test_greedy_limits_and_truncation(sampler):
         [Sample(first.text[:10], 10, True)],
         [Sample(second.text[:4], 4, True)],
     ]
-    with pytest.raises(ValueError, match="10 tokens leaves no room for a response within 10: raise --max_context"):
-        sampler.sample(prompts, [0, 0], find_protocol("demo_greedy", "demo", max_context=10)[1])
+    with pytest.raises(ValueError, match="14 tokens leaves no room for a response within 14: raise --max_context"):
+        sampler.sample(prompts, [0, 0], find_protocol("demo_greedy", "demo", max_context=14)[1])
     with pytest.raises(ValueError, match="no room for a response within 256"):
         sampler.sample([prompts[0] * 26], [0], greedy)
 

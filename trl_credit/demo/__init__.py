@@ -25,12 +25,12 @@ DEMO_SETTINGS = {
     "per_device_train_batch_size": 64,
     "num_generations": 8,
     "max_completion_length": DEMO_MAX_COMPLETION_LENGTH,
-    "max_steps": 150,
+    "max_steps": 200,
     "logging_steps": 5,
 }
 # for the algorithms with segments; each is refused where it does nothing, see `demo_settings`
 DEMO_SEGMENTS = {
-    "cutpoint_interval": 1,  # of a response's 24 tokens, some 5 are decisions
+    "cutpoint_interval": 1,  # of a response's 36 tokens, six are decisions
     "step_splitter": "trl_credit.demo.split_steps",
     "tree_branching": [4, 4, 4],
     "tree_segment_length": 6,  # tokens, a step and its separator
