@@ -12,7 +12,17 @@ from typing import Any
 
 from ..demo import demo_reward
 from ..names import resolve_function
-from .judging import ANSWER_TIMEOUT, LONGEST_ANSWER, default_pool, extract_answer, read_gold
+from .judging import (
+    ANSWER_TIMEOUT,
+    LONGEST_ANSWER,
+    Rules,
+    asks_order,
+    default_pool,
+    extract_answer,
+    is_product,
+    read_gold,
+    restated,
+)
 from .judging.extract import after_thinking, answer_tag
 from .reasoning_gym import reasoning_gym_reward
 
@@ -43,6 +53,9 @@ def accuracy_reward(
     completions: list,
     answer: list[str | None],
     *,
+    prompts: list | None = None,
+    problem: list[str | None] | None = None,
+    strict: bool = True,
     timeout: float = ANSWER_TIMEOUT,
     log_metric: Callable[[str, float], None] | None = None,
     **kwargs: Any,
@@ -69,19 +82,26 @@ def accuracy_reward(
         `list[float | None]`: one per response; `None` where there is no gold.
     """
     golds = ["" if gold is None else read_gold(gold) for gold in answer]
+    problems = _problems(len(golds), prompts, problem)
     found = [extract_answer(_text(completion)) for completion in completions]
     asked = [
         i
         for i, (text, gold) in enumerate(zip(found, golds, strict=True))
         if text and gold and len(text) <= LONGEST_ANSWER
     ]
-    verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], timeout=timeout)
+    rules = [_rules(found[i], golds[i], problems[i]) if strict else Rules() for i in asked]
+    verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout)
+    copied = {
+        i for i, right in zip(asked, verdicts, strict=True) if right and strict and restated(found[i], golds[i], problems[i])
+    }
     if log_metric is not None:
         log_metric("accuracy/timed_out", float(counts.timed_out))
         log_metric("accuracy/failed", float(counts.failed))
+        log_metric("accuracy/unevaluated", float(counts.unevaluated))
+        log_metric("accuracy/restated", float(len(copied)))
     rewards: list[float | None] = [0.0 if gold else None for gold in golds]
     for i, verdict in zip(asked, verdicts, strict=True):
-        rewards[i] = float(verdict)
+        rewards[i] = float(verdict and i not in copied)
     return rewards
 
 
@@ -184,6 +204,33 @@ def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Ca
     if name in REWARDS:
         return REWARDS[name]
     return resolve_function(name, what="reward", known=REWARDS)
+
+
+def _problems(size: int, prompts: list | None, problem: list[str | None] | None) -> list[str]:
+    """What was asked: the column `problem`, else what the user said last in each prompt."""
+    bare = problem if problem is not None else [None] * size
+    asked = prompts if prompts is not None else [""] * size
+    return [str(one) if one is not None else _last_said(prompt) for one, prompt in zip(bare, asked, strict=True)]
+
+
+def _last_said(prompt: str | list[dict]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    said = [turn.get("content") for turn in prompt if turn.get("role") == "user"]
+    content = said[-1] if said else ""
+    if isinstance(content, list):  # blocks of text and images
+        content = " ".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _rules(answer: str, gold: str, problem: str) -> Rules:
+    """Strict ones; only lists have an order, and only letters are products."""
+    letters = gold.strip()
+    return Rules(
+        strict=True,
+        ordered="," in gold and asks_order(problem),
+        products=letters.isalpha() and len(letters) > 1 and is_product(letters, problem),
+    )
 
 
 def _text(completion: str | list[dict]) -> str:

@@ -4,9 +4,12 @@ import re
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, I
+from sympy import Expr, Float, I
 
+from .forms import is_label, split_outside, upwards, without_label
 from .plain import joined, plain, squeezed
+from .rules import Rules
+from .strict import sides_of, unevaluated
 from .units import FUNCTIONS, clash, read_quantity
 
 
@@ -39,22 +42,114 @@ _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_COMMA = re.compile(r"[,;]")
+_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
 
 
+def judged(answer: str, gold: str, rules: Rules) -> str:
+    """`1` where `answer` is right, `unevaluated` where it leaves work to its reader, right or not, else `0`."""
+    if not rules.strict:
+        return str(int(equal(answer, gold)))
+    if _cents(answer, gold):
+        return "0"
+    answer, gold = plain(answer), plain(gold)
+    if not answer or not gold:
+        return "0"
+    if squeezed(answer) == squeezed(gold):
+        return "1"
+    value = _claimed(answer, gold)
+    if value is None:
+        return "0"
+    if unevaluated(value, gold):
+        return "unevaluated"
+    in_order = _in_order(value, gold, rules)
+    if in_order is None:
+        in_order = _equal(value, gold)
+    return str(int(in_order))
+
+
 def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` is right. Both are bare: no box, no dollars around them.
+    """Whether `answer` is right, however much of it is left to be worked out. Both are bare: no box, no dollars around
+    them.
 
     Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, cents are not
     dollars, and prose is compared word by word in the place of being multiplied letter by letter.
     """
-    if any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer))):
+    if _cents(answer, gold):
         return False
     answer, gold = plain(answer), plain(gold)
     if not answer or not gold:
         return False
+    return _equal(answer, gold) or ("=" not in gold and _equal(without_label(answer), gold))
+
+
+def _cents(answer: str, gold: str) -> bool:
+    return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
+
+
+def _claimed(answer: str, gold: str) -> str | None:
+    """The value that an answer gives: without a label, the last side of a chain whose sides are equal, the exact side of
+    an approximation. `None` where they are not equal."""
+    if "=" in gold:
+        return answer
+    answer = without_label(answer)
+    if "\\approx" in answer or "\\simeq" in answer:
+        exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
+        if len(rounded) != 1 or not _rounds_to(exact, rounded[0]):
+            return None
+        return rounded[0] if _same(joined(rounded[0]), joined(gold)) else exact
+    if "=" not in answer or _INEQUALITY.search(answer) or len(split_outside(_COMMA, answer)) > 1:
+        return answer
+    first, *sides = sides_of(answer)
+    if not sides or is_label(sides[-1]):
+        return answer
+    if not is_label(first):
+        sides = [first, *sides]
+    if re.search(r"[A-Za-z]", sides[0]) and len(sides) > 1 and not unevaluated(sides[0], ""):
+        return answer  # an equation of letters
+    last = sides.pop()
+    return last if all(_same(joined(side), joined(last)) for side in sides) else None
+
+
+def _rounds_to(exact: str, rounded: str) -> bool:
+    """Whether a decimal is another number, to as many places as it has."""
+    value, decimal = _value(_parse(joined(exact))), _decimal(joined(rounded))
+    if value is None or decimal is None:
+        return False
+    places = len(rounded.partition(".")[2])
+    return abs(value - Float(str(float(decimal)), 20)) <= Float(f"0.6e-{places}")
+
+
+def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
+    """Words and letters, and lists where the problem asks for an order."""
+    words, right = _letter_words(answer), _letter_words(gold)
+    if words and right and any(len(word) > 1 for word in (*words, *right)):
+        if len(words) == len(right) == 1 and rules.products:
+            return sorted(words[0]) == sorted(right[0])
+        words, right = list(map(_caseless, words)), list(map(_caseless, right))
+        is_list = "," in gold and gold[0] not in "(["
+        return sorted(words) == sorted(right) if is_list and not rules.ordered else words == right
+    if not rules.ordered:
+        return None
+    parts, right = split_outside(_COMMA, answer.strip("()")), split_outside(_COMMA, gold)
+    if len(right) < 2 or gold.startswith("\\{"):
+        return None
+    return len(parts) == len(right) and all(_equal(without_label(a.strip()), b.strip()) for a, b in zip(parts, right))
+
+
+def _letter_words(text: str) -> list[str]:
+    """The words of a text of letters alone, with brackets and commas; none where there is anything else."""
+    text = re.sub(r"\\(?=[{}])", "", text)
+    return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
+
+
+def _equal(answer: str, gold: str) -> bool:
+    """`equal` of plain texts."""
     if squeezed(answer) == squeezed(gold):
         return True
+    if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
+        answer, gold = upwards(answer), upwards(gold)
     if answer.count("=") == gold.count("=") == 1 and sorted(_sides(answer)) == sorted(_sides(gold)):
         return True
     if any(answer.count(mark) != gold.count(mark) for mark in _MARKS):

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 
+from .forms import repeating, undressed, without_words
 
 SYMBOLS = str.maketrans(
     {
@@ -70,7 +71,7 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
-    text = _LATEX_THOUSANDS.sub("", text)
+    text = _LATEX_THOUSANDS.sub("", repeating(undressed(text)))
     text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
     text = _HALF_BRACED.sub(r"\1{\2}", _FRACTIONS.sub(r"\\frac", _SIZES.sub("", text)))
     text = _WRAPPER.sub(r" \1 ", text)
@@ -79,7 +80,7 @@ def plain(text: str) -> str:
     if text.endswith("\\") and not text.endswith("\\\\"):  # of "\ "
         text = text[:-1].rstrip()
     text = _SPACED_THOUSANDS.sub(lambda found: found[1] + found[2].replace(" ", ""), text)
-    text = _REPEATING.sub(_repeating, text)
+    text = without_words(_REPEATING.sub(_repeating, text))
     text = _LOST_IN.sub(r"\1\\in \2", text)
     text = _PI.sub(r"\\pi ", text)
     text = _POINT.sub("", _NUMPY.sub(r"\\\1", text))

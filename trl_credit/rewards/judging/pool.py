@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .rules import Rules
+
 
 ANSWER_TIMEOUT = 2.0  # seconds
 MEMORY = 2.0  # GiB of address space per worker
@@ -22,14 +24,18 @@ _MOST_REMEMBERED = 100_000  # outcomes
 _LONGEST_REMEMBERED = 500  # characters of an answer
 
 
+_Question = tuple[str | None, str, Rules, float]  # answer, gold, rules and seconds
+
+
 @dataclass
 class Counts:
     """What became of answers. `judged`: pairs that had not been judged before; `timed_out` and `failed` (the parser
-    raised, or its process died): answers that count as wrong for it."""
+    raised, or its process died): answers that count as wrong for it; `unevaluated`: those that strict rules refuse."""
 
     judged: int = 0
     timed_out: int = 0
     failed: int = 0
+    unevaluated: int = 0
 
 
 class JudgePool:
@@ -54,14 +60,20 @@ class JudgePool:
         for _ in range(self.size):
             self._idle.put(_Worker(memory))
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="judge")
-        self._remembered: dict[tuple[tuple[str | None, str], float], str] = {}  # outcomes by pair and limit
+        self._remembered: dict[_Question, str] = {}
         self._lock = threading.Lock()
         atexit.register(self.close)
 
     def equal(
-        self, pairs: Sequence[tuple[str | None, str]], *, timeout: float = ANSWER_TIMEOUT
+        self,
+        pairs: Sequence[tuple[str | None, str]],
+        *,
+        rules: Sequence[Rules] | None = None,
+        timeout: float = ANSWER_TIMEOUT,
     ) -> tuple[list[bool], Counts]:
         """Judges (answer, gold) pairs, `timeout` seconds for each; an answer of `None` asks if the gold is readable.
+
+        `rules` say for each pair how strictly, by default not at all.
 
         Returns the verdicts and what was counted on the way. Equal pairs are judged once.
 
@@ -69,17 +81,19 @@ class JudgePool:
             RuntimeError: a worker cannot be started.
         """
         remembered = self._remembered
-        known = {pair: remembered[pair, timeout] for pair in dict.fromkeys(pairs) if (pair, timeout) in remembered}
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-        for pair, outcome in zip(new, self._threads.map(lambda pair: self._ask(pair, timeout), new), strict=True):
-            known[pair] = outcome
-            if outcome in ("0", "1", "timeout") and len(pair[0] or "") <= _LONGEST_REMEMBERED:
-                remembered[pair, timeout] = outcome
-        outcomes = [known[pair] for pair in pairs]
+        asked = [(*pair, rule, timeout) for pair, rule in zip(pairs, rules or [Rules()] * len(pairs), strict=True)]
+        known = {question: remembered[question] for question in dict.fromkeys(asked) if question in remembered}
+        new = [question for question in dict.fromkeys(asked) if question not in known]
+        for question, outcome in zip(new, self._threads.map(self._ask, new), strict=True):
+            known[question] = outcome
+            if not outcome.startswith("error") and len(question[0] or "") <= _LONGEST_REMEMBERED:
+                remembered[question] = outcome
+        outcomes = [known[question] for question in asked]
         counts = Counts(
             judged=len(new),
             timed_out=outcomes.count("timeout"),
             failed=sum(outcome.startswith("error") for outcome in outcomes),
+            unevaluated=outcomes.count("unevaluated"),
         )
         verdicts = [outcome == "1" for outcome in outcomes]
         with self._lock:
@@ -96,10 +110,10 @@ class JudgePool:
             worker.end()
             self._idle.put(worker)
 
-    def _ask(self, pair: tuple[str | None, str], timeout: float) -> str:
+    def _ask(self, question: _Question) -> str:
         worker = self._idle.get()
         try:
-            return worker.ask(pair, timeout)
+            return worker.ask(question)
         finally:
             self._idle.put(worker)
 
@@ -109,13 +123,14 @@ class _Worker:
         self._memory = memory
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, pair: tuple[str | None, str], timeout: float) -> str:
-        """`1`, `0`, `error …` or `timeout`."""
+    def ask(self, question: _Question) -> str:
+        """`1`, `0`, `unevaluated`, `error …` or `timeout`."""
         if self._process is not None and self._process.poll() is not None:
             self.end()  # something ended it since the last answer: that is no fault of this one
         if self._process is None:
             self._start()
-        request = json.dumps([*pair, timeout]) + "\n"
+        answer, gold, rules, timeout = question
+        request = json.dumps([answer, gold, timeout, *rules]) + "\n"
         reply, late = self._exchange(request, timeout)
         if late or not reply:
             self.end()

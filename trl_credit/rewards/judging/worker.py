@@ -20,7 +20,8 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     """Answers requests until the pipe closes."""
     # last in the path, so that no module of the package hides another's
     sys.path.append(str(Path(__file__).resolve().parents[1]))
-    from judging.equal import equal, readable
+    from judging.equal import equal, judged, readable
+    from judging.rules import Rules
 
     equal("\\frac{1}{2}", "0.5")  # loads the grammar
     print("ready", file=replies, flush=True)
@@ -29,11 +30,11 @@ def serve(requests: TextIO, replies: TextIO) -> None:
         os.dup2(nowhere, stream)
     sys.setrecursionlimit(1_000_000)  # what is too deep all the same ends this process, and is counted
     for line in requests:
-        answer, gold, limit = json.loads(line)
+        answer, gold, limit, *rules = json.loads(line)
         if hasattr(signal, "alarm"):  # should the parent die meanwhile, nobody else ends what hangs
             signal.alarm(math.ceil(limit) + 1)
         try:
-            reply = str(int(readable(gold) if answer is None else equal(answer, gold)))
+            reply = str(int(readable(gold))) if answer is None else judged(answer, gold, Rules(*rules))
         except Exception as error:  # whatever a parser does with what a model wrote
             reply = f"error {type(error).__name__}"
         print(reply, file=replies, flush=True)
