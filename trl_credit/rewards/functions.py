@@ -92,7 +92,9 @@ def accuracy_reward(
     rules = [_rules(found[i], golds[i], problems[i]) if strict else Rules() for i in asked]
     verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout)
     copied = {
-        i for i, right in zip(asked, verdicts, strict=True) if right and strict and restated(found[i], golds[i], problems[i])
+        i
+        for i, right in zip(asked, verdicts, strict=True)
+        if right and strict and restated(found[i], golds[i], problems[i])
     }
     if log_metric is not None:
         log_metric("accuracy/timed_out", float(counts.timed_out))

@@ -12,6 +12,10 @@ _OVER = {"/", "\\div", "\\over"}
 _ENDS = {"}": "{", ")": "(", "]": "[", "\\}": "\\{"}
 _BETWEEN = set(", ; : & \\\\ = < > \\leq \\le \\geq \\ge \\lt \\gt \\neq \\ne \\in \\cup \\to \\approx \\equiv".split())
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}(?:\{[^{}]*\})?")
+_FUNCTION = re.compile(r"(?<![\\A-Za-z])(a?r?c?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt)(?![A-Za-z])")
+_FUNCTIONS = {
+    f"\\{name}" for name in "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp".split()
+}
 # units and words are no factors
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MOST_DEPTH = 50
@@ -48,7 +52,7 @@ class Findings:
 
 def arithmetic(text: str) -> Findings:
     """What a formula, or each of several with commas between them, leaves to be worked out."""
-    text = _WORD.sub(r" \\unit ", _ENVIRONMENT.sub(" & ", text))
+    text = _WORD.sub(r" \\unit ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
     reader = _Reader([found.group() for found in _TOKEN.finditer(text)])
     reader.group(None)
     return reader.found
@@ -181,7 +185,7 @@ class _Reader:
         token = self.peek()
         self.at += 1
         part = Part(Kind.OTHER)
-        if token[0].isdigit() or token[0] == ".":
+        if token[0].isdigit() or (token[0] == "." and len(token) > 1):
             part = Part(Kind.NUMBER, text=token)
         elif token in {"{", "(", "[", "\\{"} and self.depth < _MOST_DEPTH:
             inner = self.group({v: k for k, v in _ENDS.items()}[token])
@@ -199,6 +203,8 @@ class _Reader:
                 self.at += 1
                 self.group("]")
             self.argument()
+        elif token in _FUNCTIONS:
+            self.operand()
         elif token == "i":
             part = Part(Kind.IMAGINARY)
         elif token == "\\unit" or token in {"%", "\\%"}:
@@ -238,6 +244,18 @@ class _Reader:
                 break
         return part
 
+    def operand(self) -> None:
+        """What a function is taken of, with the power or base that the function itself has."""
+        while self.peek() in {"^", "_", "**"}:
+            self.at += 1
+            self.argument(digit=False)
+        if self.peek() and self.peek() not in _BETWEEN and self.peek() not in _ENDS and self.depth < _MOST_DEPTH:
+            self.depth += 1
+            self.at += self.peek() in {"-", "+"}
+            if self.peek() and self.peek() not in _ENDS:
+                self.factor()
+            self.depth -= 1
+
     def raised(self, base: Part, power: Part) -> Part:
         if base.kind in {Kind.COMPLEX, Kind.IMAGINARY} and power.kind is Kind.NUMBER:
             self.found.plain = True
@@ -252,9 +270,10 @@ class _Reader:
 
     def argument(self, *, digit: bool = True) -> Part:
         """Of a command or a power: a group, or one token, which may be a single digit of a number."""
-        if self.peek() == "{":
+        if self.peek() in {"{", "("}:
             self.at += 1
-            return self.group("}") if self.depth < _MOST_DEPTH else Part(Kind.OTHER)
+            end = "}" if self.tokens[self.at - 1] == "{" else ")"
+            return self.group(end) if self.depth < _MOST_DEPTH else Part(Kind.OTHER)
         token = self.peek()
         if token and token not in _ENDS:
             if digit and token[0].isdigit() and len(token) > 1:  # \frac12 is a half

@@ -9,7 +9,7 @@ from sympy import Expr, Float, I
 from .forms import is_label, split_outside, upwards, without_label
 from .plain import joined, plain, squeezed
 from .rules import Rules
-from .strict import sides_of, unevaluated
+from .strict import has_operator, sides_of, unevaluated
 from .units import FUNCTIONS, clash, read_quantity
 
 
@@ -42,6 +42,12 @@ _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
+_IN_TEXT = re.compile(
+    r"(?<=[\d}])(?:\\?[~ ,])*\\(?:text|mathrm|mbox|rm)\s*\{[~ ]*\\?\s?"
+    r"(?:[kMm]?(?:J|N|W|V|K|A|C|T|F|H|S|Hz|Pa|eV|mol|rad|Wb|lm|L)|GHz|GeV|GPa)[ .]*\}\s*$"
+)
 _COMMA = re.compile(r"[,;]")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
@@ -51,9 +57,9 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` where `answer` is right, `unevaluated` where it leaves work to its reader, right or not, else `0`."""
     if not rules.strict:
         return str(int(equal(answer, gold)))
-    if _cents(answer, gold):
+    if _cents(answer, gold) or _radians(answer, gold):
         return "0"
-    answer, gold = plain(answer), plain(gold)
+    answer, gold = _without_unit(answer, gold), plain(gold)
     if not answer or not gold:
         return "0"
     if squeezed(answer) == squeezed(gold):
@@ -78,7 +84,7 @@ def equal(answer: str, gold: str) -> bool:
     """
     if _cents(answer, gold):
         return False
-    answer, gold = plain(answer), plain(gold)
+    answer, gold = _without_unit(answer, gold), plain(gold)
     if not answer or not gold:
         return False
     return _equal(answer, gold) or ("=" not in gold and _equal(without_label(answer), gold))
@@ -88,10 +94,19 @@ def _cents(answer: str, gold: str) -> bool:
     return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
 
 
+def _radians(answer: str, gold: str) -> bool:
+    return any("\\circ" in one and "radian" in other for one, other in ((answer, gold), (gold, answer)))
+
+
+def _without_unit(answer: str, gold: str) -> str:
+    """A plain answer, without a unit of one letter that says by `\\text` that it is no variable, if the gold has none."""
+    return plain(answer if re.search(r"(?<!\\)[A-Za-z]{1}", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
+
+
 def _claimed(answer: str, gold: str) -> str | None:
     """The value that an answer gives: without a label, the last side of a chain whose sides are equal, the exact side of
     an approximation. `None` where they are not equal."""
-    if "=" in gold:
+    if "=" in gold or " is " in gold:
         return answer
     answer = without_label(answer)
     if "\\approx" in answer or "\\simeq" in answer:
@@ -106,10 +121,11 @@ def _claimed(answer: str, gold: str) -> str | None:
         return answer
     if not is_label(first):
         sides = [first, *sides]
-    if re.search(r"[A-Za-z]", sides[0]) and len(sides) > 1 and not unevaluated(sides[0], ""):
-        return answer  # an equation of letters
     last = sides.pop()
-    return last if all(_same(joined(side), joined(last)) for side in sides) else None
+    if sides and re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0])) and not has_operator(sides[0]):
+        return answer  # an equation of letters
+    done = [side for side in sides if not has_operator(side)]  # what math-verify cannot work out is a label
+    return last if all(_same(joined(side), joined(last)) for side in done) else None
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:
@@ -123,6 +139,9 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
     """Words and letters, and lists where the problem asks for an order."""
+    claims = _claims(answer, gold)
+    if claims is not None:
+        return claims
     words, right = _letter_words(answer), _letter_words(gold)
     if words and right and any(len(word) > 1 for word in (*words, *right)):
         if len(words) == len(right) == 1 and rules.products:
@@ -160,7 +179,7 @@ def _equal(answer: str, gold: str) -> bool:
         return False
     if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
         return False
-    for compare in (_words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities):
+    for compare in (_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities):
         verdict = compare(answer, gold)
         if verdict is not None:
             return verdict
@@ -183,6 +202,13 @@ def _prose(text: str) -> list[str]:
         return []
     text = re.sub(r"\\(?:begin|end)\{[^{}]*\}", " ", text)
     return [word.lower() for word in _WORD.findall(text) if word.lower() not in FUNCTIONS]
+
+
+def _claims(answer: str, gold: str) -> bool | None:
+    """Who is a knight and who a knave, in whatever order."""
+    if "kn" not in gold or _CLAIM.sub("", gold).strip():
+        return None
+    return not _CLAIM.sub("", answer).strip() and sorted(_CLAIM.findall(answer)) == sorted(_CLAIM.findall(gold))
 
 
 def _words(answer: str, gold: str) -> bool | None:
@@ -254,6 +280,8 @@ def _based(answer: str, gold: str) -> bool | None:
     value, right = _based_value(answer), _based_value(gold)
     if right is None:
         return None
+    if (found := _BASED.fullmatch(gold)) and answer == found[1]:  # the problem said in which base
+        return True
     return value == right if value is not None or _BASED.fullmatch(answer) else None
 
 

@@ -13,7 +13,9 @@ _SWITCH = re.compile(
     r"(?:[Ll]arge|LARGE|[Hh]uge|small|tiny|normalsize|footnotesize|scriptsize|textstyle|scriptstyle)(?![A-Za-z]))\s*"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_GOES_ON = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.\.|\\[lc]?dots(?![A-Za-z])|\\dots[bc])")
+_GOES_ON = re.compile(
+    r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.\.|\\[lc]?dots(?![A-Za-z])|\\dots[bc])"
+)
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
 _CHAIN = re.compile(r"\s*(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z]))\s*")
@@ -23,18 +25,20 @@ _DOUBT = re.compile(
 )
 _WORDS = r"(?:[A-Za-z]{2,20}[ -]){0,6}[A-Za-z]{2,20}"
 _SAYS = re.compile(rf"(?P<label>{_WORDS}) ?(?:=|:|\bis:?) ?(?P<value>[^ ].*)", re.DOTALL)
-_ANSWER = re.compile(r"(?i)(?:the |my )?(?:final |correct )?(?:answer|option|choice|letter)(?: is)?:? (?P<value>\(?[A-Za-z]\)?\.?)")
+_ANSWER = re.compile(
+    r"(?i)(?:the |my )?(?:final |correct )?(?:answer|option|choice|letter)(?: is)?:? (?P<value>\(?[A-Za-z]\)?\.?)"
+)
 _NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\w|_\{[^{}]*\})?"
 _POINTS = r"(?:[A-Z](?:_\d|')?){1,4}"
 _LABEL = re.compile(
     # f(2), P(A \cap B); not x(x + 1)
-    rf"(?:[fghFGHPEQVRSTpq]|\\phi|\\sigma|\\varphi|\\tau)(?:_\w|_\{{[^{{}}]*\}})?'{{0,3}} ?\([^()=]*\)|"
+    rf"(?:[fghFGHPEQVRSTpq]|\\phi|\\sigma|\\varphi|\\tau)(?:_\w|_\{{[^{{}}]*\}}|\^\{{?-1\}}?)?'{{0,3}} ?\([^()=]*\)|"
     # \sin\theta, \cos \angle A, \sin^2 x, \tan(\alpha + \beta)
     rf"\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{{?\d\}}?)? ?(?:{_NAME}|\\angle ?{_POINTS}|\([^()=]*\)|\{{[^{{}}=]*\}})|"
     # \angle ABC, m\angle ABC, |AB|, \overline{AB}, [ABC], area of a triangle
     rf"m? ?\\angle ?{_POINTS}|\\(?:overline|overrightarrow|vec|widehat|bar|hat)\{{ ?\\?\w+ ?\}}|"
     rf"(?:\||\\lvert ?|\[)(?:{_POINTS}|\\triangle ?{_POINTS})(?:\||\\rvert ?|\])|(?:\\triangle|\\square) ?{_POINTS}|"
-    rf"\\(?:{_NAME}(?:, ?{_NAME}){{1,5}}\\)|{_NAME}"
+    rf"\({_NAME}(?:, ?{_NAME}){{1,5}}\)|{_NAME}"
 )
 _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\s*≈\s*")
 

@@ -9,13 +9,9 @@ from .plain import plain, squeezed
 
 
 LONGEST_PROBLEM = 50_000  # characters, from the end
-_SIZES = (
-    r"(?:least|small(?:est)?|low(?:est)?|short(?:est)?|light(?:est)?|few(?:est)?|young(?:est)?|slow(?:est)?|"
-    r"earl(?:y|iest)|first|left|top|worst|great(?:est)?|larg(?:e|est)|big(?:gest)?|high(?:est)?|long(?:est)?|"
-    r"heav(?:y|iest)|most|old(?:est)?|fast(?:est)?|latest?|last|right|bottom|best)"
-)
+_END = r"(?:[a-z]+est|least|most|first|last|left|right|top|bottom|best|worst)"
 _ORDER = re.compile(
-    rf"(?i)\b{_SIZES} to (?:the )?{_SIZES}\b|\b(?:in|into)\s+(?:(?!any\b|no\b|either\b|random\b|arbitrary\b)[a-z-]+\s+){{0,3}}order\b"
+    rf"(?i)\b{_END} to (?:the )?{_END}\b|\b(?:in|into)\s+(?:(?!any\b|no\b|either\b|random\b|arbitrary\b)[a-z-]+\s+){{0,3}}order\b"
     r"(?!\s+(?:to\b|that\b|of\s+operations|for\b))|\border(?:ed)?\s+from\b"
 )
 _ANY_ORDER = re.compile(r"(?i)\b(?:in )?(?:any|no particular|either) order\b|\border (?:does not|doesn't) matter")
@@ -33,7 +29,7 @@ _REWRITE = re.compile(
 _EXPAND = re.compile(r"(?i)\b(?:expand|multiply out)\b|\bwithout (?:parentheses|brackets)\b")
 _FACTOR = re.compile(r"(?i)(?<!common )(?<!the )\bfactor(?:i[sz]e)?\b(?! of| is)(?=[^.?]*[$\\x(])")
 _SUM_IN_BRACKETS = re.compile(r"\([^(),=]*[^(),=^{*/+-][+-][^(),=]*\)")
-_SYMBOL = re.compile(r"\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+|[^\s{}$&()\\.,;:?!*]|[()]|\\.")
+_SYMBOL = re.compile(r"\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+|[^\s{}$&()\\.,;:?*]|[()]|\\.")
 _SILENT = {"(", ")", "\\cdot", "\\times", "*", "\\quad"}
 _OPERATION = re.compile(r"[+*/^!=<>-]|\\(?:frac|sqrt|binom|cdot|times|log|ln|sin|cos|tan|sum|int|prod|lim|le|ge|lt|gt)")
 _PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
@@ -75,6 +71,7 @@ def restated(answer: str, gold: str, problem: str) -> bool:
     if Counter(said) == Counter(_symbols(gold)) or all(map(_PLAIN.fullmatch, (answer, gold))):
         return False
     problem = problem[-LONGEST_PROBLEM:]
+    said = said[:-2] if said[-2:] == ["_", "10"] else said  # of base ten
     if _SUM_IN_BRACKETS.search(answer) and not _SUM_IN_BRACKETS.search(gold) and _EXPAND.search(problem):
         return True
     if _SUM_IN_BRACKETS.search(gold) and not _SUM_IN_BRACKETS.search(answer) and _FACTOR.search(problem):

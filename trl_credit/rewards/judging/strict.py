@@ -28,8 +28,12 @@ _UNDONE = {
     }.items()
 }
 _FAMILIES = {
-    "trigonometric": re.compile(r"(?<!arc)(?<![A-Za-z])\\?(?:sin|cos|tan|cot|sec|csc|cis)(?!h)(?![a-z])(?!\s*\^\s*\{?\s*-)"),
-    "inverse": re.compile(r"(?:arc|\ba)(?:sin|cos|tan|cot|sec|csc)(?!h)|(?:sin|cos|tan|cot|sec|csc)\s*\^\s*\{?\s*-\s*1"),
+    "trigonometric": re.compile(
+        r"(?<!arc)(?<![A-Za-z])\\?(?:sin|cos|tan|cot|sec|csc|cis)(?!h)(?![a-z])(?!\s*\^\s*\{?\s*-)"
+    ),
+    "inverse": re.compile(
+        r"(?:arc|\ba)(?:sin|cos|tan|cot|sec|csc)(?!h)|(?:sin|cos|tan|cot|sec|csc)\s*\^\s*\{?\s*-\s*1"
+    ),
     "logarithm": re.compile(r"(?<![A-Za-z])\\?(?:log|ln|lg)(?![a-z])|ar?c?(?:sin|cos|tan)h"),
     "hyperbolic": re.compile(r"(?<![A-Za-z]|r)\\?(?:sin|cos|tan|cot)h(?![a-z])"),
     "root": re.compile(r"\\sqrt|√|\bsqrt\b|\^\s*\{?\s*\(?-?(?:\d+ ?/ ?\d|\\frac|\.5|0\.\d)"),
@@ -37,14 +41,22 @@ _FAMILIES = {
 }
 _EXPONENTIAL = re.compile(r"(?<![A-Za-z\\])e\s*\^|\\exp|\bexp\b")
 # a family beside which another may have been simplified away
-_INSTEAD = {"trigonometric": _EXPONENTIAL, "hyperbolic": _EXPONENTIAL, "logarithm": re.compile(r"ar?c?(?:sin|cos|tan)h")}
+_INSTEAD = {
+    "trigonometric": _EXPONENTIAL,
+    "hyperbolic": _EXPONENTIAL,
+    "logarithm": re.compile(r"ar?c?(?:sin|cos|tan)h"),
+}
 _FUNCTIONS = ("trigonometric", "inverse", "logarithm", "hyperbolic")
 _MATRIX = re.compile(r"\\begin\s*\{[pbBv]?(?:small)?matrix\}|\\begin\s*\{array\}")
-_MATRIX_WORK = re.compile(r"\\end\{[a-zA-Z]+\}\s*(?:\\right\s*\S\s*|\)\s*)?(?:[*+^-]|\\cdot|\\times|\\begin|\()|[+-]\s*\\begin")
+_MATRIX_WORK = re.compile(
+    r"\\end\{[a-zA-Z]+\}\s*(?:\\right\s*\S\s*|\)\s*)?(?:[*+^-]|\\cdot|\\times|\\begin|\()|[+-]\s*\\begin"
+)
 _INTERVAL = re.compile(r"(?:x ?\\in ?)?[\[(][^\[\]()]*,[^\[\]()]*[\])]|\\\{[^{}]*\\\}")
 _RELATION = re.compile(r"[<>]=?|\\(?:leq?|geq?|lt|gt|leqslant|geqslant)(?![A-Za-z])")
 _EQUALS = re.compile(r"(?<![<>!:\\])=")
-_AND = re.compile(r",|;|\\(?:quad|lor|land|vee|wedge|cup)(?![A-Za-z])|\\text\s*\{[^{}]*\}|\b(?:and|or|with|where|for)\b|\\\\|&")
+_AND = re.compile(
+    r",|;|\\(?:quad|lor|land|vee|wedge|cup)(?![A-Za-z])|\\text\s*\{[^{}]*\}|\b(?:and|or|with|where|for)\b|\\\\|&"
+)
 _LONE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+(?:\{[A-Za-z]+\})?")
 _ZEROTH = re.compile(r"[A-Za-z)]\s*\^\s*(?:0|\{\s*0\s*\})(?!\d)")
@@ -57,7 +69,7 @@ def unevaluated(answer: str, gold: str) -> bool:
     without labels."""
     if re.fullmatch(r"-?\d+", answer) or answer == gold:
         return False
-    if _has_operator(answer, gold) or _unsolved(answer, gold):
+    if _has_more_operators(answer, gold) or _unsolved(answer, gold):
         return True
     values = ", ".join(without_label(part.strip()) for part in split_outside(_AND, answer))
     return _could_be_simpler(values, gold) or _cancels(values, gold) or _arithmetic(joined(values), joined(gold))
@@ -68,7 +80,7 @@ def sides_of(text: str) -> list[str]:
     return [side.strip() for side in split_outside(_EQUALS, text)]
 
 
-def _has_operator(answer: str, gold: str) -> bool:
+def _has_more_operators(answer: str, gold: str) -> bool:
     if any(operator.search(answer) and not operator.search(gold) for operator in _UNDONE.values()):
         return True
     if "\\cup" in answer and "\\cup" not in gold and _INTERVAL.fullmatch(gold):
@@ -107,11 +119,13 @@ def _is_unsolved_equation(text: str) -> bool:
     sides = sides_of(text)
     if len(sides) < 2 or is_label(sides[0]) or is_label(sides[-1]):
         return False
-    return any(_LETTER.search(side) for side in sides[:1]) and not _is_operation(sides[0])
+    # numbers alone are compared
+    return bool(re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0]))) and not has_operator(sides[0])
 
 
-def _is_operation(text: str) -> bool:
-    return any(operator.search(text) for operator in _UNDONE.values()) or not re.search(r"[a-z]", _COMMAND.sub("", text))
+def has_operator(text: str) -> bool:
+    """Whether a text is an operation that the value behind it carries out: gcd(84, 126) = 42."""
+    return any(operator.search(text) for operator in _UNDONE.values())
 
 
 def _is_unsolved_inequality(text: str) -> bool:
@@ -131,7 +145,9 @@ def _cancels(answer: str, gold: str) -> bool:
     lone = _LONE.findall(_COMMAND.sub(" ", answer))
     if (not lone and not _ZEROTH.search(answer)) or _RELATION.search(answer) or "\\in" in answer:
         return False
-    right = set(_LONE.findall(_COMMAND.sub(" ", gold))) | {letter for word in re.findall(r"[A-Za-z]+", gold) for letter in word}
+    right = set(_LONE.findall(_COMMAND.sub(" ", gold))) | {
+        letter for word in re.findall(r"[A-Za-z]+", gold) for letter in word
+    }
     return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 for x in set(lone) - right if x not in "dm")
 
 
