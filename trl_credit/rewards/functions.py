@@ -45,6 +45,13 @@ logger = logging.getLogger(__name__)
 
 _THINKS = re.compile(r"\s*(?:<think>)?(?P<thought>.*?)</think>(?P<rest>.*)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|mathrm)\{([^{}]*)\}")
+# a role with these words before or behind it in its sentence is not what the response says
+_UNSURE = re.compile(
+    r"(?i)\b(?:not|or|if|whether|either|neither|nor|false|untrue|unless|maybe|perhaps|possibly|suppos\w+|assum\w+|cannot|"
+    r"wrong|would|could|might|impossible|says?|said|claims?|claimed|one of|at least)\b|n't\b"
+)
+_UNSURE_AFTER = re.compile(r"(?i)^\s*/|\bor\b|\b(?:is|are|would be) (?:not true|false|untrue|wrong|impossible)\b|\?")
+_SENTENCE_END = re.compile(r"[.;!]\s|\n")
 _LOAD_TIMEOUT = 30.0  # seconds for a gold: nothing waits for it, and a busy machine must not make it unreadable
 _LONGEST_STATEMENT = 20_000  # characters of a response that may name knights and knaves
 
@@ -91,19 +98,16 @@ def accuracy_reward(
     ]
     rules = [_rules(found[i], golds[i], problems[i]) if strict else Rules() for i in asked]
     verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout)
-    copied = {
-        i
-        for i, right in zip(asked, verdicts, strict=True)
-        if right and strict and restated(found[i], golds[i], problems[i])
-    }
+    right = [i for i, verdict in zip(asked, verdicts, strict=True) if verdict]
+    copied = {i for i in right if strict and restated(found[i], golds[i], problems[i])}
     if log_metric is not None:
         log_metric("accuracy/timed_out", float(counts.timed_out))
         log_metric("accuracy/failed", float(counts.failed))
         log_metric("accuracy/unevaluated", float(counts.unevaluated))
         log_metric("accuracy/restated", float(len(copied)))
     rewards: list[float | None] = [0.0 if gold else None for gold in golds]
-    for i, verdict in zip(asked, verdicts, strict=True):
-        rewards[i] = float(verdict and i not in copied)
+    for i in right:
+        rewards[i] = float(i not in copied)
     return rewards
 
 
@@ -143,7 +147,8 @@ def knights_and_knaves_reward(
     """1 where the response says of every inhabitant, and rightly, whether it is a knight or a knave; else 0.
 
     It looks into the last `<answer>`, else the last box, where every name must stand with one role only; in text
-    without either, the last statements must name everybody once. What stands in `<think>` does not count.
+    without either, the last statements must name everybody once. What stands in `<think>` does not count, and neither
+    does a statement that is no claim: "is a knight or a knave", "it is not true that Ann is a knight".
 
     Args:
         names (`list[list[str]]`): inhabitants of each puzzle.
@@ -267,16 +272,24 @@ def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
         marked = extract_answer(after) or ""
     said = _TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
     one_of = "|".join(map(re.escape, names))
-    claims = re.findall(
-        rf"(?i)\b({one_of})\b[*_]{{0,3}}\s{{0,3}}(?:is|are|:|=|-)[*_]{{0,3}}\s{{0,3}}(?:an?\s)?[*_]{{0,3}}(knight|knave)\b",
-        said,
+    claims = list(
+        re.finditer(
+            rf"(?i)\b({one_of})\b[*_]{{0,3}}\s{{0,3}}(?:is|are|:|=|-)[*_]{{0,3}}\s{{0,3}}(?:an?\s)?[*_]{{0,3}}(knight|knave)\b",
+            said,
+        )
     )
     by_name = {name.lower(): name for name in names}
-    roles = [(by_name[name.lower()], role.lower() == "knight") for name, role in claims]
-    if marked is None:
-        roles = roles[-len(names) :]
-        if len({name for name, _ in roles}) < len(roles):
+    first = 0 if marked is not None else max(0, len(claims) - len(names))
+    ends = [0, *(claim.end() for claim in claims)]
+    starts = [*(claim.start() for claim in claims[1:]), len(said)]
+    for i in range(first, len(claims)):
+        before = _SENTENCE_END.split(said[ends[i] : claims[i].start()])[-1]
+        after = _SENTENCE_END.split(said[claims[i].end() : starts[i]])[0]
+        if _UNSURE.search(before) or _UNSURE_AFTER.search(after):
             return None
+    roles = [(by_name[claim[1].lower()], claim[2].lower() == "knight") for claim in claims[first:]]
+    if marked is None and len({name for name, _ in roles}) < len(roles):
+        return None
     found = dict(roles)
     return found if len(set(roles)) == len(found) == len(names) else None
 

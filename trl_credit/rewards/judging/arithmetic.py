@@ -19,7 +19,6 @@ _FUNCTIONS = {
 # units and words are no factors
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MOST_DEPTH = 50
-LARGE = 1000  # from here on a power may stand for its value in a sum
 
 
 class Kind(Enum):
@@ -132,7 +131,7 @@ class _Reader:
     def term(self) -> Part:
         """Factors, with signs between them or none."""
         factors: list[tuple[str, Part]] = []
-        sign, numbers = "", 0
+        sign = ""
         while self.at < len(self.tokens):
             token = self.peek()
             if token in _TIMES or token in _OVER:

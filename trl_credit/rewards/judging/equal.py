@@ -4,12 +4,10 @@ import re
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, Float, I
+from sympy import Expr, I
 
-from .forms import is_label, split_outside, upwards, without_label
+from .forms import upwards, without_label
 from .plain import joined, plain, squeezed
-from .rules import Rules
-from .strict import has_operator, sides_of, unevaluated
 from .units import FUNCTIONS, clash, read_quantity
 
 
@@ -29,7 +27,7 @@ _ENERGY = re.compile(
 )  # to math-verify E alone is e, and with an index it is an error
 _MARKS = ("'", "\\overline", "...", "dots", "^T")  # which math-verify does not see
 _PERCENT = re.compile(r"(?:\s*\\?%|\s*\bpercent)\s*$")
-_INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
+INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
 _BASED = re.compile(r"([0-9A-Za-z]+)_\{?(\d{1,2})\}?")
 _CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
@@ -48,31 +46,7 @@ _IN_TEXT = re.compile(
     r"(?<=[\d}])(?:\\?[~ ,])*\\(?:text|mathrm|mbox|rm)\s*\{[~ ]*\\?\s?"
     r"(?:[kMm]?(?:J|N|W|V|K|A|C|T|F|H|S|Hz|Pa|eV|mol|rad|Wb|lm|L)|GHz|GeV|GPa)[ .]*\}\s*$"
 )
-_COMMA = re.compile(r"[,;]")
-_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
-
-
-def judged(answer: str, gold: str, rules: Rules) -> str:
-    """`1` where `answer` is right, `unevaluated` where it leaves work to its reader, right or not, else `0`."""
-    if not rules.strict:
-        return str(int(equal(answer, gold)))
-    if _cents(answer, gold) or _radians(answer, gold):
-        return "0"
-    answer, gold = _without_unit(answer, gold), plain(gold)
-    if not answer or not gold:
-        return "0"
-    if squeezed(answer) == squeezed(gold):
-        return "1"
-    value = _claimed(answer, gold)
-    if value is None:
-        return "0"
-    if unevaluated(value, gold):
-        return "unevaluated"
-    in_order = _in_order(value, gold, rules)
-    if in_order is None:
-        in_order = _equal(value, gold)
-    return str(int(in_order))
 
 
 def equal(answer: str, gold: str) -> bool:
@@ -82,88 +56,25 @@ def equal(answer: str, gold: str) -> bool:
     Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, cents are not
     dollars, and prose is compared word by word in the place of being multiplied letter by letter.
     """
-    if _cents(answer, gold):
+    if is_cents_for_dollars(answer, gold):
         return False
-    answer, gold = _without_unit(answer, gold), plain(gold)
+    answer, gold = plain_answer(answer, gold), plain(gold)
     if not answer or not gold:
         return False
-    return _equal(answer, gold) or ("=" not in gold and _equal(without_label(answer), gold))
+    return equal_plain(answer, gold) or ("=" not in gold and equal_plain(without_label(answer), gold))
 
 
-def _cents(answer: str, gold: str) -> bool:
+def is_cents_for_dollars(answer: str, gold: str) -> bool:
     return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
 
 
-def _radians(answer: str, gold: str) -> bool:
-    return any("\\circ" in one and "radian" in other for one, other in ((answer, gold), (gold, answer)))
+def plain_answer(answer: str, gold: str) -> str:
+    """A plain answer, without a unit of few letters of which `\\text` says that it is no variable, if the gold has
+    none."""
+    return plain(answer if re.search(r"(?<!\\)[A-Za-z]", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
 
 
-def _without_unit(answer: str, gold: str) -> str:
-    """A plain answer, without a unit of one letter that says by `\\text` that it is no variable, if the gold has none."""
-    return plain(answer if re.search(r"(?<!\\)[A-Za-z]{1}", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
-
-
-def _claimed(answer: str, gold: str) -> str | None:
-    """The value that an answer gives: without a label, the last side of a chain whose sides are equal, the exact side of
-    an approximation. `None` where they are not equal."""
-    if "=" in gold or " is " in gold:
-        return answer
-    answer = without_label(answer)
-    if "\\approx" in answer or "\\simeq" in answer:
-        exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
-        if len(rounded) != 1 or not _rounds_to(exact, rounded[0]):
-            return None
-        return rounded[0] if _same(joined(rounded[0]), joined(gold)) else exact
-    if "=" not in answer or _INEQUALITY.search(answer) or len(split_outside(_COMMA, answer)) > 1:
-        return answer
-    first, *sides = sides_of(answer)
-    if not sides or is_label(sides[-1]):
-        return answer
-    if not is_label(first):
-        sides = [first, *sides]
-    last = sides.pop()
-    if sides and re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0])) and not has_operator(sides[0]):
-        return answer  # an equation of letters
-    done = [side for side in sides if not has_operator(side)]  # what math-verify cannot work out is a label
-    return last if all(_same(joined(side), joined(last)) for side in done) else None
-
-
-def _rounds_to(exact: str, rounded: str) -> bool:
-    """Whether a decimal is another number, to as many places as it has."""
-    value, decimal = _value(_parse(joined(exact))), _decimal(joined(rounded))
-    if value is None or decimal is None:
-        return False
-    places = len(rounded.partition(".")[2])
-    return abs(value - Float(str(float(decimal)), 20)) <= Float(f"0.6e-{places}")
-
-
-def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
-    """Words and letters, and lists where the problem asks for an order."""
-    claims = _claims(answer, gold)
-    if claims is not None:
-        return claims
-    words, right = _letter_words(answer), _letter_words(gold)
-    if words and right and any(len(word) > 1 for word in (*words, *right)):
-        if len(words) == len(right) == 1 and rules.products:
-            return sorted(words[0]) == sorted(right[0])
-        words, right = list(map(_caseless, words)), list(map(_caseless, right))
-        is_list = "," in gold and gold[0] not in "(["
-        return sorted(words) == sorted(right) if is_list and not rules.ordered else words == right
-    if not rules.ordered:
-        return None
-    parts, right = split_outside(_COMMA, answer.strip("()")), split_outside(_COMMA, gold)
-    if len(right) < 2 or gold.startswith("\\{"):
-        return None
-    return len(parts) == len(right) and all(_equal(without_label(a.strip()), b.strip()) for a, b in zip(parts, right))
-
-
-def _letter_words(text: str) -> list[str]:
-    """The words of a text of letters alone, with brackets and commas; none where there is anything else."""
-    text = re.sub(r"\\(?=[{}])", "", text)
-    return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
-
-
-def _equal(answer: str, gold: str) -> bool:
+def equal_plain(answer: str, gold: str) -> bool:
     """`equal` of plain texts."""
     if squeezed(answer) == squeezed(gold):
         return True
@@ -179,7 +90,18 @@ def _equal(answer: str, gold: str) -> bool:
         return False
     if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
         return False
-    for compare in (_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities):
+    for compare in (
+        same_claims,
+        _words,
+        _letters,
+        _brackets,
+        _lists,
+        _clocks,
+        _ratios,
+        _based,
+        _equations,
+        _quantities,
+    ):
         verdict = compare(answer, gold)
         if verdict is not None:
             return verdict
@@ -193,7 +115,7 @@ def readable(gold: str) -> bool:
         return False
     if _prose(text) or read_quantity(text) or any(p.fullmatch(text) for p in (_LETTER, _NUMBERS, _CLOCK, _RATIO)):
         return True
-    return bool(_SYMBOL_LIST.fullmatch(squeezed(text))) or any(not isinstance(p, str) for p in _parse(joined(text)))
+    return bool(_SYMBOL_LIST.fullmatch(squeezed(text))) or any(not isinstance(p, str) for p in parsed_as(joined(text)))
 
 
 def _prose(text: str) -> list[str]:
@@ -204,7 +126,7 @@ def _prose(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text) if word.lower() not in FUNCTIONS]
 
 
-def _claims(answer: str, gold: str) -> bool | None:
+def same_claims(answer: str, gold: str) -> bool | None:
     """Who is a knight and who a knave, in whatever order."""
     if "kn" not in gold or _CLAIM.sub("", gold).strip():
         return None
@@ -213,7 +135,7 @@ def _claims(answer: str, gold: str) -> bool | None:
 
 def _words(answer: str, gold: str) -> bool | None:
     words, right = _prose(answer), _prose(gold)
-    if words and right and list(map(_caseless, _TOKEN.findall(answer))) == list(map(_caseless, _TOKEN.findall(gold))):
+    if words and right and list(map(caseless, _TOKEN.findall(answer))) == list(map(caseless, _TOKEN.findall(gold))):
         return True
     # letters of words would be multiplied, which commutes
     if len(right) >= 2:
@@ -221,7 +143,7 @@ def _words(answer: str, gold: str) -> bool | None:
     return False if len(words) == len(right) == 1 and words != right and len(words[0]) >= 4 else None
 
 
-def _caseless(word: str) -> str:
+def caseless(word: str) -> str:
     """Even, EVEN and even are one word, but mgH is not mgh."""
     return word.lower() if word in (word.lower(), word.upper(), word.capitalize()) else word
 
@@ -248,7 +170,7 @@ def _lists(answer: str, gold: str) -> bool | None:
     if _SYMBOL_LIST.fullmatch(squeezed(answer)) and _SYMBOL_LIST.fullmatch(squeezed(gold)):
         return sorted(squeezed(answer).split(",")) == sorted(squeezed(gold).split(","))
     both = (answer, gold)
-    if not any(map(_NUMBERS.fullmatch, both)) or any(not _NUMBERS.fullmatch(t) and _decimal(t) is None for t in both):
+    if not any(map(_NUMBERS.fullmatch, both)) or any(not _NUMBERS.fullmatch(t) and decimal_of(t) is None for t in both):
         return None
     a, b = (sorted(map(Fraction, text.replace(" ", "").split(","))) for text in both)
     if a == b:
@@ -306,7 +228,7 @@ def _equations(answer: str, gold: str) -> bool | None:
             if _SYMBOL.fullmatch(right):
                 return _with_percent(joined(left), joined(value))
             is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return is_sum and _same(joined(left), joined(right)) and _with_percent(joined(right), joined(value))
+            return is_sum and same(joined(left), joined(right)) and _with_percent(joined(right), joined(value))
     return None
 
 
@@ -327,34 +249,34 @@ def _quantities(answer: str, gold: str) -> bool | None:
 
 def _with_percent(answer: str, gold: str) -> bool:
     bare, bare_gold = _PERCENT.sub("", answer), _PERCENT.sub("", gold)
-    if _same(bare, bare_gold):
+    if same(bare, bare_gold):
         return True
     # 50 % is ½, but nobody means 50 by 5000 %
     if bare != answer and bare_gold == gold:
-        return _is_share(gold) and _same(f"({bare})/100", gold)
+        return _is_share(gold) and same(f"({bare})/100", gold)
     if bare == answer and bare_gold != gold:
-        return _is_share(answer) and _same(answer, f"({bare_gold})/100")
+        return _is_share(answer) and same(answer, f"({bare_gold})/100")
     return False
 
 
 def _is_share(text: str) -> bool:
-    value = _value(_parse(text))
+    value = value_of(parsed_as(text))
     return value is not None and bool(abs(value) <= 1)
 
 
-def _same(answer: str, gold: str) -> bool:
-    numbers = _decimal(answer), _decimal(gold)
+def same(answer: str, gold: str) -> bool:
+    numbers = decimal_of(answer), decimal_of(gold)
     if None not in numbers and numbers[0] == numbers[1]:
         return True
     if not _same_letters(answer, gold):
         return False
-    found, right = _parse(answer), _parse(gold)
+    found, right = parsed_as(answer), parsed_as(gold)
     if verify(right, found, timeout_seconds=None):
-        values = _value(found), _value(right)
+        values = value_of(found), value_of(right)
         # it rounds to six places, at which all tiny numbers are one
         return None in values or _close(*values)
     # an inequality equals its interval, whichever of the two is the gold
-    is_range = _INEQUALITY.search(answer) and not _INEQUALITY.search(gold)
+    is_range = INEQUALITY.search(answer) and not INEQUALITY.search(gold)
     return bool(is_range and verify(found, right, timeout_seconds=None))
 
 
@@ -365,11 +287,11 @@ def _same_letters(answer: str, gold: str) -> bool:
     return not {letter.lower() for letter in only} & {letter.lower() for letter in only_right}
 
 
-def _decimal(text: str) -> Fraction | None:
+def decimal_of(text: str) -> Fraction | None:
     return Fraction(text) if re.fullmatch(r"-?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})", text) else None
 
 
-def _value(parsed: list) -> Expr | None:
+def value_of(parsed: list) -> Expr | None:
     """The value of an answer that is one real number, to 20 digits: a float would take 1/2006! for 0."""
     for expression in parsed:
         if isinstance(expression, Expr) and expression.is_number and expression.is_real:
@@ -382,8 +304,22 @@ def _close(one: Expr, other: Expr) -> bool:
     return bool(one == other or (other != 0 and abs(one / other - 1) < 1e-4))
 
 
-def _parse(answer: str) -> list:
+def parsed_as(answer: str) -> list:
     answer = _ENERGY.sub(r"\\mathcal{E}", answer)
     parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_READING, parsing_timeout=None)
     # √3 i has another i than i √3
     return [p.xreplace({s: I for s in p.free_symbols if s.name == "i"}) if isinstance(p, Expr) else p for p in parsed]
+
+
+_COMPARE = (
+    same_claims,
+    _words,
+    _letters,
+    _brackets,
+    _lists,
+    _clocks,
+    _ratios,
+    _based,
+    _equations,
+    _quantities,
+)

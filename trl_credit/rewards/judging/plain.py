@@ -5,6 +5,7 @@ import unicodedata
 
 from .forms import repeating, undressed, without_words
 
+
 SYMBOLS = str.maketrans(
     {
         "×": "\\times ",

@@ -1,9 +1,11 @@
 """Processes that judge answers, each with a hard limit of time and memory: no answer can hang or kill a run."""
 
 import atexit
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,9 +17,10 @@ from functools import cache
 from pathlib import Path
 
 from .rules import Rules
+from .worker import wall_limit
 
 
-ANSWER_TIMEOUT = 2.0  # seconds
+ANSWER_TIMEOUT = 0.5  # seconds of processor time
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
 _MOST_REMEMBERED = 100_000  # outcomes
@@ -41,9 +44,11 @@ class Counts:
 class JudgePool:
     """Worker processes that say whether answers equal their golds.
 
-    A worker that takes longer than the limit for one answer is killed and replaced; the answer counts as wrong. Workers
-    start at the first answer that needs one and end with this process. May be used from any thread, and by every
-    process of a distributed run, each with workers of its own.
+    An answer that takes more than its seconds of processor time counts as wrong, and the process that judged it is
+    ended. The limit depends on the answer alone, neither on how many others were ended nor on how busy the machine
+    is: a limit that fell with the hangs of a batch would make the verdict of a slow answer depend on its neighbours.
+    Workers start at the first answer that needs one and end with this process. May be used from any thread, and by
+    every process of a distributed run, each with workers of its own.
 
     Args:
         size (`int`, *optional*):
@@ -71,7 +76,8 @@ class JudgePool:
         rules: Sequence[Rules] | None = None,
         timeout: float = ANSWER_TIMEOUT,
     ) -> tuple[list[bool], Counts]:
-        """Judges (answer, gold) pairs, `timeout` seconds for each; an answer of `None` asks if the gold is readable.
+        """Judges (answer, gold) pairs, `timeout` seconds of processor time for each (wall time where the system cannot
+        fork), a fifth of it for towers of powers and huge factorials; an answer of `None` asks if the gold is readable.
 
         `rules` say for each pair how strictly, by default not at all.
 
@@ -131,7 +137,7 @@ class _Worker:
             self._start()
         answer, gold, rules, timeout = question
         request = json.dumps([answer, gold, timeout, *rules]) + "\n"
-        reply, late = self._exchange(request, timeout)
+        reply, late = self._exchange(request, wall_limit(timeout))
         if late or not reply:
             self.end()
         return reply or ("timeout" if late else "error: the worker died")
@@ -139,7 +145,7 @@ class _Worker:
     def end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill(process)
             process.communicate()
 
     def _start(self) -> None:
@@ -174,7 +180,7 @@ class _Worker:
             with lock:
                 if not state["answered"]:
                     state["late"] = True
-                    process.kill()
+                    _kill(process)
 
         timer = threading.Timer(timeout, expire)
         timer.start()
@@ -189,6 +195,14 @@ class _Worker:
                 state["answered"] = True
             timer.cancel()
         return reply, state["late"]
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With its children: it leads a group of its own."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _environment() -> dict[str, str]:

@@ -11,7 +11,8 @@ from .plain import plain, squeezed
 LONGEST_PROBLEM = 50_000  # characters, from the end
 _END = r"(?:[a-z]+est|least|most|first|last|left|right|top|bottom|best|worst)"
 _ORDER = re.compile(
-    rf"(?i)\b{_END} to (?:the )?{_END}\b|\b(?:in|into)\s+(?:(?!any\b|no\b|either\b|random\b|arbitrary\b)[a-z-]+\s+){{0,3}}order\b"
+    rf"(?i)\b{_END} to (?:the )?{_END}\b|"
+    r"\b(?:in|into)\s+(?:(?!any\b|no\b|either\b|random\b|arbitrary\b)[a-z-]+\s+){0,3}order\b"
     r"(?!\s+(?:to\b|that\b|of\s+operations|for\b))|\border(?:ed)?\s+from\b"
 )
 _ANY_ORDER = re.compile(r"(?i)\b(?:in )?(?:any|no particular|either) order\b|\border (?:does not|doesn't) matter")
@@ -48,7 +49,7 @@ def asks_order(problem: str) -> bool:
 
 
 def is_product(letters: str, problem: str) -> bool:
-    """Whether small letters in a row are numbers of the problem multiplied: each stands alone in one of its formulas."""
+    """Whether small letters in a row are numbers of the problem multiplied: each stands alone in a formula of it."""
     if not letters.isalpha() or letters != letters.lower() or len(set(letters)) < len(letters):
         return False
     formulas = " ".join(filter(None, (part for found in _MATH.findall(problem[-LONGEST_PROBLEM:]) for part in found)))

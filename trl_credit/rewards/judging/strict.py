@@ -2,7 +2,7 @@
 
 import re
 
-from .arithmetic import LARGE, arithmetic
+from .arithmetic import arithmetic
 from .forms import is_label, split_outside, without_label
 from .plain import joined
 
