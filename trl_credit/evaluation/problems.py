@@ -1,5 +1,6 @@
 """The problems of a set, as token ids, and the reward that judges their responses."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -16,6 +17,7 @@ from ..data import load_prompts
 from ..data.sets import SETS, resolve_style
 from ..demo import demo_dataset, demo_reward
 from ..rewards import accuracy_reward, extract_answer, knights_and_knaves_reward
+from ..rewards.functions import asked_in
 from .scores import level_name
 
 
@@ -26,11 +28,12 @@ KEPT = ("answer", "level", "names", "truth")
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt and what its responses are judged by."""
+    """A prompt and what its responses are judged by; `text`, what was asked, is for a strict reading."""
 
     id: str
     prompt_ids: list[int]
     reference: dict[str, Any]
+    text: str = ""
 
 
 def load_problems(
@@ -114,7 +117,8 @@ def as_problems(
                 level_name(set_label(name), reference["level"])
             except ValueError as error:
                 raise ValueError(f"row {i} of {name!r}, column 'level': {error}") from error
-        problems.append(Problem(str(problem_id), _tokens(row["prompt"], tokenizer), reference))
+        text = row.get("problem") or asked_in(row["prompt"])
+        problems.append(Problem(str(problem_id), _tokens(row["prompt"], tokenizer), reference, str(text)))
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:
@@ -141,6 +145,8 @@ def reward_name(set_name: str, problems: Sequence[Problem]) -> str:
 def judge(reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]]) -> list[tuple[str | None, bool]]:
     """The extracted answer of each response and whether it is right, by the reward of that name, in one call.
 
+    `accuracy` reads as permissively as the graders of the papers do, not as strictly as in training.
+
     Raises:
         ValueError: the reward gave something other than 0 or 1.
     """
@@ -152,6 +158,16 @@ def judge(reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]
         (_ANSWERS[reward](text, reference), bool(r))
         for text, reference, r in zip(texts, references, rewards, strict=True)
     ]
+
+
+def judge_strictly(
+    reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]], problems: Sequence[str]
+) -> list[bool] | None:
+    """Whether each response is right as training reads it, or `None` for a reward that has one reading."""
+    if reward != "accuracy":
+        return None
+    rewards = accuracy_reward(list(texts), [r.get("answer") for r in references], problem=list(problems))
+    return [bool(r) for r in rewards]
 
 
 def _demo_answer(text: str, reference: dict[str, Any]) -> str | None:
@@ -175,7 +191,7 @@ def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBa
 
 
 _REWARDS: dict[str, Callable[..., list[float | None]]] = {
-    "accuracy": accuracy_reward,
+    "accuracy": functools.partial(accuracy_reward, strict=False),
     "demo": demo_reward,
     "knights_and_knaves": knights_and_knaves_reward,
 }

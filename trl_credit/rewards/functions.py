@@ -217,10 +217,11 @@ def _problems(size: int, prompts: list | None, problem: list[str | None] | None)
     """What was asked: the column `problem`, else what the user said last in each prompt."""
     bare = problem if problem is not None else [None] * size
     asked = prompts if prompts is not None else [""] * size
-    return [str(one) if one is not None else _last_said(prompt) for one, prompt in zip(bare, asked, strict=True)]
+    return [str(one) if one is not None else asked_in(prompt) for one, prompt in zip(bare, asked, strict=True)]
 
 
-def _last_said(prompt: str | list[dict]) -> str:
+def asked_in(prompt: str | list[dict]) -> str:
+    """The text of a prompt; of a conversation what the user said last."""
     if isinstance(prompt, str):
         return prompt
     said = [turn.get("content") for turn in prompt if turn.get("role") == "user"]

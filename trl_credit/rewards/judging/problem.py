@@ -31,6 +31,7 @@ _EXPAND = re.compile(r"(?i)\b(?:expand|multiply out)\b|\bwithout (?:parentheses|
 _FACTOR = re.compile(r"(?i)(?<!common )(?<!the )\bfactor(?:i[sz]e)?\b(?! of| is)(?=[^.?]*[$\\x(])")
 _SUM_IN_BRACKETS = re.compile(r"\([^(),=]*[^(),=^{*/+-][+-][^(),=]*\)")
 _SYMBOL = re.compile(r"\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+|[^\s{}$&()\\.,;:?*]|[()]|\\.")
+_VARIABLES = ("abc", "xyz", "pqr", "mn", "uvw")
 _SILENT = {"(", ")", "\\cdot", "\\times", "*", "\\quad"}
 _OPERATION = re.compile(r"[+*/^!=<>-]|\\(?:frac|sqrt|binom|cdot|times|log|ln|sin|cos|tan|sum|int|prod|lim|le|ge|lt|gt)")
 _PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
@@ -49,9 +50,12 @@ def asks_order(problem: str) -> bool:
 
 
 def is_product(letters: str, problem: str) -> bool:
-    """Whether small letters in a row are numbers of the problem multiplied: each stands alone in a formula of it."""
+    """Whether small letters in a row are numbers of the problem multiplied: each stands alone in a formula of it. Of an
+    unknown problem, whether they are what variables are called."""
     if not letters.isalpha() or letters != letters.lower() or len(set(letters)) < len(letters):
         return False
+    if not problem:
+        return any(set(letters) <= set(names) for names in _VARIABLES)
     formulas = " ".join(filter(None, (part for found in _MATH.findall(problem[-LONGEST_PROBLEM:]) for part in found)))
     return all(re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", formulas) for letter in letters)
 
