@@ -21,6 +21,7 @@ from ..rewards.functions import asked_in
 from .scores import level_name
 
 
+_PATIENCE = 2.0  # seconds of processor time for an answer: no training step waits for it
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # another seed than any training run's
 # columns that a reward or a table reads; they are kept with the samples
 KEPT = ("answer", "level", "names", "truth")
@@ -166,7 +167,8 @@ def judge_strictly(
     """Whether each response is right as training reads it, or `None` for a reward that has one reading."""
     if reward != "accuracy":
         return None
-    rewards = accuracy_reward(list(texts), [r.get("answer") for r in references], problem=list(problems))
+    answers = [r.get("answer") for r in references]
+    rewards = accuracy_reward(list(texts), answers, problem=list(problems), timeout=_PATIENCE)
     return [bool(r) for r in rewards]
 
 
@@ -191,7 +193,7 @@ def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBa
 
 
 _REWARDS: dict[str, Callable[..., list[float | None]]] = {
-    "accuracy": functools.partial(accuracy_reward, strict=False),
+    "accuracy": functools.partial(accuracy_reward, strict=False, timeout=_PATIENCE),
     "demo": demo_reward,
     "knights_and_knaves": knights_and_knaves_reward,
 }

@@ -18,7 +18,7 @@ _GOES_ON = re.compile(
 )
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
-_CHAIN = re.compile(r"\s*(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z]))\s*")
+_CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
 _DOUBT = re.compile(
     r"(?i)\b(?:not|nor?|or|either|neither|unless|wrong|in?correct|false|than|least|most|twice|half|double|between|except|"
     r"about|times|minus|plus|negative|opposite|square|sum)\b"

@@ -6,7 +6,8 @@ import re
 # a power of a power of numbers, an exponent or a factorial of many digits, a factorial of a power or of a factorial
 _NUMBER = r"[({\s]*-?\d[\d.]*[)}\s]*"
 _HEAVY = re.compile(
-    rf"\d[)}}\s]*(?:\^|\*\*)(?:{_NUMBER}(?:\^|\*\*)|[({{\s]*\d{{5,}}|[({{\s]*{_NUMBER}!)|\d{{5,}}[)}}\s]*!|\^[^!]{{1,20}}!|![)}}\s]*!"
+    rf"\d[)}}\s]*(?:\^|\*\*)(?:{_NUMBER}(?:\^|\*\*)|[({{\s]*\d{{5,}}|[({{\s]*{_NUMBER}!)|"
+    r"(?<!\d)\d{5,}[)}\s]*+!|\^[^!]{1,20}!|![)}\s]*!"
 )
 _SHARE = 0.2
 
