@@ -200,7 +200,14 @@ VALUES = [
     ("17*23", "17\\cdot 23"),
     ("\\int_0^1 f", "\\int_{0}^{1} f"),
     ("x\\in(-\\infty,1)\\cup(3,\\infty)", "(-\\infty,1)\\cup(3,\\infty)"),
+    ("x<1\\text{ or }x>3", "(-\\infty,1)\\cup(3,\\infty)"),
+    ("x\\ge2\\text{ and }x\\le5", "[2,5]"),
+    ("\\{x\\mid x>2\\}", "(2,\\infty)"),
+    ("x:=42", "42"),
+    ("\\therefore x=42", "42"),
+    ("m+n=13+29=42", "42"),
     ("3,1,2", "1,2,3"),
+    ("\\text{B and A}", "A,B"),
 ]
 
 
@@ -250,6 +257,11 @@ def test_a_copy_of_the_problem_is_no_answer():
     assert bare == rewards  # the column has no prompt's words around it
     assert accuracy_reward(outputs, golds, prompts=[p for p, *_ in cases], strict=False) == [1.0] * len(cases)
     assert accuracy_reward(["\\boxed{4}"], ["4"], prompts=[[{"role": "user", "content": [{"type": "image"}]}]]) == [1.0]
+
+
+def test_what_was_asked_for_is_a_label():
+    prompts = ["Find $m+n$.", "Solve $m+n=42$.", "Find $m-n$."]
+    assert accuracy_reward(["\\boxed{m+n=42}"] * 3, ["42"] * 3, prompts=prompts) == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

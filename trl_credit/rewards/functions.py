@@ -20,6 +20,7 @@ from .judging import (
     default_pool,
     extract_answer,
     is_product,
+    names,
     read_gold,
     restated,
 )
@@ -238,6 +239,7 @@ def _rules(answer: str, gold: str, problem: str) -> Rules:
         strict=True,
         ordered="," in gold and asks_order(problem),
         products=letters.isalpha() and len(letters) > 1 and is_product(letters, problem),
+        named="=" in answer and "=" not in gold and names(answer, problem),
     )
 
 

@@ -3,7 +3,7 @@ in which that is found out."""
 
 from .extract import LONGEST_ANSWER, extract_answer, read_gold
 from .pool import ANSWER_TIMEOUT, JudgePool, default_pool
-from .problem import asks_order, is_product, restated
+from .problem import asks_order, is_product, names, restated
 from .rules import Rules
 
 
@@ -16,6 +16,7 @@ __all__ = [
     "default_pool",
     "extract_answer",
     "is_product",
+    "names",
     "read_gold",
     "restated",
 ]

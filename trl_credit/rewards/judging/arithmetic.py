@@ -195,7 +195,7 @@ class _Reader:
             part = self.fraction()
         elif token == "\\binom":
             self.argument()
-            self.argument()
+            self.found.plain |= self.argument().text in {"0", "1"}
             part = Part(Kind.CLOSED)
         elif token == "\\sqrt":
             if self.peek() == "[":
@@ -259,7 +259,7 @@ class _Reader:
         if base.kind in {Kind.COMPLEX, Kind.IMAGINARY} and power.kind is Kind.NUMBER:
             self.found.plain = True
         if base.kind is Kind.NUMBER and power.kind in {Kind.NUMBER, Kind.CLOSED}:
-            self.found.plain |= base.text == "1" or power.text in {"0", "1"}
+            self.found.plain |= base.text == "1" or (power.text in {"0", "1"} and base.text != "10")
             if power.split or "." in power.text:
                 return Part(Kind.OTHER)  # a root
             return Part(Kind.CLOSED, text="\\power of ten" if base.text == "10" else "")

@@ -7,6 +7,7 @@ from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, 
 from sympy import Expr, I
 
 from .forms import upwards, without_label
+from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .units import FUNCTIONS, clash, read_quantity
 
@@ -80,6 +81,8 @@ def equal_plain(answer: str, gold: str) -> bool:
         return True
     if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
         answer, gold = upwards(answer), upwards(gold)
+    if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
+        answer = as_intervals(answer)
     if answer.count("=") == gold.count("=") == 1 and sorted(_sides(answer)) == sorted(_sides(gold)):
         return True
     if any(answer.count(mark) != gold.count(mark) for mark in _MARKS):

@@ -40,6 +40,7 @@ _LABEL = re.compile(
     rf"(?:\||\\lvert ?|\[)(?:{_POINTS}|\\triangle ?{_POINTS})(?:\||\\rvert ?|\])|(?:\\triangle|\\square) ?{_POINTS}|"
     rf"\({_NAME}(?:, ?{_NAME}){{1,5}}\)|{_NAME}"
 )
+_SO = re.compile(r"(?:\\(?:therefore|implies|Rightarrow|approx)(?![A-Za-z]) ?|: ?)+")
 _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\s*≈\s*")
 
 
@@ -91,13 +92,15 @@ def upwards(text: str) -> str:
 
 def without_label(text: str) -> str:
     """The value alone where a text says what it is the value of: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
+    if found := _SO.match(text):
+        text = text[found.end() :]
     if found := _ANSWER.fullmatch(text):
         return found["value"]
     found = _SAYS.fullmatch(text)
     if found and not _DOUBT.search(found["label"]) and not re.search(r"[=<>]|\\approx|\\[lg]eq?", found["value"]):
         return found["value"].strip()
     if "=" in text or "\\approx" in text:
-        sides = re.split(r" ?= ?", _APPROXIMATELY.sub("=", text))
+        sides = re.split(r" ?:?= ?", _APPROXIMATELY.sub("=", text))
         if len(sides) == 2 and sides[1] and is_label(sides[0]):
             return sides[1]
     return text

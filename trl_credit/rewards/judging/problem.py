@@ -60,6 +60,20 @@ def is_product(letters: str, problem: str) -> bool:
     return all(re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", formulas) for letter in letters)
 
 
+def names(answer: str, problem: str) -> bool:
+    """Whether what an answer says equals something stands in the problem, and not as equal to that already."""
+    name, _, value = squeezed(plain(answer)).partition("=")
+    if len(name) < 3 or not value:
+        return False
+    asked = _squeezed(problem[-LONGEST_PROBLEM:])
+    return name in asked and f"{name}={value}" not in asked
+
+
+@lru_cache(maxsize=1024)
+def _squeezed(problem: str) -> str:
+    return squeezed(plain(problem)).replace("$", "")
+
+
 def restated(answer: str, gold: str, problem: str) -> bool:
     """Whether an answer that equals its gold is written otherwise, and stands in the problem: it was copied.
 

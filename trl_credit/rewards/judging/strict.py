@@ -98,7 +98,8 @@ def _could_be_simpler(answer: str, gold: str) -> bool:
             continue
         if name in _INSTEAD and _INSTEAD[name].search(gold):
             continue
-        if name in _FUNCTIONS or not any(_FAMILIES[other].search(gold) for other in _FUNCTIONS):
+        richer = _EXPONENTIAL.search(gold) or any(_FAMILIES[other].search(gold) for other in _FUNCTIONS)
+        if name in _FUNCTIONS or not richer:
             return True
     return bool(re.search(r"(?<![A-Za-z\\])e\s*\^\s*(?:i|\{[^{}]*(?<![A-Za-z])i)", answer)) and not _LETTER.search(gold)
 

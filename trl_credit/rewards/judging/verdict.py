@@ -18,6 +18,7 @@ from .equal import (
     value_of,
 )
 from .forms import is_label, split_outside, without_label
+from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .rules import Rules
 from .strict import has_operator, sides_of, unevaluated
@@ -39,7 +40,7 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
         return "0"
     if squeezed(answer) == squeezed(gold):
         return "1"
-    value = _claimed(answer, gold)
+    value = _claimed(answer, gold, rules)
     if value is None:
         return "0"
     if unevaluated(value, gold):
@@ -50,11 +51,13 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
     return str(int(in_order))
 
 
-def _claimed(answer: str, gold: str) -> str | None:
+def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
     """The value that an answer gives: without a label, the last side of a chain whose sides are equal, the exact side
     of an approximation. `None` where they are not equal."""
     if "=" in gold or " is " in gold:
         return answer
+    if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
+        return as_intervals(answer)
     answer = without_label(answer)
     if "\\approx" in answer or "\\simeq" in answer:
         exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
@@ -66,12 +69,14 @@ def _claimed(answer: str, gold: str) -> str | None:
     first, *sides = sides_of(answer)
     if not sides or is_label(sides[-1]):
         return answer
-    if not is_label(first):
+    # what math-verify cannot work out, and letters before numbers that are equal, are a label too
+    numbers = len(sides) > 1 and not any(re.search(r"[A-Za-z]", _COMMAND.sub("", side)) for side in sides)
+    if not (is_label(first) or rules.named or numbers):
         sides = [first, *sides]
     last = sides.pop()
     if sides and re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0])) and not has_operator(sides[0]):
         return answer  # an equation of letters
-    done = [side for side in sides if not has_operator(side)]  # what math-verify cannot work out is a label
+    done = [side for side in sides if not has_operator(side)]
     return last if all(same(joined(side), joined(last)) for side in done) else None
 
 
@@ -108,7 +113,7 @@ def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
 
 def _letter_words(text: str) -> list[str]:
     """The words of a text of letters alone, with brackets and commas; none where there is anything else."""
-    text = re.sub(r"\\(?=[{}])", "", text)
+    text = re.sub(r"\\(?=[{}])|(?<=[ )])and(?=[ (])", "", text)
     return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
 
 
