@@ -72,8 +72,11 @@ def accuracy_reward(
 
     The answer is the last `\\boxed{…}`, else what follows the last `####`, else an `<answer>`, else a line that says it
     is the answer or is bold; what stands in `<think>` is none. Equality is math-verify's, made stricter (see
-    `trl_credit.judging.equal`). Answers are parsed in worker processes: one that takes longer than `timeout`, or more
-    than 2 GiB, is wrong, is counted (as `accuracy/timed_out` and `accuracy/failed`, per batch) and does no harm.
+    `trl_credit.rewards.judging.equal`). An answer must be a value and no copy of the problem, and words and letters are
+    ordered: docs/data.md has the policy. Answers are parsed in worker processes: one that takes longer than `timeout`,
+    or more than 2 GiB, is wrong and does no harm. Counted per batch: `accuracy/timed_out`, `accuracy/failed`,
+    `accuracy/unevaluated` (answers that leave work to their reader, right or not) and `accuracy/restated` (right ones
+    that were copied).
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -81,8 +84,13 @@ def accuracy_reward(
         answer (`list[str]`):
             Golds, as in the data set: a bare answer, or a solution with `#### answer` or `\\boxed{answer}`.
             `check_answers` says beforehand whether they can be read.
-        timeout (`float`, *optional*, defaults to 2):
-            Seconds for one answer.
+        prompts, problem (`list`, *optional*):
+            What was asked: `problem` is the column of that name, which is taken where it is there. Without either no
+            list has an order and nothing is a copy.
+        strict (`bool`, *optional*, defaults to `True`):
+            `False` asks whether the answer equals the gold, however much of it is left to be worked out.
+        timeout (`float`, *optional*, defaults to 0.5):
+            Seconds of processor time for one answer; a fifth of them for towers of powers and huge factorials.
         log_metric (`Callable`, *optional*):
             As TRL passes it.
 
