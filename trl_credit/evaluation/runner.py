@@ -10,7 +10,16 @@ from transformers import AutoTokenizer
 
 from .loading import identity, load_sampler, model_location, package_versions
 from .plots import plot_rows
-from .problems import Problem, fingerprint, judge, load_problems, reward_name, reward_source, set_label
+from .problems import (
+    Problem,
+    fingerprint,
+    judge,
+    judge_strictly,
+    load_problems,
+    reward_name,
+    reward_source,
+    set_label,
+)
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .samplers import Sample, Sampler, problem_seed, token_limits
 from .scores import score_row
@@ -168,19 +177,32 @@ def judged(
     """The lines of a sample file for some problems."""
     texts = [sample.text for samples in found for sample in samples]
     references = [p.reference for p, samples in zip(problems, found, strict=True) for _ in samples]
-    verdicts = iter(judge(reward, texts, references))
+    asked = [p.text for p, samples in zip(problems, found, strict=True) for _ in samples]
+    verdicts = iter(_verdicts(reward, texts, references, asked))
     return [
         {
             "id": problem.id,
             "seed": seed,
             "reference": problem.reference,
+            **({"problem": problem.text} if reward == "accuracy" else {}),
             "samples": [
-                {"text": s.text, "answer": answer, "correct": correct, "length": s.length, "truncated": s.truncated}
-                for s, (answer, correct) in zip(samples, verdicts, strict=False)
+                {"text": s.text, **verdict, "length": s.length, "truncated": s.truncated}
+                for s, verdict in zip(samples, verdicts, strict=False)
             ],
         }
         for problem, seed, samples in zip(problems, seeds, found, strict=True)
     ]
+
+
+def _verdicts(
+    reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]], problems: Sequence[str]
+) -> list[dict[str, Any]]:
+    """`answer` and `correct` of each response, and `correct_strict` where the reward has two readings."""
+    found = [{"answer": answer, "correct": correct} for answer, correct in judge(reward, texts, references)]
+    strict = judge_strictly(reward, texts, references, problems)
+    if strict is None:
+        return found
+    return [{**verdict, "correct_strict": right} for verdict, right in zip(found, strict, strict=True)]
 
 
 def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None) -> list[Row]:
@@ -200,10 +222,10 @@ def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, rew
         header |= _reward_of(reward or ("reward_source" in header and header["reward"]) or None)
         samples = [sample for line in lines for sample in line["samples"]]
         references = [line["reference"] for line in lines for _ in line["samples"]]
-        for sample, (answer, correct) in zip(
-            samples, judge(header["reward"], [s["text"] for s in samples], references), strict=True
-        ):
-            sample.update(answer=answer, correct=correct)
+        asked = [line.get("problem", "") for line in lines for _ in line["samples"]]  # 0.1 did not keep it
+        texts = [sample["text"] for sample in samples]
+        for sample, verdict in zip(samples, _verdicts(header["reward"], texts, references, asked), strict=True):
+            sample.update(verdict)
         done.append((path, header, lines))
     for path, header, lines in done:  # all scores before the first change
         most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)

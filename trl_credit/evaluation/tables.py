@@ -18,6 +18,9 @@ _MEANING = {
     "maj": "maj@k: the most frequent answer of k is right.",
 }
 _WILSON = "W: Wilson's interval, since all problems scored the same, in which case a bootstrap gives a point."
+_READINGS = (
+    "Answers are read permissively, as the papers' graders do; columns that say strict want a value, as training does."
+)
 Row = dict[str, Any]
 
 
@@ -69,16 +72,24 @@ def markdown(rows: Sequence[Row]) -> str:
     Wilson's.
     """
     names = {key: _model_name(rows, key) for key in dict.fromkeys((r["model"], r["revision"]) for r in rows)}
-    columns = list(dict.fromkeys((r["set"], r["protocol"], m) for r in rows for m in r["metrics"]))
-    cells = {(r["model"], r["revision"], r["set"], r["protocol"], m): v for r in rows for m, v in r["metrics"].items()}
+    scored = [
+        (r, metric, reading, score)
+        for r in rows
+        for reading, part in (("", "metrics"), (" strict", "metrics_strict"))
+        for metric, score in r.get(part, {}).items()
+    ]
+    columns = list(dict.fromkeys((r["set"], r["protocol"], m, reading) for r, m, reading, _ in scored))
+    cells = {(r["model"], r["revision"], r["set"], r["protocol"], m, reading): v for r, m, reading, v in scored}
     several = len({r["protocol"] for r in rows}) > 1
-    head = ["model", *(f"{s} {m}{f' ({p})' if several else ''}" for s, p, m in columns)]
+    head = ["model", *(f"{s} {m}{reading}{f' ({p})' if several else ''}" for s, p, m, reading in columns)]
     body = [[name, *(_cell(cells.get((*key, *column))) for column in columns)] for key, name in names.items()]
-    kinds = dict.fromkeys(split_metric(m)[0] for _, _, m in columns)
+    kinds = dict.fromkeys(split_metric(m)[0] for _, _, m, _ in columns)
     meaning = " ".join(_MEANING[kind] for kind in kinds)
     scores = [v for r in rows for part in (r, *r["by_level"].values()) for v in part["metrics"].values()]
+    scores += [score for *_, score in scored]
     wilson = f" {_WILSON}" if any(_is_wilson(score) for score in scores) else ""
-    text = f"{meaning} Percent, with 95 % bootstrap intervals over problems.{wilson}\n\n" + _table(head, body)
+    readings = f" {_READINGS}" if any(reading for *_, reading in columns) else ""
+    text = f"{meaning}{readings} Percent, with 95 % bootstrap intervals over problems.{wilson}\n\n" + _table(head, body)
 
     head = ["model", "set", "protocol", "problems", "samples", "temperature", "mean length (tokens)", "truncated"]
     body = [
