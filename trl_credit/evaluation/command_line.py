@@ -36,7 +36,7 @@ def parse_evaluation(argv: list[str], *, description: str | None, prog: str | No
     add("--protocol", nargs="+", help=f"one or more of {', '.join(PROTOCOLS)}, custom (default: demo demo_greedy)")
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, where there is no network")
-    add("--prompt_style", default="boxed", help="prompt style of trl_credit.data (default: boxed)")
+    add("--prompt_style", default="boxed", help="as for training: a name, or text with {problem} (default: boxed)")
     add(
         "--reward", help="of a task of your own: file.py:function, package.module.function or a name; 1 is right, 0 not"
     )
