@@ -36,11 +36,17 @@ _OF_TRAINING = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt and what its responses are judged by; `text`, what was asked, is for a strict reading."""
+    """A prompt and what its responses are judged by.
+
+    Attributes:
+        digest: Of the prompt's text, whatever tokens it becomes.
+        text: What was asked, for a strict reading.
+    """
 
     id: str
     prompt_ids: list[int]
     reference: dict[str, Any]
+    digest: str
     text: str = ""
 
 
@@ -139,8 +145,8 @@ def as_problems(
                 level_name(set_label(name), reference["level"])
             except ValueError as error:
                 raise ValueError(f"row {i} of {name!r}, column 'level': {error}") from error
-        text = row.get("problem") or asked_in(row["prompt"])
-        problems.append(Problem(str(problem_id), _tokens(row["prompt"], tokenizer), reference, str(text)))
+        asked, ids = row.get("problem") or asked_in(row["prompt"]), _tokens(row["prompt"], tokenizer)
+        problems.append(Problem(str(problem_id), ids, reference, _digest(row["prompt"]), str(asked)))
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:
@@ -259,6 +265,12 @@ def _said_roles(text: str, reference: dict[str, Any]) -> str | None:
     rewards = knights_and_knaves_reward([text] * len(guesses), [names] * len(guesses), [list(g) for g in guesses])
     said = next((g for g, reward in zip(guesses, rewards, strict=True) if reward), None)
     return None if said is None else ", ".join("knight" if knight else "knave" for knight in said)
+
+
+def _digest(prompt: str | list[dict[str, str]]) -> str:
+    # messages as the plain text that a model without a chat template is given
+    text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -23,7 +23,7 @@ from .problems import (
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .samplers import Sample, Sampler, problem_seed, token_limits
 from .scores import score_row
-from .store import SampleFile, file_name, read_samples, write_samples
+from .store import SampleFile, file_name, holds_all, read_samples, write_atomically, write_samples
 from .tables import Row, merge_rows, read_rows, write_rows
 
 
@@ -63,7 +63,8 @@ def evaluate(
     """Evaluates every model on every set under every protocol that has the set, and writes table, JSON and figure.
 
     A run that was interrupted goes on where it stopped when it is started again, and ends in the same files. Rows of
-    earlier runs in the same folder stay in the table.
+    earlier runs in the same folder stay in the table. Samples that an evaluation of a model alone left in
+    `<model>/evaluation` are taken from there, if they are just those that would be made.
 
     Args:
         models (`Sequence[str]`):
@@ -127,7 +128,9 @@ def evaluate(
             )
             for name in dict.fromkeys(job.set_name for job in jobs)
         }
-        files = [_open(folder, who, job, problems[job.set_name], CHUNK[backend], overwrite, reward) for job in jobs]
+        files = [
+            _open(folder, model, who, job, problems[job.set_name], CHUNK[backend], overwrite, reward) for job in jobs
+        ]
         longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
         sampler: Sampler | None = None
         for job, file in zip(jobs, files, strict=True):
@@ -182,6 +185,7 @@ def judged(
     return [
         {
             "id": problem.id,
+            "prompt": problem.digest,
             "seed": seed,
             "reference": problem.reference,
             **({"problem": problem.text} if reward == "accuracy" else {}),
@@ -299,6 +303,7 @@ def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dic
 
 def _open(
     folder: Path,
+    model: str,
     who: dict[str, Any],
     job: Job,
     problems: Sequence[Problem],
@@ -306,7 +311,13 @@ def _open(
     overwrite: bool,
     reward: str | None,
 ) -> SampleFile:
-    path = sample_path(folder, who["model"], set_label(job.set_name), job.label)
+    header = sample_header(who, job, problems, reward)
+    path, own = (
+        sample_path(place, who["model"], set_label(job.set_name), job.label)
+        for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone puts them
+    )
     if overwrite:
         path.unlink(missing_ok=True)
-    return SampleFile(path, sample_header(who, job, problems, reward), chunk_size=chunk)
+    elif not path.exists() and own.is_file() and holds_all(own, header):
+        write_atomically(path, own.read_text(encoding="ascii"))
+    return SampleFile(path, header, chunk_size=chunk)

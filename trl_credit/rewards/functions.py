@@ -89,8 +89,8 @@ def accuracy_reward(
             list has an order and nothing is a copy.
         strict (`bool`, *optional*, defaults to `True`):
             `False` asks whether the answer equals the gold, however much of it is left to be worked out.
-        timeout (`float`, *optional*, defaults to 0.5):
-            Seconds of processor time for one answer; a fifth of them for towers of powers and huge factorials.
+        timeout (`float`, *optional*, defaults to 1.0):
+            Seconds of processor time for one answer; a tenth of them for towers of powers and huge factorials.
         log_metric (`Callable`, *optional*):
             As TRL passes it.
 

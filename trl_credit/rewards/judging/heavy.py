@@ -9,7 +9,7 @@ _HEAVY = re.compile(
     rf"\d[)}}\s]*(?:\^|\*\*)(?:{_NUMBER}(?:\^|\*\*)|[({{\s]*\d{{5,}}|[({{\s]*{_NUMBER}!)|"
     r"(?<!\d)\d{5,}[)}\s]*+!|\^[^!]{1,20}!|![)}\s]*!"
 )
-_SHARE = 0.2
+_SHARE = 0.1
 
 
 def seconds(answer: str, limit: float) -> float:

@@ -20,7 +20,7 @@ from .rules import Rules
 from .worker import wall_limit
 
 
-ANSWER_TIMEOUT = 0.5  # seconds of processor time
+ANSWER_TIMEOUT = 1.0  # seconds of processor time: more than three times what any gold of the sets takes
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
 _MOST_REMEMBERED = 100_000  # outcomes
