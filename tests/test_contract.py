@@ -218,6 +218,27 @@ def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
         assert kept / 2 == pytest.approx(0.0100083, abs=1e-7)
 
 
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo"])
+def test_where_the_mask_keeps_nothing_there_is_no_kl(make_trainer, toy_loss, loss_type):
+    t = toy()
+    knobs = {"token_mask": "probability", "beta": 0.3, "use_bias_correction_kl": False}
+    t["old"] = t["logps"].detach().clone()
+    t["advantages"] = torch.zeros_like(t["advantages"])
+    t["old"][1:] = -1e-6  # sure of all but the first response
+    rows = 4 if loss_type == "grpo" else 1
+    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
+    slope = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) * t["mask"]
+    kept = ((t["old"].exp() < 0.9) * t["mask"]).sum(1)
+    assert kept[0] > 0 and not kept[1:].any()
+    expected = slope / kept[0] / rows
+    if loss_type == "grpo":  # of a micro-batch there is something to divide by
+        expected = expected * (kept > 0).unsqueeze(1)
+    torch.testing.assert_close(grad, expected, rtol=1e-6, atol=1e-8)
+    t["old"][:] = -1e-6
+    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
+    torch.testing.assert_close(grad, torch.zeros_like(grad), rtol=0, atol=1e-9)
+
+
 def test_the_masked_kl_has_the_gradient_of_its_value(make_trainer, toy_loss):
     """Gradient of β Σ_t k3_t / Σ_t M_t per row, with A = 0: ∂k3/∂ℓ = 1 − exp(ref − ℓ)."""
     t = toy()

@@ -25,6 +25,7 @@ from trl_credit.data.cleaning import (
 )
 from trl_credit.data.sets import PROMPT_STYLES, SETS, PromptStyle, to_prompt
 from trl_credit.demo import demo_model_path
+from trl_credit.evaluation.problems import load_problems
 from trl_credit.rewards import check_answers
 from trl_credit.rewards import reasoning_gym as reasoning_gym_tasks
 from trl_credit.rewards.reasoning_gym import reasoning_gym_reward
@@ -442,8 +443,31 @@ def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
     assert first() == [{"role": "user", "content": boxed}]
     assert first(prompt_style="math_task") == "[MATH_TASK] Problem:\nWhat is $0+1$?\n\nSolution:"
     assert first(prompt_style="Q: {problem}")[0]["content"] == "Q: What is $0+1$?"
+    assert first(prompt_style="text") == "What is $0+1$?"
+    assert first(prompt_style="text:boxed") == boxed
+    assert first(prompt_style="text:Q: {problem} text:") == "Q: What is $0+1$? text:"
+    with pytest.raises(ValueError, match="unknown --prompt_style 'boxd'"):
+        first(prompt_style="text:boxd")
     tokenizer.chat_template = None
     assert first() == boxed
+
+
+def test_evaluation_keeps_the_text_plain_as_well(tmp_path):
+    path = str(write(tmp_path / "sums.jsonl", [{"problem": "1+2", "answer": "3"}]))
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    tokenizer.chat_template = CHAT
+    found = {style: load_problems(path, tokenizer, style=style)[0] for style in ("text", "text:{problem}=", "plain")}
+    assert found["text"].prompt_ids == tokenizer("1+2")["input_ids"]
+    assert found["text:{problem}="].prompt_ids == tokenizer("1+2=")["input_ids"]
+    assert found["plain"].prompt_ids == tokenizer("user:1+2;a=", add_special_tokens=False)["input_ids"]
+
+
+def test_messages_are_refused_by_a_style_of_plain_text(tmp_path):
+    path = str(write(tmp_path / "chat.jsonl", [{"prompt": [{"role": "user", "content": "1+2"}], "answer": "3"}]))
+    assert load_prompts(path, conversational=True)["prompt"] == [[{"role": "user", "content": "1+2"}]]
+    for style in ("text", "text:boxed", "math_task"):
+        with pytest.raises(ValueError, match="holds messages in its column 'prompt'.* --prompt_style is plain text"):
+            load_prompts(path, style=style)
 
 
 @pytest.mark.parametrize("conversational", [True, False])

@@ -20,6 +20,8 @@ from trl_credit.evaluation.estimators import bootstrap_interval, majority_at_k, 
 from trl_credit.evaluation.loading import identity, weights_fingerprint
 from trl_credit.evaluation.plots import plot_rows
 from trl_credit.evaluation.problems import judge, load_problems
+from trl_credit.evaluation.runner import judged
+from trl_credit.evaluation.samplers import Sample
 from trl_credit.evaluation.scores import score_row
 from trl_credit.evaluation.store import read_samples, write_samples
 from trl_credit.evaluation.tables import markdown, read_rows
@@ -307,6 +309,37 @@ def test_the_axis_is_the_step_for_checkpoints_of_one_run_alone(tmp_path, monkeyp
     for models in runs:
         plot_rows([{**row, "model": m} for m in models], tmp_path / "p.png")
     assert drawn == ["curves", "bars", "bars", "bars"]
+
+
+def test_answers_are_read_permissively_and_strictly_and_the_table_says_which(tmp_path, sampler):
+    rows = [
+        {"problem": "Compute $17\\cdot 23$.", "answer": "391"},
+        {"problem": "Expand $(x+1)^2$.", "answer": "x^2+2x+1"},
+    ]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    problems = load_problems(str(tmp_path / "own.jsonl"), sampler.tokenizer)
+    texts = [["\\boxed{391}", "\\boxed{23*17}"], ["\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]]
+    found = [[Sample(text, 3, False) for text in both] for both in texts]
+    lines = judged(problems, [1, 2], found, "accuracy")
+    assert [[s["correct"] for s in line["samples"]] for line in lines] == [[True, True]] * 2
+    strict = [[True, False], [False, True]]
+    assert [[s["correct_strict"] for s in line["samples"]] for line in lines] == strict
+    header = {"version": 1, "model": "m", "revision": None, "set": "own", "protocol": "p", "samples": 2, "problems": 2}
+    header |= {"temperature": 1.0, "metrics": ["avg@2", "pass@2"], "reward": "accuracy"}
+    row = score_row(header, lines)
+    assert [row[part]["avg@2"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.5]
+    for line in lines:
+        for sample in line["samples"]:
+            del sample["correct_strict"]  # as samples of 0.1 are
+    assert "metrics_strict" not in score_row(header, lines) and "strict" not in markdown([score_row(header, lines)])
+    write_samples(tmp_path / "samples" / "m" / "own-p.jsonl", header, lines)
+    assert rescore(tmp_path) == [row]
+    text = (tmp_path / "evaluation.md").read_text()
+    head = next(line for line in text.splitlines() if line.startswith("|"))
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
+        f"own {metric}" for metric in ("avg@2", "pass@2", "avg@2 strict", "pass@2 strict")
+    ]
+    assert "columns that say strict want a value" in text and "| 50.0 [" in text
 
 
 def test_scores_of_a_set_without_levels(sampler):

@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from trl_credit.rewards import accuracy_reward
 from trl_credit.rewards.judging import JudgePool, default_pool, extract_answer
+from trl_credit.rewards.judging.heavy import seconds
 from trl_credit.rewards.judging.pool import Counts
 
 
@@ -26,15 +28,43 @@ def pid(pool):
     return worker._process.pid
 
 
-def test_what_hangs_is_killed_counted_and_its_worker_replaced(pool):
+def judge_of(pool):
+    """The child that judges, where a worker has one."""
+    children = Path(f"/proc/{pid(pool)}/task/{pid(pool)}/children")
+    return int(children.read_text()) if children.is_file() else pid(pool)
+
+
+def test_what_hangs_is_killed_counted_and_its_judge_replaced(pool):
     assert pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])[0] == [True, True]
-    before = pid(pool)
+    before = judge_of(pool)
     verdicts, counts = pool.equal([("9^{9^{9^{9}}}", "4"), ("(10^{8})!", "5"), ("\\sqrt{16}", "4")], timeout=1.0)
     assert verdicts == [False, False, True]
     assert counts.timed_out >= 1 and counts.timed_out + counts.failed <= 2
-    assert pid(pool) != before
+    assert judge_of(pool) != before
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
+
+
+def test_a_verdict_does_not_depend_on_its_neighbours(pool):
+    # the slowest answers of the data sets, which need some tenths of a second
+    slow = [
+        ("\\frac{\\cos (2 t)}{15}+C_{1} e^{t}+C_{2} e^{-t}+C_{3} \\cos (t)+C_{4} \\sin (t)",) * 2,
+        ("\\frac{1}{s+a}", "\\frac{2}{2s+2a}"),
+        ("(x+1)^{20}", "(x+1)^{19}(1+x)"),
+    ]
+    alone = [pool.equal([pair], timeout=2.0)[0][0] for pair in slow]
+    hangs = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 21)]
+    worker = pid(pool)
+    verdicts, counts = JudgePool.equal(pool, hangs[:6] + slow + hangs[6:], timeout=2.0)
+    assert (counts.timed_out + counts.failed, verdicts[6:9], alone) == (12, alone, [True, True, True])
+    assert pid(pool) == worker  # none had to start, and import, anew
+
+
+def test_the_limit_depends_on_the_answer_alone():
+    heavy = ["9^{9^{9}}", "2^{(3^{4})}", "2^{100000}", "(10^{8})!", "100000!", "5!!", "9**9**9"]
+    light = ["42", "2^{10}", "x^{n^2}", "10!", "\\frac{1}{2}", "e^{-2t}", "10^{-9}", "x^2+y^2", "12345678"]
+    assert [seconds(text, 1.0) for text in heavy] == [0.1] * len(heavy)
+    assert [seconds(text, 1.0) for text in light] == [1.0] * len(light)
 
 
 def test_equal_pairs_are_judged_once(pool):
@@ -67,7 +97,7 @@ def test_every_answer_that_hangs_is_counted_each_time(pool):
 
 def test_a_verdict_is_remembered_for_its_own_limit_of_time(pool):
     pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])
-    os.kill(pid(pool), signal.SIGSTOP)  # so that no machine is fast enough
+    os.killpg(pid(pool), signal.SIGSTOP)  # so that no machine is fast enough
     assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")], timeout=0.1) == ([False], Counts(judged=1, timed_out=1))
     assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")])[0] == [True]
 

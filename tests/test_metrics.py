@@ -55,7 +55,15 @@ def test_a_loss_in_the_place_of_an_advantage_is_none(make_trainer, toy_loss):
         segment_ids=torch.tensor([[0] * 4 + [1] * 4]),
     )
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
-    assert quarters_of(trainer)[1::2] == pytest.approx([0.2, 0.6])  # at the last tokens of the segments
+    assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
+
+
+def test_a_weight_of_the_loss_is_no_part_of_the_advantage(make_trainer, toy_loss):
+    trainer = make_trainer("base", importance="token", loss_weight="trace_past", trace_lambda=0.9, beta=0.0)
+    old = torch.full((1, 8), -1.0, dtype=torch.float64)
+    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), advantages=torch.tensor([-0.6], dtype=torch.float64))
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
+    assert quarters_of(trainer) == pytest.approx([0.6] * 4)
 
 
 def grown(parent, lengths, advantage=0.5):

@@ -161,12 +161,14 @@ def test_methods_compared_in_one_table_differ_in_the_method_alone():
 
     for size in ("1.7b", "4b", "8b"):
         row = f"qwen3_{size}_{{}}".format
-        assert changed("s_trace", row("s_trace"), row("grpo")) <= {"selector", "importance", "use_bias_correction_kl"}
+        assert changed("s_trace", row("s_trace"), row("grpo")) == {"selector", "importance"}
         if size != "8b":
             assert changed("s_trace", row("s_trace"), row("p_trace")) == {"selector"}
             assert changed("s_trace", row("opo"), row("grpo")) == {"baseline", "loss_type", "scale_rewards"}
     for model in ("qwen2.5_math_1.5b", "r1_distill_1.5b"):
         assert changed("grpo_lambda", f"{model}_grpo_lambda", f"{model}_trace_recent_0.98") == {"trace_lambda"}
+        method = {"importance", "trace_lambda", "advantage_floor"}
+        assert changed("grpo_lambda", f"{model}_grpo_lambda", f"{model}_grpo") == method
         for style in ("recent", "both"):
             one = f"{model}_trace_{style}_0.98"
             weighted = {"importance", "loss_weight", "loss_weight_confidence"}
@@ -175,6 +177,8 @@ def test_methods_compared_in_one_table_differ_in_the_method_alone():
     weights = [resolved(row) for row in ROWS if row.folder == "grpo_lambda" and "_weight_" in row.name]
     assert len(weights) == 8
     assert all(given["loss_weight"] == "trace_past" and given["loss_weight_confidence"] for given in weights)
+    assert changed("spo", "rho_gsm8k_chain_int5", "rho_gsm8k_grpo") == {"rollouts", "token_mask"}
+    assert not any(resolved(row)["use_bias_correction_kl"] for row in ROWS)  # which no paper has
     assert changed("spo", "r1_distill_math_tree_4k", "r1_distill_math_tree_2k") == {
         "model_name_or_path", "max_completion_length", "vllm_max_model_length"
     }  # fmt: skip
@@ -200,6 +204,7 @@ def test_the_papers_numbers_have_a_place(paper):
     for key, entry in said["rows"].items():
         assert re.search(SOURCE, entry["where"]), key
         assert ("said" in entry) != ("values" in entry), key
+        assert entry.keys() <= {"where", "said", "values", "remark", "tokens"} and None not in entry.values(), key
         if isinstance(entry.get("values"), list):
             assert len(entry["values"]) == len(said["columns"]), key
 

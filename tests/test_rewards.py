@@ -81,37 +81,238 @@ def test_what_a_gold_says(gold, answer):
     assert read_gold(gold) == answer
 
 
-def test_what_equals_what():
-    verdicts = accuracy_reward([f"so $\\boxed{{{answer}}}$" for answer, _, _ in CASES], [gold for _, gold, _ in CASES])
+# of the cases that were written before there was a strict reading, what it refuses: work undone, letters out of order
+REFUSED = {
+    ("\\log_2 8", "3"),
+    ("\\log_{2}{8}", "3"),
+    ("\\sin^2 x + \\cos^2 x", "1"),
+    ("\\arcsin 1", "\\frac{\\pi}{2}"),
+    ("\\lim_{x\\to0}\\frac{\\sin x}{x}", "1"),
+    ("2\\cdot\\frac{1}{2}", "1"),
+    ("0.1+0.2", "0.3"),
+    ("3 · 4", "12"),
+    ("7\\pm1", "6,8"),
+    ("\\sqrt[3]{8}", "2"),
+    ("\\sqrt{4}", "2"),
+    ("\\sqrt{-1}", "i"),
+    ("e^{i\\pi}", "-1"),
+    ("i^2", "-1"),
+    ("AB", "BA"),
+}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_equals_what(strict):
+    verdicts = accuracy_reward(
+        [f"so $\\boxed{{{answer}}}$" for answer, _, _ in CASES], [gold for _, gold, _ in CASES], strict=strict
+    )
     wrong = [case for case, verdict in zip(CASES, verdicts, strict=True) if verdict != float(case[2])]
-    assert not wrong
+    assert [case for case in wrong if not (strict and case[2] and case[:2] in REFUSED)] == []
 
 
-def test_whole_outputs():
+@pytest.mark.parametrize("strict", [True, False])
+def test_whole_outputs(strict):
     """Cases that a second reader wrote without seeing the code, and those with which it then tried to break it."""
     cases = rows_of(Path(__file__).parent / "accuracy_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases])
+    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
     wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
+    if strict:
+        wrong = [c for c in wrong if not c["expected"] or (extract_answer(c["output"]), c["gold"]) not in REFUSED]
     assert len(cases) > 800 and not wrong
 
 
-def test_the_collected_cases():
+def test_gaming_and_honest_forms():
+    """599 cases of two readers who had not seen the code: half attempts to be rewarded without an answer."""
+    cases = rows_of(Path(__file__).parent / "strict_cases.jsonl")
+    verdicts = accuracy_reward(
+        [c["output"] for c in cases], [c["gold"] for c in cases], prompts=[c["problem"] for c in cases]
+    )
+    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
+    assert len(cases) == 599 and not wrong
+
+
+UNEVALUATED = [
+    ("x^2-5x+6<0", "(2,3)"),
+    ("|2x-1|<5", "(-2,3)"),
+    ("\\int_0^{\\pi}\\sin x\\,dx", "2"),
+    ("7^{2023}\\bmod 100", "43"),
+    ("\\log_2 1024", "10"),
+    ("123456*789", "97406784"),
+    ("12345+67890", "80235"),
+    ("\\sum_{k=1}^{8}k", "36"),
+    ("\\prod_{k=1}^{4}k", "24"),
+    ("\\gcd(84,126)", "42"),
+    ("\\det\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "-2"),
+    (
+        "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}\\begin{pmatrix}1\\\\0\\end{pmatrix}",
+        "\\begin{pmatrix}1\\\\3\\end{pmatrix}",
+    ),
+    ("(1,3)\\cap(2,5)", "(2,3)"),
+    ("42+x-x", "42"),
+    ("42^1", "42"),
+    ("-(-42)", "42"),
+    ("6^2+6", "42"),
+    ("\\frac{1}{2}+\\frac{1}{3}", "\\frac{5}{6}"),
+    ("\\sqrt{1764}", "42"),
+    ("x=17\\cdot 23", "391"),
+]
+WRONG = [
+    ("4\\approx5", "4"),
+    ("x=17 x=23", "23"),
+    ("HHT", "THH"),
+    ("\\text{HHT}", "\\text{THH}"),
+    ("cat", "act"),
+    ("no", "on"),
+    ("(2,1)", "(1,2)"),
+    ("17=42", "42"),
+    ("60\\text{ radians}", "60^\\circ"),
+]
+VALUES = [
+    ("\\textcolor{red}{42}", "42"),
+    ("\\color{red}{42}", "42"),
+    ("{\\color{red} 42}", "42"),
+    ("\\bf 42", "42"),
+    ("\\Large 42", "42"),
+    ("\\underline{42}", "42"),
+    ("\\text{Answer: }42", "42"),
+    ("\\text{Total cost}=42", "42"),
+    ("f(2)=42", "42"),
+    ("|AB|=42", "42"),
+    ("\\angle ABC=42^\\circ", "42"),
+    ("\\sin\\theta=\\frac12", "\\frac{1}{2}"),
+    ("\\text{Option B}", "B"),
+    ("1>x>0", "0<x<1"),
+    ("0.333...", "\\frac{1}{3}"),
+    ("1\\text{ million}", "1000000"),
+    ("2^{10}", "1024"),
+    ("2^{10}-1", "1023"),
+    ("6!", "720"),
+    ("\\binom{10}{3}", "120"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("1.5\\times10^3", "1500"),
+    ("1\\frac12", "\\frac32"),
+    ("\\frac{2}{4}", "\\frac12"),
+    ("3\\ln 2", "\\ln 8"),
+    ("\\sqrt{12}", "2\\sqrt{3}"),
+    ("\\frac{22}{7}\\approx3.14", "\\frac{22}{7}"),
+    ("17\\cdot 23=391", "391"),
+    ("17*23", "17\\cdot 23"),
+    ("\\int_0^1 f", "\\int_{0}^{1} f"),
+    ("x\\in(-\\infty,1)\\cup(3,\\infty)", "(-\\infty,1)\\cup(3,\\infty)"),
+    ("x<1\\text{ or }x>3", "(-\\infty,1)\\cup(3,\\infty)"),
+    ("x\\ge2\\text{ and }x\\le5", "[2,5]"),
+    ("\\{x\\mid x>2\\}", "(2,\\infty)"),
+    ("x:=42", "42"),
+    ("\\therefore x=42", "42"),
+    ("m+n=13+29=42", "42"),
+    ("3,1,2", "1,2,3"),
+    ("\\text{B and A}", "A,B"),
+]
+
+
+def test_an_answer_is_a_value():
+    pairs, logged = [*UNEVALUATED, *WRONG, *VALUES], {}
+    outputs, golds = [f"\\boxed{{{answer}}}" for answer, _ in pairs], [gold for _, gold in pairs]
+    rewards = accuracy_reward(outputs, golds, log_metric=logged.__setitem__)
+    right = [False] * (len(UNEVALUATED) + len(WRONG)) + [True] * len(VALUES)
+    assert [pair for pair, r, wanted in zip(pairs, rewards, right, strict=True) if r != wanted] == []
+    assert logged["accuracy/unevaluated"] >= len(UNEVALUATED)
+    permissive = dict(
+        zip(pairs, accuracy_reward(outputs, golds, strict=False, log_metric=logged.__setitem__), strict=True)
+    )
+    assert permissive["\\log_2 1024", "10"] == permissive["4\\approx5", "4"] == permissive["cat", "act"] == 1.0
+    assert logged["accuracy/unevaluated"] == logged["accuracy/restated"] == 0.0
+
+
+RESTATED = [
+    ("Expand $(x+1)^2$.", "(x+1)^2", "x^2+2x+1"),
+    ("Expand $(x+1)^2$.", "(1+x)^{2}", "x^2+2x+1"),
+    ("Expand $(x+1)^2$.", "(x+1)(x+1)", "x^2+2x+1"),
+    ("Factor $x^2-1$.", "x^2-1", "(x-1)(x+1)"),
+    ("Compute $2^{10}$.", "2^{10}", "1024"),
+    ("Simplify $\\sqrt{50}$.", "y=\\sqrt{50}", "5\\sqrt{2}"),
+    ("Write 0.5 as a fraction.", "0.5", "\\frac{1}{2}"),
+    ("Write $255$ in base 16.", "255", "FF_{16}"),
+    ("How many are $6!$ orders?", "6!", "720"),
+]
+NOT_RESTATED = [
+    ("How many settings do 10 switches have?", "2^{10}", "1024"),
+    ("Find the monic polynomial with the double root $-1$.", "(x+1)^2", "x^2+2x+1"),
+    ("Which is larger, $\\frac12$ or $\\frac13$?", "\\frac12", "\\frac{1}{2}"),
+    ("A coin has probability 0.5 of heads. How likely is one tail?", "0.5", "\\frac{1}{2}"),
+    ("Is 5 or 7 the number of days?", "7.0", "7"),
+    ("Expand $(x+1)^2$.", "2x+1+x^2", "x^2+2x+1"),
+]
+
+
+def test_a_copy_of_the_problem_is_no_answer():
+    cases, logged = [*RESTATED, *NOT_RESTATED], {}
+    outputs, golds = [f"\\boxed{{{answer}}}" for _, answer, _ in cases], [gold for *_, gold in cases]
+    for prompts in ([p for p, *_ in cases], [[{"role": "user", "content": p}] for p, *_ in cases]):
+        rewards = accuracy_reward(outputs, golds, prompts=prompts, log_metric=logged.__setitem__)
+        assert [c for c, r in zip(cases, rewards, strict=True) if r != (c in NOT_RESTATED)] == []
+        assert logged["accuracy/restated"] == len(RESTATED)
+    bare = accuracy_reward(outputs, golds, prompts=["?"] * len(cases), problem=[p for p, *_ in cases])
+    assert bare == rewards  # the column has no prompt's words around it
+    assert accuracy_reward(outputs, golds, prompts=[p for p, *_ in cases], strict=False) == [1.0] * len(cases)
+    assert accuracy_reward(["\\boxed{4}"], ["4"], prompts=[[{"role": "user", "content": [{"type": "image"}]}]]) == [1.0]
+
+
+def test_what_was_asked_for_is_a_label():
+    prompts = ["Find $m+n$.", "Solve $m+n=42$.", "Find $m-n$."]
+    assert accuracy_reward(["\\boxed{m+n=42}"] * 3, ["42"] * 3, prompts=prompts) == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("problem", "ordered"),
+    [
+        ("Order the roots from least to greatest.", True),
+        ("List the numbers in increasing order, separated by commas.", True),
+        ("How many coins have Sam and Tia, respectively?", True),
+        ("Sam and Tia have 2 and 3 coins, respectively.\n\nFind all divisors.", False),
+        ("In order to solve it, find all $x$.", False),
+        ("Give the roots in any order.", False),
+        ("Find all roots.", False),
+    ],
+)
+def test_lists_have_an_order_where_the_problem_asks_for_one(problem, ordered):
+    texts = ["\\boxed{3, 1, 2}", "\\boxed{1, 2, 3}", "\\boxed{x=1, x=2, x=3}"]
+    assert accuracy_reward(texts, ["1, 2, 3"] * 3, prompts=[problem] * 3) == [float(not ordered), 1.0, 1.0]
+
+
+def test_small_letters_of_formulas_are_a_product():
+    problem = "A rectangle has the sides $a$ and $b$. What is its area?"
+    assert accuracy_reward(["\\boxed{ba}", "\\boxed{ba}"], ["ab", "ab"], prompts=[problem, "Unscramble it."]) == [
+        1.0,
+        0.0,
+    ]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_collected_cases(strict):
     cases = rows_of(EXTRACTS / "verifier_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases])
-    wrong = [c["id"] for c, verdict in zip(cases, verdicts, strict=True) if verdict != float(c["expected"])]
-    assert len(wrong) <= 0.03 * len(cases), wrong
+    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
+    wrong = {c["id"] for c, verdict in zip(cases, verdicts, strict=True) if verdict != float(c["expected"])}
+    # 3,000 summands; and 3 × 4 for 12, which is no value
+    assert len(cases) == 79 and wrong <= ({"vc-138", "vc-125"} if strict else {"vc-138"})
 
 
 def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour(data_folder):
     names = sorted(path.stem for path in data_folder.path.glob("*.jsonl") if path.stem != "verifier_cases")
     assert len(names) == 12
     for name in names:
-        golds = [gold for gold in dict.fromkeys(row["answer"] for row in data_folder.rows(name)) if gold.strip()]
+        asked = {row["answer"]: row["problem"] for row in data_folder.rows(name) if row["answer"].strip()}
+        golds, problems = list(asked), list(asked.values())
         boxed = [f"so \\boxed{{{gold}}}" for gold in golds]
-        assert [gold for gold, score in zip(golds, accuracy_reward(boxed, golds), strict=True) if score != 1.0] == []
+        scores = accuracy_reward(boxed, golds, prompts=problems)
+        assert [gold for gold, score in zip(golds, scores, strict=True) if score != 1.0] == []
         # some 300 of a set, since each is parsed; seen by eye: no neighbours are equal
         some = range(0, len(golds), max(1, len(golds) // 300))
-        scores = accuracy_reward([boxed[i] for i in some], [golds[i - 1] for i in some])
+        before = [i - 1 for i in some]
+        scores = accuracy_reward(
+            [boxed[i] for i in some], [golds[i] for i in before], prompts=[problems[i] for i in before]
+        )
         assert [(golds[i], golds[i - 1]) for i, score in zip(some, scores, strict=True) if score != 0.0] == []
 
 
@@ -195,6 +396,16 @@ def test_soft_overlong_punishment_is_dapo_equation_13():
         ("<think>Amelia is a knight, Bob is a knave</think>", 0.0),
         ("<think>Amelia is a knight, Bob is a knave", 0.0),
         ("Amelia is a knight, Bob is not a knight", 0.0),
+        ("Amelia is a knight or a knave, Bob is a knave", 0.0),
+        ("Amelia is a knight, Bob is a knave or a knight", 0.0),
+        ("<answer>Amelia is a knight/knave, Bob is a knave</answer>", 0.0),
+        ("It is not true that Amelia is a knight. Bob is a knave.", 0.0),
+        ("\\boxed{\\text{it is false that Amelia is a knight, and Bob is a knave}}", 0.0),
+        ("Either Amelia is a knight, Bob is a knave or the reverse", 0.0),
+        ("If Amelia is a knight, Bob is a knave.", 0.0),
+        ("Bob says that Amelia is a knight. Bob is a knave.", 0.0),
+        ("Is Amelia a knight? Amelia is a knight (not a knave). Bob is a knave.", 1.0),
+        ("Bob claims Amelia is a knave, a lie.\nSo Amelia is a knight and Bob is a knave.", 1.0),
         ("\\boxed{4}", 0.0),
         ("", 0.0),
     ],

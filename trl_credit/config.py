@@ -59,8 +59,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Without gradient, which is ours.
         clip_form (`str`, *optional*, defaults to `"surrogate"`):
             `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as it
-            is written, which differs where A < 0: bounded above 1 + ε_high, and with a gradient below 1 − ε_low (which
-            has no effect). TRL's `clip_ratio/*` then count no token with A < 0; `credit/clip_fraction` counts all.
+            is written, which differs where A < 0: bounded above 1 + ε_high, and with a gradient below 1 − ε_low:
+            ε_low has no effect. TRL's `clip_ratio/*` then count no token with A < 0; `credit/clip_fraction` counts all.
         token_mask (`str`, *optional*, defaults to `"none"`):
             `"probability"` (SPO) keeps, in the policy term and in its normaliser, the tokens whose probability under
             the sampling policy was below `probability_threshold`. What becomes of the KL term is `mask_normalizer`. The

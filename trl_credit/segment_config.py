@@ -144,7 +144,7 @@ class SegmentKnobs:
         default="clip", metadata={"help": "'clip', 'policy_iteration' or 'policy_iteration_code'."}
     )
     mask_normalizer: str = field(
-        default="paper", metadata={"help": "KL of the probability mask: 'paper' (all tokens) or 'code' (kept ones)."}
+        default="paper", metadata={"help": "KL of the mask: 'paper' (all tokens) or 'code' (kept ones, row sums)."}
     )
     whiten_advantages: str = field(
         default="none", metadata={"help": "Mean 0, variance 1 over the 'batch' or each 'microbatch'."}

@@ -32,12 +32,15 @@ class DAPOConfig(CreditConfig):
         epsilon (`float`, *optional*, defaults to `0.2`)
         epsilon_high (`float`, *optional*, defaults to `0.28`)
         mask_truncated_completions (`bool`, *optional*, defaults to `True`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "dapo"
     epsilon: float = 0.2
     epsilon_high: float | None = 0.28
     mask_truncated_completions: bool = True
+    use_bias_correction_kl: bool = False
 
 
 class DAPOTrainer(CreditTrainer):

@@ -27,10 +27,13 @@ class DrGRPOConfig(CreditConfig):
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
         scale_rewards (`str`, *optional*, defaults to `"none"`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "dr_grpo"
     scale_rewards: str = "none"
+    use_bias_correction_kl: bool = False
 
 
 class DrGRPOTrainer(CreditTrainer):

@@ -26,9 +26,12 @@ class GRPOConfig(CreditConfig):
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"grpo"`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "grpo"
+    use_bias_correction_kl: bool = False
 
 
 class GRPOTrainer(CreditTrainer):

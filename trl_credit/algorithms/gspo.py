@@ -30,12 +30,15 @@ class GSPOConfig(CreditConfig):
         importance (`str`, *optional*, defaults to `"sequence"`)
         epsilon (`float`, *optional*, defaults to `0.0003`)
         epsilon_high (`float`, *optional*, defaults to `0.0004`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "grpo"
     importance: str = "sequence"
     epsilon: float = 0.0003
     epsilon_high: float | None = 0.0004
+    use_bias_correction_kl: bool = False
 
 
 class GSPOTrainer(CreditTrainer):

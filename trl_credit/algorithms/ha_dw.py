@@ -27,10 +27,13 @@ class HADWConfig(CreditConfig):
     Parameters:
         loss_type (`str`, *optional*, defaults to `"grpo"`)
         difficulty (`str`, *optional*, defaults to `"history"`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "grpo"
     difficulty: str = "history"
+    use_bias_correction_kl: bool = False
 
 
 class HADWTrainer(CreditTrainer):

@@ -33,6 +33,8 @@ class OPOConfig(CreditConfig):
         scale_rewards (`str`, *optional*, defaults to `"none"`)
         num_iterations (`int`, *optional*, defaults to `1`)
         beta (`float`, *optional*, defaults to `0.0`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            The papers' KL term is not multiplied by the importance weight, as TRL's is by default.
     """
 
     loss_type: str = "dr_grpo"
@@ -40,6 +42,7 @@ class OPOConfig(CreditConfig):
     scale_rewards: str = "none"
     num_iterations: int = 1
     beta: float = 0.0
+    use_bias_correction_kl: bool = False
 
 
 class OPOTrainer(CreditTrainer):

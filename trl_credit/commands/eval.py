@@ -12,6 +12,8 @@ pass@k, best@k, avg@k and maj@k of models with 95 % intervals, into one table, a
   trl-credit eval --models Qwen/Qwen3-1.7B runs/s_trace --protocol s_trace --backend vllm
   trl-credit eval --models runs/mine --sets mine.jsonl --reward mine.py:is_right --protocol custom \\
       --samples 8 --temperature 1 --max_new_tokens 1024    a task of your own
+  trl-credit eval runs/a runs/b --protocol s_trace   and is the difference real? Interval, p-value, samples needed
+  trl-credit eval runs/a runs/b                      the same from the samples that are there
 
 Without --sets it takes all sets of the protocol. Started again after an interruption, it goes on where it stopped.
 """
@@ -20,15 +22,8 @@ Without --sets it takes all sets of the protocol. Started again after an interru
 def main(argv: list[str]) -> int:
     """The exit code."""
     begin()
-    from ..evaluation import evaluate, rescore
-    from ..evaluation.command_line import evaluating, options_of, output_folder, parse_evaluation, print_results
+    from ..evaluation.command_line import evaluating, parse_evaluation, run_evaluation
 
     with StopSignals(PROGRAM) as stop, evaluating(argv, stop):
-        args = parse_evaluation(argv, description=DESCRIPTION, prog=" ".join(PROGRAM))
-        folder = output_folder(args)
-        if args.rescore:
-            rescore(folder, metrics=args.metrics, reward=args.reward)
-        else:
-            evaluate(args.models, args.sets, output_dir=folder, **options_of(args))
-    print_results(folder)
+        run_evaluation(parse_evaluation(argv, description=DESCRIPTION, prog=" ".join(PROGRAM)))
     return 0

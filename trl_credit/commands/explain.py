@@ -116,7 +116,7 @@ def _explained(
     settings = {"output_dir": str(_output(args).parent), "report_to": "none"}
     configs: dict[str, CreditConfig | str] = {}
     for name in names:
-        configs[ALGORITHMS[name][1]._name] = name
+        configs[ALGORITHMS[name][1].title()] = name
     for name in args.credit:
         config = CreditConfig(credit=name, **settings)
         configs[function_label(config.own_function("credit"))] = config
@@ -148,7 +148,7 @@ def _with_segments(
     if shard.trees or config.rollouts == "tree" or loaded is None or args.reward is None:
         raise ValueError(cost(shard, config))
     reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
-    print(f"{trainer_class._name}: {cost(shard, config).partition(': give')[0]}", file=sys.stderr)
+    print(f"{trainer_class.title()}: {cost(shard, config).partition(': give')[0]}", file=sys.stderr)
     given = {"seed": args.seed, "temperature": args.temperature, **settings}
     seed = given.pop("seed")
     return rolled_out(shard, name, model=loaded[0], tokenizer=loaded[1], reward=reward, seed=seed, settings=given)
@@ -159,7 +159,7 @@ def _show(args: Namespace, found: list["Explained"], left_out: dict[str, str]) -
     from ..explain import markdown_table
     from ..viewer import build_page
 
-    grpo = next((one for one in found if one.name == ALGORITHMS["grpo"][1]._name), None)
+    grpo = next((one for one in found if one.name == ALGORITHMS["grpo"][1].title()), None)
     text = markdown_table(found, grpo=grpo)
     notes = [f"{name} is left out: {reason}." for name, reason in left_out.items()]
     print("\n".join([text, *([""] if notes else []), *notes]))

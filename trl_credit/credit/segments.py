@@ -102,7 +102,7 @@ def segment_ids(boundaries: torch.Tensor) -> torch.Tensor:
 def segment_advantages(
     value_t: torch.Tensor, *, boundaries: torch.Tensor, final_value: torch.Tensor, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """A_k = V(s_{b_{k+1}}) − V(s_{b_k}) on every token of segment k, V(s_T) = R (SPO, 2505.23564, Sec. 4.2).
+    """A_k = V(s_{b_{k+1}}) − V(s_{b_k}) on every token of segment k, V(s_T) = R (SPO, 2505.23564, Eq. 2).
 
     Along a row the segments add up to R − V(s_{b_1}). Lead, padding and rows without a boundary get 0.
 

@@ -1,4 +1,4 @@
-"""Values and advantages on a tree of sampled segments (SPO-tree, arXiv 2505.23564, Sec. 4.3).
+"""Values and advantages on a tree of sampled segments (SPO-tree, arXiv 2505.23564, Sec. 5).
 
 A level is a tensor (P, K): the K children of each of the P nodes that were expanded.
 """

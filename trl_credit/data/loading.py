@@ -47,7 +47,11 @@ class DataArguments:
     prompt_column: str | None = field(default=None, metadata={"help": "Default: prompt, problem or question."})
     answer_column: str | None = field(default=None, metadata={"help": "Default: answer, solution or target."})
     prompt_style: str = field(
-        default="boxed", metadata={"help": f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it."}
+        default="boxed",
+        metadata={
+            "help": f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it; text: before one leaves the chat "
+            "template out."
+        },
     )
     max_prompt_tokens: int | None = field(default=None, metadata={"help": "Rows with a longer prompt are dropped."})
     decontaminate: list[str] | None = field(

@@ -58,12 +58,17 @@ def as_prompts(
     """The source with `prompt`, `answer` (text; left out where no column has it) and `id`, beside its other columns.
 
     Raises:
-        ValueError: a prompt is neither text nor messages, an answer neither text nor a number; or a column of a text
-            file has no one type.
+        ValueError: a prompt is neither text nor messages, or messages where the style is plain text; an answer is
+            neither text nor a number; or a column of a text file has no one type.
     """
     prompts = _prompts(source, name, prompt_column)
     parts = [_columns(source, rest, answer_column)] if (rest := _rest(source)) else []
     is_text = all(isinstance(prompt, str) for prompt in prompts)
+    if not is_text and not style.chat:
+        raise ValueError(
+            f"{name!r} holds messages in its column {prompt_column!r}, which want a chat template, and this "
+            "--prompt_style is plain text: take another style, or write the prompts as text"
+        )
     if not is_text:
         messages = _columns(source, [prompt_column], None)
         parts.append(messages if prompt_column == "prompt" else messages.rename_column(prompt_column, "prompt"))

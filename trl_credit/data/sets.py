@@ -1,7 +1,7 @@
 """The data sets that are known by name, how a row of each is read, and the prompts of the papers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..rewards import extract_answer
 from .cleaning import DAPO_WRAPPER, strip_dapo_wrapper
@@ -56,6 +56,7 @@ class PromptStyle:
     """`template` with `{problem}` in it is the user's message, after the `system` message if there is one.
 
     `chat=False` is for base models: such a prompt stays plain text even where the tokenizer has a chat template.
+    `text:` before a name or a template makes any style one of these.
     """
 
     template: str = "{problem}"
@@ -121,11 +122,17 @@ def read_knights_and_knaves(row: dict) -> dict:
 
 
 def resolve_style(style: str | PromptStyle) -> PromptStyle:
-    """A style by its name, or one of a text with `{problem}` in it."""
+    """A style by its name, or one of a text with `{problem}` in it; behind `text:`, the same without chat template.
+
+    Raises:
+        ValueError: no style has that name.
+    """
     if isinstance(style, PromptStyle):
         return style
     if style in PROMPT_STYLES:
         return PROMPT_STYLES[style]
+    if style.startswith(_AS_TEXT):
+        return replace(resolve_style(style.removeprefix(_AS_TEXT)), chat=False)
     if "{problem}" in style:
         return PromptStyle(style)
     known = ", ".join(PROMPT_STYLES)
@@ -215,10 +222,12 @@ _R1 = (
     "i.e., <think> reasoning process here </think><answer> answer here </answer>"
 )
 
+_AS_TEXT = "text:"
 # Quoted word for word: a prompt is a fact of an experiment. docs/data.md says which papers give theirs.
 PROMPT_STYLES: dict[str, PromptStyle] = {
     "boxed": PromptStyle("{problem}\nReason step by step, and put your final answer within \\boxed{}."),
     "plain": PromptStyle(),
+    "text": PromptStyle(chat=False),
     # veRL's preprocessing of MATH and of GSM8K
     "verl": PromptStyle("{problem} Let's think step by step and output the final answer within \\boxed{}."),
     "verl_gsm8k": PromptStyle('{problem} Let\'s think step by step and output the final answer after "####".'),

@@ -156,6 +156,8 @@ class EvaluationCallback(TrainerCallback):
         for row in rows:
             name = f"eval_{row['set']}"
             logs |= {f"{name}/{metric}": score["value"] for metric, score in row["metrics"].items()}
+            strict = row.get("metrics_strict", {})
+            logs |= {f"{name}/{metric}_strict": score["value"] for metric, score in strict.items()}
             logs |= {f"{name}/mean_length": row["mean_length_tokens"], f"{name}/truncated": row["truncated_share"]}
         should_log = control.should_log
         # not the trainer's own `log`, which would flush the metrics that belong to its next row of training

@@ -15,11 +15,19 @@ from transformers.utils import logging
 from ..mistakes import OneLineParser, check_output_dir, disk_full, fail
 from ..rewards.guard import RewardRaised
 from ..signals import StopSignals
+from .comparison import compare_models
 from .protocols import PROTOCOLS
+from .runner import evaluate, rescore
+from .stored import is_evaluation
 
 
 _VLLM = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
+# flags that say how samples are made, with their defaults
+_OF_SAMPLING = {
+    **dict.fromkeys(("data_dir", "reward", "max_problems", *_VLLM, *_CHANGES[:-1])),
+    **{"overwrite": False, "prompt_style": "boxed", "seed": 0, "backend": "transformers", "batch_size": 64},
+}
 
 
 def parse_evaluation(argv: list[str], *, description: str | None, prog: str | None = None) -> argparse.Namespace:
@@ -30,13 +38,20 @@ def parse_evaluation(argv: list[str], *, description: str | None, prog: str | No
     """
     parser = OneLineParser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--models", nargs="+", default=["demo"], help="folders or Hub names; 'demo' is the embedded model (default)")
+    add(
+        "compared",
+        nargs="*",
+        metavar="MODEL",
+        help="before all flags, in the place of --models: two or more are compared with the first, problem by "
+        "problem, and may be folders of evaluations",
+    )
+    add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
     add("--protocol", nargs="+", help=f"one or more of {', '.join(PROTOCOLS)}, custom (default: demo demo_greedy)")
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, where there is no network")
-    add("--prompt_style", default="boxed", help="prompt style of trl_credit.data (default: boxed)")
+    add("--prompt_style", default="boxed", help="as for training: a name, or text with {problem} (default: boxed)")
     add(
         "--reward", help="of a task of your own: file.py:function, package.module.function or a name; 1 is right, 0 not"
     )
@@ -62,6 +77,11 @@ def parse_evaluation(argv: list[str], *, description: str | None, prog: str | No
     own.add_argument("--top_k", type=int)
     own.add_argument("--metrics", nargs="+", help="pass@k, best@k, avg@k, maj@k")
     args = parser.parse_args(argv)
+    if args.compared and args.models:
+        raise ValueError("models stand either behind --models or before all flags, where they are compared: not both")
+    if args.compared and args.rescore:
+        raise ValueError("--rescore judges all samples in --output_dir and takes no models: leave them out")
+    args.models = args.models or args.compared or ["demo"]
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
             "this script is one process: start it with python, and use several GPUs by --backend vllm "
@@ -92,10 +112,10 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
     engine = {name: value for name in _VLLM if (value := getattr(args, name)) is not None}
     if engine and args.backend != "vllm":
         raise ValueError(f"--{next(iter(engine))} wants --backend vllm")
-    if args.protocol is None and args.models != ["demo"]:
+    if args.protocol is None and len(args.compared) < 2 and args.models != ["demo"]:
         raise ValueError(f"--models wants a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
     return {
-        "protocols": args.protocol or ["demo", "demo_greedy"],
+        "protocols": args.protocol or (None if len(args.compared) > 1 else ["demo", "demo_greedy"]),
         "data_dir": args.data_dir,
         "prompt_style": args.prompt_style,
         "reward": args.reward,
@@ -133,6 +153,32 @@ def evaluating(argv: list[str], stop: StopSignals) -> Iterator[None]:
             file=sys.stderr,
         )
         raise SystemExit(stop.code) from None
+
+
+def run_evaluation(args: argparse.Namespace) -> None:
+    """Evaluates, judges anew or compares, as the flags say, and prints the tables.
+
+    Raises:
+        ValueError: wrong input, or samples that do not belong together.
+        OSError: a model that cannot be loaded.
+    """
+    folder, several = output_folder(args), len(args.compared) > 1
+    stored = several and (args.protocol is None or all(map(is_evaluation, args.models)))
+    given = [flag for flag, default in _OF_SAMPLING.items() if stored and getattr(args, flag) != default]
+    if given:
+        why = "--protocol" if args.protocol is None else "model"
+        raise ValueError(f"--{given[0]} wants a {why} to sample by: stored samples are compared as they are")
+    if args.rescore:
+        rescore(folder, metrics=args.metrics, reward=args.reward)
+    elif several:
+        compare_models(args.models, args.sets, output_dir=folder, metrics=args.metrics, **options_of(args))
+    else:
+        evaluate(args.models, args.sets, output_dir=folder, **options_of(args))
+    if not stored:
+        print_results(folder)
+    if several:
+        print("\n" + (folder / "differences.md").read_text(encoding="utf-8"))
+        print(f"table    {folder / 'differences.md'}\nnumbers  {folder / 'differences.json'}")
 
 
 def print_results(folder: Path) -> None:

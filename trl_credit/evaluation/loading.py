@@ -36,14 +36,19 @@ def identity(name: str, revision: str | None) -> dict[str, Any]:
     path = Path(model_location(name))
     if not path.is_dir():
         return {"model": name, "revision": _commit(name, revision), "weights": None}
-    if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
+    if not is_model(path):
         raise OSError(
             f"--models {name!r} is a folder without a model: it has no config.json and no adapter_config.json"
         )
     if revision is not None:
         raise ValueError(f"--revision is for models on the Hub, and {name!r} is a folder")
-    shown = "embedded model" if name == "demo" else _shown(path)
-    return {"model": shown, "revision": None, "weights": weights_fingerprint(path)}
+    own = "embedded model" if name == "demo" else shown(path)
+    return {"model": own, "revision": None, "weights": weights_fingerprint(path)}
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / file).is_file() for file in ("config.json", "adapter_config.json"))
 
 
 def weights_fingerprint(folder: str | Path) -> str:
@@ -111,6 +116,7 @@ def _commit(name: str, revision: str | None) -> str:
     return Path(file).parent.name
 
 
-def _shown(folder: Path) -> str:
+def shown(folder: Path) -> str:
+    """A folder relative to the working directory, or its last two parts: what tables may have."""
     full = folder.resolve()
     return full.relative_to(Path.cwd()).as_posix() if full.is_relative_to(Path.cwd()) else "/".join(full.parts[-2:])

@@ -1,6 +1,7 @@
 """The problems of a set, as token ids, and the reward that judges their responses."""
 
 import asyncio
+import functools
 import hashlib
 import inspect
 import itertools
@@ -19,11 +20,13 @@ from ..data.sets import SETS, resolve_style
 from ..demo import demo_dataset, demo_reward
 from ..names import digest_of
 from ..rewards import accuracy_reward, extract_answer, knights_and_knaves_reward, resolve_reward
+from ..rewards.functions import asked_in
 from ..rewards.guard import guard_rewards
 from ..rewards.signature import Rows, required_parameters
 from .scores import level_name
 
 
+_PATIENCE = 2.0  # seconds of processor time for an answer: no training step waits for it
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # another seed than any training run's
 # columns that a reward or a table reads; they are kept with the samples
 KEPT = ("answer", "level", "names", "truth")
@@ -33,11 +36,18 @@ _OF_TRAINING = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt and what its responses are judged by."""
+    """A prompt and what its responses are judged by.
+
+    Attributes:
+        digest: Of the prompt's text, whatever tokens it becomes.
+        text: What was asked, for a strict reading.
+    """
 
     id: str
     prompt_ids: list[int]
     reference: dict[str, Any]
+    digest: str
+    text: str = ""
 
 
 def load_problems(
@@ -135,7 +145,8 @@ def as_problems(
                 level_name(set_label(name), reference["level"])
             except ValueError as error:
                 raise ValueError(f"row {i} of {name!r}, column 'level': {error}") from error
-        problems.append(Problem(str(problem_id), _tokens(row["prompt"], tokenizer), reference))
+        asked, ids = row.get("problem") or asked_in(row["prompt"]), _tokens(row["prompt"], tokenizer)
+        problems.append(Problem(str(problem_id), ids, reference, _digest(row["prompt"]), str(asked)))
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:
@@ -162,6 +173,8 @@ def reward_name(set_name: str, problems: Sequence[Problem]) -> str:
 def judge(reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]]) -> list[tuple[str | None, bool]]:
     """The extracted answer of each response and whether it is right, by the reward of that name, in one call.
 
+    `accuracy` reads as permissively as the graders of the papers do, not as strictly as in training.
+
     Raises:
         ValueError: the reward gave something other than 0 or 1, or is not to be found.
         RewardRaised: a reward of one's own failed.
@@ -177,6 +190,17 @@ def judge(reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]
         (_ANSWERS.get(reward, _said_answer)(text, reference), bool(r))
         for text, reference, r in zip(texts, references, rewards, strict=True)
     ]
+
+
+def judge_strictly(
+    reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]], problems: Sequence[str]
+) -> list[bool] | None:
+    """Whether each response is right as training reads it, or `None` for a reward that has one reading."""
+    if reward != "accuracy":
+        return None
+    answers = [r.get("answer") for r in references]
+    rewards = accuracy_reward(list(texts), answers, problem=list(problems), timeout=_PATIENCE)
+    return [bool(r) for r in rewards]
 
 
 def own_reward(name: str, reference: dict[str, Any]) -> Callable[..., list[float | None]]:
@@ -243,6 +267,12 @@ def _said_roles(text: str, reference: dict[str, Any]) -> str | None:
     return None if said is None else ", ".join("knight" if knight else "knave" for knight in said)
 
 
+def _digest(prompt: str | list[dict[str, str]]) -> str:
+    # messages as the plain text that a model without a chat template is given
+    text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
@@ -251,7 +281,7 @@ def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBa
 
 
 _REWARDS: dict[str, Callable[..., list[float | None]]] = {
-    "accuracy": accuracy_reward,
+    "accuracy": functools.partial(accuracy_reward, strict=False, timeout=_PATIENCE),
     "demo": demo_reward,
     "knights_and_knaves": knights_and_knaves_reward,
 }

@@ -10,11 +10,20 @@ from transformers import AutoTokenizer
 
 from .loading import identity, load_sampler, model_location, package_versions
 from .plots import plot_rows
-from .problems import Problem, fingerprint, judge, load_problems, reward_name, reward_source, set_label
+from .problems import (
+    Problem,
+    fingerprint,
+    judge,
+    judge_strictly,
+    load_problems,
+    reward_name,
+    reward_source,
+    set_label,
+)
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .samplers import Sample, Sampler, problem_seed, token_limits
 from .scores import score_row
-from .store import SampleFile, file_name, read_samples, write_samples
+from .store import SampleFile, file_name, holds_all, read_samples, write_atomically, write_samples
 from .tables import Row, merge_rows, read_rows, write_rows
 
 
@@ -54,7 +63,8 @@ def evaluate(
     """Evaluates every model on every set under every protocol that has the set, and writes table, JSON and figure.
 
     A run that was interrupted goes on where it stopped when it is started again, and ends in the same files. Rows of
-    earlier runs in the same folder stay in the table.
+    earlier runs in the same folder stay in the table. Samples that an evaluation of a model alone left in
+    `<model>/evaluation` are taken from there, if they are just those that would be made.
 
     Args:
         models (`Sequence[str]`):
@@ -118,7 +128,9 @@ def evaluate(
             )
             for name in dict.fromkeys(job.set_name for job in jobs)
         }
-        files = [_open(folder, who, job, problems[job.set_name], CHUNK[backend], overwrite, reward) for job in jobs]
+        files = [
+            _open(folder, model, who, job, problems[job.set_name], CHUNK[backend], overwrite, reward) for job in jobs
+        ]
         longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
         sampler: Sampler | None = None
         for job, file in zip(jobs, files, strict=True):
@@ -168,19 +180,33 @@ def judged(
     """The lines of a sample file for some problems."""
     texts = [sample.text for samples in found for sample in samples]
     references = [p.reference for p, samples in zip(problems, found, strict=True) for _ in samples]
-    verdicts = iter(judge(reward, texts, references))
+    asked = [p.text for p, samples in zip(problems, found, strict=True) for _ in samples]
+    verdicts = iter(_verdicts(reward, texts, references, asked))
     return [
         {
             "id": problem.id,
+            "prompt": problem.digest,
             "seed": seed,
             "reference": problem.reference,
+            **({"problem": problem.text} if reward == "accuracy" else {}),
             "samples": [
-                {"text": s.text, "answer": answer, "correct": correct, "length": s.length, "truncated": s.truncated}
-                for s, (answer, correct) in zip(samples, verdicts, strict=False)
+                {"text": s.text, **verdict, "length": s.length, "truncated": s.truncated}
+                for s, verdict in zip(samples, verdicts, strict=False)
             ],
         }
         for problem, seed, samples in zip(problems, seeds, found, strict=True)
     ]
+
+
+def _verdicts(
+    reward: str, texts: Sequence[str], references: Sequence[dict[str, Any]], problems: Sequence[str]
+) -> list[dict[str, Any]]:
+    """`answer` and `correct` of each response, and `correct_strict` where the reward has two readings."""
+    found = [{"answer": answer, "correct": correct} for answer, correct in judge(reward, texts, references)]
+    strict = judge_strictly(reward, texts, references, problems)
+    if strict is None:
+        return found
+    return [{**verdict, "correct_strict": right} for verdict, right in zip(found, strict, strict=True)]
 
 
 def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None) -> list[Row]:
@@ -200,10 +226,10 @@ def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, rew
         header |= _reward_of(reward or ("reward_source" in header and header["reward"]) or None)
         samples = [sample for line in lines for sample in line["samples"]]
         references = [line["reference"] for line in lines for _ in line["samples"]]
-        for sample, (answer, correct) in zip(
-            samples, judge(header["reward"], [s["text"] for s in samples], references), strict=True
-        ):
-            sample.update(answer=answer, correct=correct)
+        asked = [line.get("problem", "") for line in lines for _ in line["samples"]]  # 0.1 did not keep it
+        texts = [sample["text"] for sample in samples]
+        for sample, verdict in zip(samples, _verdicts(header["reward"], texts, references, asked), strict=True):
+            sample.update(verdict)
         done.append((path, header, lines))
     for path, header, lines in done:  # all scores before the first change
         most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)
@@ -277,6 +303,7 @@ def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dic
 
 def _open(
     folder: Path,
+    model: str,
     who: dict[str, Any],
     job: Job,
     problems: Sequence[Problem],
@@ -284,7 +311,13 @@ def _open(
     overwrite: bool,
     reward: str | None,
 ) -> SampleFile:
-    path = sample_path(folder, who["model"], set_label(job.set_name), job.label)
+    header = sample_header(who, job, problems, reward)
+    path, own = (
+        sample_path(place, who["model"], set_label(job.set_name), job.label)
+        for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone puts them
+    )
     if overwrite:
         path.unlink(missing_ok=True)
-    return SampleFile(path, sample_header(who, job, problems, reward), chunk_size=chunk)
+    elif not path.exists() and own.is_file() and holds_all(own, header):
+        write_atomically(path, own.read_text(encoding="ascii"))
+    return SampleFile(path, header, chunk_size=chunk)

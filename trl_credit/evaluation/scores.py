@@ -12,8 +12,8 @@ _ESTIMATES = {"pass": pass_at_k, "best": best_at_k, "avg": average_at_k}
 _MATH_LEVELS = {"easy": "easy (level 1)", "mid": "mid (levels 2, 3)", "hard": "hard (levels 4, 5)"}
 
 
-def problem_score(metric: str, line: dict[str, Any]) -> float:
-    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1].
+def problem_score(metric: str, line: dict[str, Any], verdict: str = "correct") -> float:
+    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1], by the verdicts of that name.
 
     Raises:
         ValueError: k is more than the samples of the problem.
@@ -21,12 +21,14 @@ def problem_score(metric: str, line: dict[str, Any]) -> float:
     kind, k = split_metric(metric)
     samples = line["samples"]
     if kind == "maj":
-        return majority_at_k([s["answer"] for s in samples], [s["correct"] for s in samples], k)
-    return _ESTIMATES[kind](len(samples), sum(s["correct"] for s in samples), k)
+        return majority_at_k([s["answer"] for s in samples], [s[verdict] for s in samples], k)
+    return _ESTIMATES[kind](len(samples), sum(s[verdict] for s in samples), k)
 
 
 def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The row of one model, set and protocol, with 95 % intervals over problems, overall and by difficulty level.
+
+    Answers are read permissively; `metrics_strict` has the same metrics of answers as training reads them.
 
     Args:
         header (`dict`):
@@ -40,6 +42,12 @@ def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> dict[s
     for i, line in enumerate(lines):
         if "level" in line["reference"]:
             by_level.setdefault(level_name(header["set"], line["reference"]["level"]), []).append(i)
+    strict = {}
+    if all("correct_strict" in sample for sample in samples):
+        strict = {
+            metric: _with_interval([problem_score(metric, line, "correct_strict") for line in lines])
+            for metric in header["metrics"]
+        }
     return {
         "model": header["model"],
         "revision": header["revision"],
@@ -49,6 +57,7 @@ def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> dict[s
         "samples_per_problem": header["samples"],
         "temperature": header["temperature"],
         "metrics": {metric: _with_interval(values) for metric, values in scores.items()},
+        **({"metrics_strict": strict} if strict else {}),
         "mean_length_tokens": sum(s["length"] for s in samples) / len(samples),
         "truncated_share": sum(s["truncated"] for s in samples) / len(samples),
         "by_level": {

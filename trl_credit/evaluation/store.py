@@ -66,6 +66,14 @@ class SampleFile:
                 )
 
 
+def holds_all(path: Path, header: dict[str, Any]) -> bool:
+    """Whether a file has all samples that a run with this header would make, and no others."""
+    try:
+        return len(SampleFile(path, header, chunk_size=1).lines) == header["problems"]
+    except ValueError:  # others, or damaged: they are made anew
+        return False
+
+
 def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Header and lines of a file; a last line that a kill tore is left out, and so is a torn header (`None`).
 
@@ -95,12 +103,12 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
 
 def write_samples(path: Path, header: dict[str, Any], lines: Iterable[dict[str, Any]]) -> None:
     """Writes a file of samples anew, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, _dump([header, *lines]))
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)

@@ -18,6 +18,9 @@ _MEANING = {
     "maj": "maj@k: the most frequent answer of k is right.",
 }
 _WILSON = "W: Wilson's interval, since all problems scored the same, in which case a bootstrap gives a point."
+_READINGS = (
+    "Answers are read permissively, as the papers' graders do; columns that say strict want a value, as training does."
+)
 Row = dict[str, Any]
 
 
@@ -68,17 +71,25 @@ def markdown(rows: Sequence[Row]) -> str:
     Cells are percent with the 95 % interval over problems: `61.2 [58.0, 64.1]`, or `0.0 [0.0, 13.8] W` where it is
     Wilson's.
     """
-    names = {key: _model_name(rows, key) for key in dict.fromkeys((r["model"], r["revision"]) for r in rows)}
-    columns = list(dict.fromkeys((r["set"], r["protocol"], m) for r in rows for m in r["metrics"]))
-    cells = {(r["model"], r["revision"], r["set"], r["protocol"], m): v for r in rows for m, v in r["metrics"].items()}
+    names = {key: model_name(rows, key) for key in dict.fromkeys((r["model"], r["revision"]) for r in rows)}
+    scored = [
+        (r, metric, reading, score)
+        for r in rows
+        for reading, part in (("", "metrics"), (" strict", "metrics_strict"))
+        for metric, score in r.get(part, {}).items()
+    ]
+    columns = list(dict.fromkeys((r["set"], r["protocol"], m, reading) for r, m, reading, _ in scored))
+    cells = {(r["model"], r["revision"], r["set"], r["protocol"], m, reading): v for r, m, reading, v in scored}
     several = len({r["protocol"] for r in rows}) > 1
-    head = ["model", *(f"{s} {m}{f' ({p})' if several else ''}" for s, p, m in columns)]
+    head = ["model", *(f"{s} {m}{reading}{f' ({p})' if several else ''}" for s, p, m, reading in columns)]
     body = [[name, *(_cell(cells.get((*key, *column))) for column in columns)] for key, name in names.items()]
-    kinds = dict.fromkeys(split_metric(m)[0] for _, _, m in columns)
+    kinds = dict.fromkeys(split_metric(m)[0] for _, _, m, _ in columns)
     meaning = " ".join(_MEANING[kind] for kind in kinds)
     scores = [v for r in rows for part in (r, *r["by_level"].values()) for v in part["metrics"].values()]
+    scores += [score for *_, score in scored]
     wilson = f" {_WILSON}" if any(_is_wilson(score) for score in scores) else ""
-    text = f"{meaning} Percent, with 95 % bootstrap intervals over problems.{wilson}\n\n" + _table(head, body)
+    readings = f" {_READINGS}" if any(reading for *_, reading in columns) else ""
+    text = f"{meaning}{readings} Percent, with 95 % bootstrap intervals over problems.{wilson}\n\n" + table(head, body)
 
     head = ["model", "set", "protocol", "problems", "samples", "temperature", "mean length (tokens)", "truncated"]
     body = [
@@ -94,7 +105,7 @@ def markdown(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    text += "\n" + _table(head, body)
+    text += "\n" + table(head, body)
 
     levels = [row for row in rows if row["by_level"]]
     if levels:
@@ -105,7 +116,7 @@ def markdown(rows: Sequence[Row]) -> str:
             for row in levels
             for level, part in row["by_level"].items()
         ]
-        text += "\nBy difficulty level.\n\n" + _table(["model", "set", "protocol", "level", "problems", *metrics], body)
+        text += "\nBy difficulty level.\n\n" + table(["model", "set", "protocol", "level", "problems", *metrics], body)
     return text
 
 
@@ -115,7 +126,8 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", " ".join(str(text).split()))
 
 
-def _model_name(rows: Sequence[Row], key: tuple[str, str | None]) -> str:
+def model_name(rows: Sequence[Row], key: tuple[str, str | None]) -> str:
+    """A model with its commit, where it has one."""
     model, revision = key
     return f"{model} ({revision[:12]})" if revision and sum(r["model"] == model for r in rows) else model
 
@@ -131,9 +143,10 @@ def _cell(score: dict[str, Any] | None) -> str:
     return f"{100 * score['value']:.1f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]{mark}"
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown; what is not a number is escaped."""
     # cells of numbers are ours and stay readable
-    rows = [[c if re.fullmatch(r"[\d.–\[\], %]*W?", c) else escaped(c) for c in row] for row in (head, *body)]
+    rows = [[c if re.fullmatch(r"[\d.–\[\], %+−]*W?", c) else escaped(c) for c in row] for row in (head, *body)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     rows.insert(1, ["-" * width for width in widths])
     return "".join("| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |\n" for row in rows)

@@ -12,7 +12,18 @@ from typing import Any
 
 from ..demo import demo_reward
 from ..names import resolve_function
-from .judging import ANSWER_TIMEOUT, LONGEST_ANSWER, default_pool, extract_answer, read_gold
+from .judging import (
+    ANSWER_TIMEOUT,
+    LONGEST_ANSWER,
+    Rules,
+    asks_order,
+    default_pool,
+    extract_answer,
+    is_product,
+    names,
+    read_gold,
+    restated,
+)
 from .judging.extract import after_thinking, answer_tag
 from .reasoning_gym import reasoning_gym_reward
 
@@ -35,6 +46,13 @@ logger = logging.getLogger(__name__)
 
 _THINKS = re.compile(r"\s*(?:<think>)?(?P<thought>.*?)</think>(?P<rest>.*)", re.DOTALL)
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|mathrm)\{([^{}]*)\}")
+# a role with these words before or behind it in its sentence is not what the response says
+_UNSURE = re.compile(
+    r"(?i)\b(?:not|or|if|whether|either|neither|nor|false|untrue|unless|maybe|perhaps|possibly|suppos\w+|assum\w+|cannot|"
+    r"wrong|would|could|might|impossible|says?|said|claims?|claimed|one of|at least)\b|n't\b"
+)
+_UNSURE_AFTER = re.compile(r"(?i)^\s*/|\bor\b|\b(?:is|are|would be) (?:not true|false|untrue|wrong|impossible)\b|\?")
+_SENTENCE_END = re.compile(r"[.;!]\s|\n")
 _LOAD_TIMEOUT = 30.0  # seconds for a gold: nothing waits for it, and a busy machine must not make it unreadable
 _LONGEST_STATEMENT = 20_000  # characters of a response that may name knights and knaves
 
@@ -43,6 +61,9 @@ def accuracy_reward(
     completions: list,
     answer: list[str | None],
     *,
+    prompts: list | None = None,
+    problem: list[str | None] | None = None,
+    strict: bool = True,
     timeout: float = ANSWER_TIMEOUT,
     log_metric: Callable[[str, float], None] | None = None,
     **kwargs: Any,
@@ -51,8 +72,11 @@ def accuracy_reward(
 
     The answer is the last `\\boxed{…}`, else what follows the last `####`, else an `<answer>`, else a line that says it
     is the answer or is bold; what stands in `<think>` is none. Equality is math-verify's, made stricter (see
-    `trl_credit.judging.equal`). Answers are parsed in worker processes: one that takes longer than `timeout`, or more
-    than 2 GiB, is wrong, is counted (as `accuracy/timed_out` and `accuracy/failed`, per batch) and does no harm.
+    `trl_credit.rewards.judging.equal`). An answer must be a value and no copy of the problem, and words and letters are
+    ordered: docs/data.md has the policy. Answers are parsed in worker processes: one that takes longer than `timeout`,
+    or more than 2 GiB, is wrong and does no harm. Counted per batch: `accuracy/timed_out`, `accuracy/failed`,
+    `accuracy/unevaluated` (answers that leave work to their reader, right or not) and `accuracy/restated` (right ones
+    that were copied).
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -60,8 +84,13 @@ def accuracy_reward(
         answer (`list[str]`):
             Golds, as in the data set: a bare answer, or a solution with `#### answer` or `\\boxed{answer}`.
             `check_answers` says beforehand whether they can be read.
-        timeout (`float`, *optional*, defaults to 2):
-            Seconds for one answer.
+        prompts, problem (`list`, *optional*):
+            What was asked: `problem` is the column of that name, which is taken where it is there. Without either no
+            list has an order and nothing is a copy.
+        strict (`bool`, *optional*, defaults to `True`):
+            `False` asks whether the answer equals the gold, however much of it is left to be worked out.
+        timeout (`float`, *optional*, defaults to 1.0):
+            Seconds of processor time for one answer; a tenth of them for towers of powers and huge factorials.
         log_metric (`Callable`, *optional*):
             As TRL passes it.
 
@@ -69,19 +98,25 @@ def accuracy_reward(
         `list[float | None]`: one per response; `None` where there is no gold.
     """
     golds = ["" if gold is None else read_gold(gold) for gold in answer]
+    problems = _problems(len(golds), prompts, problem)
     found = [extract_answer(_text(completion)) for completion in completions]
     asked = [
         i
         for i, (text, gold) in enumerate(zip(found, golds, strict=True))
         if text and gold and len(text) <= LONGEST_ANSWER
     ]
-    verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], timeout=timeout)
+    rules = [_rules(found[i], golds[i], problems[i]) if strict else Rules() for i in asked]
+    verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout)
+    right = [i for i, verdict in zip(asked, verdicts, strict=True) if verdict]
+    copied = {i for i in right if strict and restated(found[i], golds[i], problems[i])}
     if log_metric is not None:
         log_metric("accuracy/timed_out", float(counts.timed_out))
         log_metric("accuracy/failed", float(counts.failed))
+        log_metric("accuracy/unevaluated", float(counts.unevaluated))
+        log_metric("accuracy/restated", float(len(copied)))
     rewards: list[float | None] = [0.0 if gold else None for gold in golds]
-    for i, verdict in zip(asked, verdicts, strict=True):
-        rewards[i] = float(verdict)
+    for i in right:
+        rewards[i] = float(i not in copied)
     return rewards
 
 
@@ -121,7 +156,8 @@ def knights_and_knaves_reward(
     """1 where the response says of every inhabitant, and rightly, whether it is a knight or a knave; else 0.
 
     It looks into the last `<answer>`, else the last box, where every name must stand with one role only; in text
-    without either, the last statements must name everybody once. What stands in `<think>` does not count.
+    without either, the last statements must name everybody once. What stands in `<think>` does not count, and neither
+    does a statement that is no claim: "is a knight or a knave", "it is not true that Ann is a knight".
 
     Args:
         names (`list[list[str]]`): inhabitants of each puzzle.
@@ -186,6 +222,35 @@ def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Ca
     return resolve_function(name, what="reward", known=REWARDS)
 
 
+def _problems(size: int, prompts: list | None, problem: list[str | None] | None) -> list[str]:
+    """What was asked: the column `problem`, else what the user said last in each prompt."""
+    bare = problem if problem is not None else [None] * size
+    asked = prompts if prompts is not None else [""] * size
+    return [str(one) if one is not None else asked_in(prompt) for one, prompt in zip(bare, asked, strict=True)]
+
+
+def asked_in(prompt: str | list[dict]) -> str:
+    """The text of a prompt; of a conversation what the user said last."""
+    if isinstance(prompt, str):
+        return prompt
+    said = [turn.get("content") for turn in prompt if turn.get("role") == "user"]
+    content = said[-1] if said else ""
+    if isinstance(content, list):  # blocks of text and images
+        content = " ".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
+    return content if isinstance(content, str) else ""
+
+
+def _rules(answer: str, gold: str, problem: str) -> Rules:
+    """Strict ones; only lists have an order, and only letters are products."""
+    letters = gold.strip()
+    return Rules(
+        strict=True,
+        ordered="," in gold and asks_order(problem),
+        products=letters.isalpha() and len(letters) > 1 and is_product(letters, problem),
+        named="=" in answer and "=" not in gold and names(answer, problem),
+    )
+
+
 def _text(completion: str | list[dict]) -> str:
     """The text of a response; empty where a conversation ends without one, as in a call of a tool."""
     if isinstance(completion, str):
@@ -218,16 +283,24 @@ def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
         marked = extract_answer(after) or ""
     said = _TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
     one_of = "|".join(map(re.escape, names))
-    claims = re.findall(
-        rf"(?i)\b({one_of})\b[*_]{{0,3}}\s{{0,3}}(?:is|are|:|=|-)[*_]{{0,3}}\s{{0,3}}(?:an?\s)?[*_]{{0,3}}(knight|knave)\b",
-        said,
+    claims = list(
+        re.finditer(
+            rf"(?i)\b({one_of})\b[*_]{{0,3}}\s{{0,3}}(?:is|are|:|=|-)[*_]{{0,3}}\s{{0,3}}(?:an?\s)?[*_]{{0,3}}(knight|knave)\b",
+            said,
+        )
     )
     by_name = {name.lower(): name for name in names}
-    roles = [(by_name[name.lower()], role.lower() == "knight") for name, role in claims]
-    if marked is None:
-        roles = roles[-len(names) :]
-        if len({name for name, _ in roles}) < len(roles):
+    first = 0 if marked is not None else max(0, len(claims) - len(names))
+    ends = [0, *(claim.end() for claim in claims)]
+    starts = [*(claim.start() for claim in claims[1:]), len(said)]
+    for i in range(first, len(claims)):
+        before = _SENTENCE_END.split(said[ends[i] : claims[i].start()])[-1]
+        after = _SENTENCE_END.split(said[claims[i].end() : starts[i]])[0]
+        if _UNSURE.search(before) or _UNSURE_AFTER.search(after):
             return None
+    roles = [(by_name[claim[1].lower()], claim[2].lower() == "knight") for claim in claims[first:]]
+    if marked is None and len({name for name, _ in roles}) < len(roles):
+        return None
     found = dict(roles)
     return found if len(set(roles)) == len(found) == len(names) else None
 

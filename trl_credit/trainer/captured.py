@@ -193,8 +193,9 @@ def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> t
             kl = (kl.sum(-1, keepdim=True) / inside.sum(-1, keepdim=True).clamp(min=1)).expand_as(kl)
         weight = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp()
         slope, size = weight * (slope + kl), weight * (size + kl)
-    factor = config.beta * parts["kl_factor"] * inside
-    return -factor * slope, factor * size
+    factor, beta_t = parts["kl_factor"], config.beta * inside
+    # where nothing of TRL's term is left it was subtracted, not left out
+    return -factor * beta_t * slope, factor.clamp(min=1.0) * beta_t * size
 
 
 def _compact(x: torch.Tensor) -> Any:

@@ -97,9 +97,14 @@ class CreditTrainer(BatchTrainer):
         """Whether a configuration, of any preset, uses this algorithm's method: for citations."""
         return isinstance(args, cls.config_class)
 
+    @classmethod
+    def title(cls) -> str:
+        """The algorithm's name as people write it: "S-trace"."""
+        return cls._name
+
     @property
     def algorithm_name(self) -> str:
-        """As people write it: "S-trace"."""
+        """As [`title`]."""
         return self._name
 
     def __init__(

@@ -66,9 +66,11 @@ def loss_statistics(
         if credit.log_weight is credit.traced is not None:
             stats |= _trace_statistics(config, selected, mask_t)
     quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
-    given = wide(tokens.advantages) if carries_loss else advantage
-    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * kept  # at least float32, as `kept` is
-    sums = _sums(torch.stack([magnitude, kept.to(magnitude.dtype)]), quarter_t, 4)
+    # a loss weight is no part of the advantage, and a loss of its own stands where the function puts it
+    given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
+    counted = mask_t * (tokens.segment_ids >= 0) if carries_loss else kept
+    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * counted  # at least float32, as it is
+    sums = _sums(torch.stack([magnitude, counted.to(magnitude.dtype)]), quarter_t, 4)
     stats |= {f"abs_advantage/quarter_{q + 1}": (sums[0, q], sums[1, q]) for q in range(4)}
     # without a W of its own, or with that of the knobs, as `selected` describes it
     traced = credit.selected is not None and credit.log_weight is credit.traced is not None

@@ -78,8 +78,9 @@ class Normalizer:
         """What TRL's KL term of a micro-batch lacks to be the one that is wanted: a scalar, or `None`.
 
         Wanted is, k3_t being what TRL adds up: β Σ_t k3_t / Σ_t M_t, in the numerator all loss tokens, divided as the
-        policy term is (SPO, Eq. 3 and 4); with `mask_normalizer="code"` the mean over rows of β Σ_t M_t k3_t. Losses
-        that divide by `num_items_in_batch` have that number recounted, and lack nothing of the former.
+        policy term is (SPO, Eq. 3 and 4), and 0 where M leaves nothing to divide by; with `mask_normalizer="code"` the
+        mean over rows of β Σ_t M_t k3_t. Losses that divide by `num_items_in_batch` have that number recounted, and
+        lack nothing of the former.
 
         Args:
             mean_tokens (`torch.Tensor` or `None`):
@@ -110,10 +111,11 @@ class Normalizer:
     def _divided(self, rows: torch.Tensor, counted_t: torch.Tensor, mean_tokens: torch.Tensor | None) -> torch.Tensor:
         """Sums over the tokens of each row, shape (B,), as TRL makes one number of them, counting `counted_t`."""
         divisor = _DIVISOR[self.config.loss_type]
-        if divisor == "row":
-            return (rows / counted_t.sum(-1).clamp(min=1)).mean()
-        if divisor == "microbatch":
-            return rows.sum() / counted_t.sum().clamp(min=1)
+        if divisor in ("row", "microbatch"):
+            count = counted_t.sum(-1)
+            if divisor == "microbatch":
+                return torch.where(count.sum() > 0, rows.sum() / count.sum().clamp(min=1), 0.0)
+            return torch.where(count > 0, rows / count.clamp(min=1), 0.0).mean()
         if divisor == "batch":
             return rows.sum() / mean_tokens
         return rows.mean() / (self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1)
@@ -164,7 +166,11 @@ class Normalizer:
         """What β·k3_t of a token is multiplied by before it is divided by [`divisor`]: shape (B, 1), or a scalar."""
         if self.hides_masked:
             return divisor / (tokens.mask_t.size(0) * accumulation)
-        return 1.0 if row_weight is None else (row_weight > 0).float().unsqueeze(1)
+        if row_weight is not None:
+            return (row_weight > 0).float().unsqueeze(1)
+        kept = tokens.policy_mask_t.sum(-1, keepdim=True)  # M may leave nothing to divide by
+        by = {"row": kept, "microbatch": kept.sum()}.get(_DIVISOR[self.config.loss_type])
+        return 1.0 if by is None else (by > 0).float()
 
     def _ratio(self, tokens: Tokens) -> torch.Tensor | float:
         """Loss tokens for each kept one, where TRL divides by the former: (B, 1), a scalar, or 1."""

@@ -27,15 +27,22 @@ class OldDefault(NamedTuple):
     at: Any = None
 
 
-def _is(config: CreditConfig, preset: str) -> bool:
-    return any(base.__name__ == preset for base in type(config).__mro__)
+def _is(config: CreditConfig, *presets: str) -> bool:
+    modules = {f"trl_credit.algorithms.{preset}" for preset in presets}
+    return any(base.__module__ in modules for base in type(config).__mro__)
+
+
+def _kl_was_weighted(config: CreditConfig) -> bool:
+    return config.beta != 0.0 and _is(config, "grpo", "dapo", "dr_grpo", "gspo", "ha_dw", "opo")
 
 
 OLD_DEFAULTS = (
-    OldDefault("loss_type", "dapo", lambda config: _is(config, "SPOChainConfig")),  # and VinePPO's, which is one
-    OldDefault("prompt_average", False, lambda config: _is(config, "SPOTreeConfig")),
+    OldDefault("loss_type", "dapo", lambda config: _is(config, "spo_chain")),  # and VinePPO's, which is one
+    OldDefault("prompt_average", False, lambda config: _is(config, "spo_tree")),
+    OldDefault("use_bias_correction_kl", True, _kl_was_weighted),
     OldDefault("process_reward_best_of", 4),
     OldDefault("policy_loss", "policy_iteration_code", at="policy_iteration"),
+    OldDefault("mask_normalizer", "code, its KL divided as the policy term", at="code"),
     OldDefault("difficulty_rate", 1.0),
     OldDefault("difficulty_rate_min", 0.01),
 )

@@ -3,6 +3,20 @@ in which that is found out."""
 
 from .extract import LONGEST_ANSWER, extract_answer, read_gold
 from .pool import ANSWER_TIMEOUT, JudgePool, default_pool
+from .problem import asks_order, is_product, names, restated
+from .rules import Rules
 
 
-__all__ = ["ANSWER_TIMEOUT", "LONGEST_ANSWER", "JudgePool", "default_pool", "extract_answer", "read_gold"]
+__all__ = [
+    "ANSWER_TIMEOUT",
+    "LONGEST_ANSWER",
+    "JudgePool",
+    "Rules",
+    "asks_order",
+    "default_pool",
+    "extract_answer",
+    "is_product",
+    "names",
+    "read_gold",
+    "restated",
+]

@@ -6,6 +6,8 @@ from fractions import Fraction
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
 from sympy import Expr, I
 
+from .forms import upwards, without_label
+from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .units import FUNCTIONS, clash, read_quantity
 
@@ -26,7 +28,7 @@ _ENERGY = re.compile(
 )  # to math-verify E alone is e, and with an index it is an error
 _MARKS = ("'", "\\overline", "...", "dots", "^T")  # which math-verify does not see
 _PERCENT = re.compile(r"(?:\s*\\?%|\s*\bpercent)\s*$")
-_INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
+INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
 _BASED = re.compile(r"([0-9A-Za-z]+)_\{?(\d{1,2})\}?")
 _CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
@@ -39,22 +41,48 @@ _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
+_IN_TEXT = re.compile(
+    r"(?<=[\d}])(?:\\?[~ ,])*\\(?:text|mathrm|mbox|rm)\s*\{[~ ]*\\?\s?"
+    r"(?:[kMm]?(?:J|N|W|V|K|A|C|T|F|H|S|Hz|Pa|eV|mol|rad|Wb|lm|L)|GHz|GeV|GPa)[ .]*\}\s*$"
+)
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` is right. Both are bare: no box, no dollars around them.
+    """Whether `answer` is right, however much of it is left to be worked out. Both are bare: no box, no dollars around
+    them.
 
     Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, cents are not
     dollars, and prose is compared word by word in the place of being multiplied letter by letter.
     """
-    if any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer))):
+    if is_cents_for_dollars(answer, gold):
         return False
-    answer, gold = plain(answer), plain(gold)
+    answer, gold = plain_answer(answer, gold), plain(gold)
     if not answer or not gold:
         return False
+    return equal_plain(answer, gold) or ("=" not in gold and equal_plain(without_label(answer), gold))
+
+
+def is_cents_for_dollars(answer: str, gold: str) -> bool:
+    return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
+
+
+def plain_answer(answer: str, gold: str) -> str:
+    """A plain answer, without a unit of few letters of which `\\text` says that it is no variable, if the gold has
+    none."""
+    return plain(answer if re.search(r"(?<!\\)[A-Za-z]", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
+
+
+def equal_plain(answer: str, gold: str) -> bool:
+    """`equal` of plain texts."""
     if squeezed(answer) == squeezed(gold):
         return True
+    if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
+        answer, gold = upwards(answer), upwards(gold)
+    if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
+        answer = as_intervals(answer)
     if answer.count("=") == gold.count("=") == 1 and sorted(_sides(answer)) == sorted(_sides(gold)):
         return True
     if any(answer.count(mark) != gold.count(mark) for mark in _MARKS):
@@ -65,7 +93,18 @@ def equal(answer: str, gold: str) -> bool:
         return False
     if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
         return False
-    for compare in (_words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities):
+    for compare in (
+        same_claims,
+        _words,
+        _letters,
+        _brackets,
+        _lists,
+        _clocks,
+        _ratios,
+        _based,
+        _equations,
+        _quantities,
+    ):
         verdict = compare(answer, gold)
         if verdict is not None:
             return verdict
@@ -79,7 +118,7 @@ def readable(gold: str) -> bool:
         return False
     if _prose(text) or read_quantity(text) or any(p.fullmatch(text) for p in (_LETTER, _NUMBERS, _CLOCK, _RATIO)):
         return True
-    return bool(_SYMBOL_LIST.fullmatch(squeezed(text))) or any(not isinstance(p, str) for p in _parse(joined(text)))
+    return bool(_SYMBOL_LIST.fullmatch(squeezed(text))) or any(not isinstance(p, str) for p in parsed_as(joined(text)))
 
 
 def _prose(text: str) -> list[str]:
@@ -90,9 +129,16 @@ def _prose(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text) if word.lower() not in FUNCTIONS]
 
 
+def same_claims(answer: str, gold: str) -> bool | None:
+    """Who is a knight and who a knave, in whatever order."""
+    if "kn" not in gold or _CLAIM.sub("", gold).strip():
+        return None
+    return not _CLAIM.sub("", answer).strip() and sorted(_CLAIM.findall(answer)) == sorted(_CLAIM.findall(gold))
+
+
 def _words(answer: str, gold: str) -> bool | None:
     words, right = _prose(answer), _prose(gold)
-    if words and right and list(map(_caseless, _TOKEN.findall(answer))) == list(map(_caseless, _TOKEN.findall(gold))):
+    if words and right and list(map(caseless, _TOKEN.findall(answer))) == list(map(caseless, _TOKEN.findall(gold))):
         return True
     # letters of words would be multiplied, which commutes
     if len(right) >= 2:
@@ -100,7 +146,7 @@ def _words(answer: str, gold: str) -> bool | None:
     return False if len(words) == len(right) == 1 and words != right and len(words[0]) >= 4 else None
 
 
-def _caseless(word: str) -> str:
+def caseless(word: str) -> str:
     """Even, EVEN and even are one word, but mgH is not mgh."""
     return word.lower() if word in (word.lower(), word.upper(), word.capitalize()) else word
 
@@ -127,7 +173,7 @@ def _lists(answer: str, gold: str) -> bool | None:
     if _SYMBOL_LIST.fullmatch(squeezed(answer)) and _SYMBOL_LIST.fullmatch(squeezed(gold)):
         return sorted(squeezed(answer).split(",")) == sorted(squeezed(gold).split(","))
     both = (answer, gold)
-    if not any(map(_NUMBERS.fullmatch, both)) or any(not _NUMBERS.fullmatch(t) and _decimal(t) is None for t in both):
+    if not any(map(_NUMBERS.fullmatch, both)) or any(not _NUMBERS.fullmatch(t) and decimal_of(t) is None for t in both):
         return None
     a, b = (sorted(map(Fraction, text.replace(" ", "").split(","))) for text in both)
     if a == b:
@@ -159,6 +205,8 @@ def _based(answer: str, gold: str) -> bool | None:
     value, right = _based_value(answer), _based_value(gold)
     if right is None:
         return None
+    if (found := _BASED.fullmatch(gold)) and answer == found[1]:  # the problem said in which base
+        return True
     return value == right if value is not None or _BASED.fullmatch(answer) else None
 
 
@@ -183,7 +231,7 @@ def _equations(answer: str, gold: str) -> bool | None:
             if _SYMBOL.fullmatch(right):
                 return _with_percent(joined(left), joined(value))
             is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return is_sum and _same(joined(left), joined(right)) and _with_percent(joined(right), joined(value))
+            return is_sum and same(joined(left), joined(right)) and _with_percent(joined(right), joined(value))
     return None
 
 
@@ -204,34 +252,34 @@ def _quantities(answer: str, gold: str) -> bool | None:
 
 def _with_percent(answer: str, gold: str) -> bool:
     bare, bare_gold = _PERCENT.sub("", answer), _PERCENT.sub("", gold)
-    if _same(bare, bare_gold):
+    if same(bare, bare_gold):
         return True
     # 50 % is ½, but nobody means 50 by 5000 %
     if bare != answer and bare_gold == gold:
-        return _is_share(gold) and _same(f"({bare})/100", gold)
+        return _is_share(gold) and same(f"({bare})/100", gold)
     if bare == answer and bare_gold != gold:
-        return _is_share(answer) and _same(answer, f"({bare_gold})/100")
+        return _is_share(answer) and same(answer, f"({bare_gold})/100")
     return False
 
 
 def _is_share(text: str) -> bool:
-    value = _value(_parse(text))
+    value = value_of(parsed_as(text))
     return value is not None and bool(abs(value) <= 1)
 
 
-def _same(answer: str, gold: str) -> bool:
-    numbers = _decimal(answer), _decimal(gold)
+def same(answer: str, gold: str) -> bool:
+    numbers = decimal_of(answer), decimal_of(gold)
     if None not in numbers and numbers[0] == numbers[1]:
         return True
     if not _same_letters(answer, gold):
         return False
-    found, right = _parse(answer), _parse(gold)
+    found, right = parsed_as(answer), parsed_as(gold)
     if verify(right, found, timeout_seconds=None):
-        values = _value(found), _value(right)
+        values = value_of(found), value_of(right)
         # it rounds to six places, at which all tiny numbers are one
         return None in values or _close(*values)
     # an inequality equals its interval, whichever of the two is the gold
-    is_range = _INEQUALITY.search(answer) and not _INEQUALITY.search(gold)
+    is_range = INEQUALITY.search(answer) and not INEQUALITY.search(gold)
     return bool(is_range and verify(found, right, timeout_seconds=None))
 
 
@@ -242,11 +290,11 @@ def _same_letters(answer: str, gold: str) -> bool:
     return not {letter.lower() for letter in only} & {letter.lower() for letter in only_right}
 
 
-def _decimal(text: str) -> Fraction | None:
+def decimal_of(text: str) -> Fraction | None:
     return Fraction(text) if re.fullmatch(r"-?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})", text) else None
 
 
-def _value(parsed: list) -> Expr | None:
+def value_of(parsed: list) -> Expr | None:
     """The value of an answer that is one real number, to 20 digits: a float would take 1/2006! for 0."""
     for expression in parsed:
         if isinstance(expression, Expr) and expression.is_number and expression.is_real:
@@ -259,8 +307,22 @@ def _close(one: Expr, other: Expr) -> bool:
     return bool(one == other or (other != 0 and abs(one / other - 1) < 1e-4))
 
 
-def _parse(answer: str) -> list:
+def parsed_as(answer: str) -> list:
     answer = _ENERGY.sub(r"\\mathcal{E}", answer)
     parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_READING, parsing_timeout=None)
     # √3 i has another i than i √3
     return [p.xreplace({s: I for s in p.free_symbols if s.name == "i"}) if isinstance(p, Expr) else p for p in parsed]
+
+
+_COMPARE = (
+    same_claims,
+    _words,
+    _letters,
+    _brackets,
+    _lists,
+    _clocks,
+    _ratios,
+    _based,
+    _equations,
+    _quantities,
+)

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from .forms import repeating, undressed, without_words
+
 
 SYMBOLS = str.maketrans(
     {
@@ -62,6 +64,9 @@ _MIXED = re.compile(r"(?<![\d./^_}])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])")
 _E_NOTATION = re.compile(r"(?<![\w.\\])(-?(?:\d+(?:\.\d*)?|\.\d+))[eE]([+-]?\d+)(?!\w)")
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\s*\{?\s*(\d{1,20})\s*\}?")
 _THOUSANDS = re.compile(r"(?<![\d,.])([1-9]\d{0,2}(?:,\d{3})+)(?![\d,])")
+_GEQ = re.compile(r"\\([lgn]e)(?![A-Za-z])")
+# a unit in Chinese; not ten thousand, half and the like
+_CHINESE_UNIT = re.compile(r"(?<=[\d}])\s?(?!.*[万亿千百十半兆零一二两三四五六七八九分之])[\u4e00-\u9fff]{1,4}$")
 _MOST_BRACKETS = 100
 
 
@@ -70,16 +75,18 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
-    text = _LATEX_THOUSANDS.sub("", text)
+    text = _LATEX_THOUSANDS.sub("", repeating(undressed(text)))
     text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
     text = _HALF_BRACED.sub(r"\1{\2}", _FRACTIONS.sub(r"\\frac", _SIZES.sub("", text)))
     text = _WRAPPER.sub(r" \1 ", text)
+    if not text.isascii():
+        text = _CHINESE_UNIT.sub("", text.rstrip(" 。"))
     text = _PLAIN_ROOT.sub(r"\\sqrt{\1}", _SAME.sub(lambda found: SAME[found.group()], text))
     text = _SPACES.sub(" ", text).strip(" =").rstrip(".,;").rstrip()
     if text.endswith("\\") and not text.endswith("\\\\"):  # of "\ "
         text = text[:-1].rstrip()
     text = _SPACED_THOUSANDS.sub(lambda found: found[1] + found[2].replace(" ", ""), text)
-    text = _REPEATING.sub(_repeating, text)
+    text = without_words(_REPEATING.sub(_repeating, text))
     text = _LOST_IN.sub(r"\1\\in \2", text)
     text = _PI.sub(r"\\pi ", text)
     text = _POINT.sub("", _NUMPY.sub(r"\\\1", text))
@@ -90,7 +97,7 @@ def plain(text: str) -> str:
 
 def squeezed(text: str) -> str:
     """Without spaces, but for those between digits."""
-    return re.sub(r"(?<!\d) | (?!\d)", "", text)
+    return re.sub(r"(?<!\d) | (?!\d)", "", _GEQ.sub(r"\\\1q", text))
 
 
 def joined(text: str) -> str:

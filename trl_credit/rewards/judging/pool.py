@@ -1,9 +1,11 @@
 """Processes that judge answers, each with a hard limit of time and memory: no answer can hang or kill a run."""
 
 import atexit
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,30 +16,39 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .rules import Rules
+from .worker import wall_limit
 
-ANSWER_TIMEOUT = 2.0  # seconds
+
+ANSWER_TIMEOUT = 1.0  # seconds of processor time: more than three times what any gold of the sets takes
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
 _MOST_REMEMBERED = 100_000  # outcomes
 _LONGEST_REMEMBERED = 500  # characters of an answer
 
 
+_Question = tuple[str | None, str, Rules, float]  # answer, gold, rules and seconds
+
+
 @dataclass
 class Counts:
     """What became of answers. `judged`: pairs that had not been judged before; `timed_out` and `failed` (the parser
-    raised, or its process died): answers that count as wrong for it."""
+    raised, or its process died): answers that count as wrong for it; `unevaluated`: those that strict rules refuse."""
 
     judged: int = 0
     timed_out: int = 0
     failed: int = 0
+    unevaluated: int = 0
 
 
 class JudgePool:
     """Worker processes that say whether answers equal their golds.
 
-    A worker that takes longer than the limit for one answer is killed and replaced; the answer counts as wrong. Workers
-    start at the first answer that needs one and end with this process. May be used from any thread, and by every
-    process of a distributed run, each with workers of its own.
+    An answer that takes more than its seconds of processor time counts as wrong, and the process that judged it is
+    ended. The limit depends on the answer alone, neither on how many others were ended nor on how busy the machine
+    is: a limit that fell with the hangs of a batch would make the verdict of a slow answer depend on its neighbours.
+    Workers start at the first answer that needs one and end with this process. May be used from any thread, and by
+    every process of a distributed run, each with workers of its own.
 
     Args:
         size (`int`, *optional*):
@@ -54,14 +65,21 @@ class JudgePool:
         for _ in range(self.size):
             self._idle.put(_Worker(memory))
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="judge")
-        self._remembered: dict[tuple[tuple[str | None, str], float], str] = {}  # outcomes by pair and limit
+        self._remembered: dict[_Question, str] = {}
         self._lock = threading.Lock()
         atexit.register(self.close)
 
     def equal(
-        self, pairs: Sequence[tuple[str | None, str]], *, timeout: float = ANSWER_TIMEOUT
+        self,
+        pairs: Sequence[tuple[str | None, str]],
+        *,
+        rules: Sequence[Rules] | None = None,
+        timeout: float = ANSWER_TIMEOUT,
     ) -> tuple[list[bool], Counts]:
-        """Judges (answer, gold) pairs, `timeout` seconds for each; an answer of `None` asks if the gold is readable.
+        """Judges (answer, gold) pairs, `timeout` seconds of processor time for each (wall time where the system cannot
+        fork), a fifth of it for towers of powers and huge factorials; an answer of `None` asks if the gold is readable.
+
+        `rules` say for each pair how strictly, by default not at all.
 
         Returns the verdicts and what was counted on the way. Equal pairs are judged once.
 
@@ -69,17 +87,19 @@ class JudgePool:
             RuntimeError: a worker cannot be started.
         """
         remembered = self._remembered
-        known = {pair: remembered[pair, timeout] for pair in dict.fromkeys(pairs) if (pair, timeout) in remembered}
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-        for pair, outcome in zip(new, self._threads.map(lambda pair: self._ask(pair, timeout), new), strict=True):
-            known[pair] = outcome
-            if outcome in ("0", "1", "timeout") and len(pair[0] or "") <= _LONGEST_REMEMBERED:
-                remembered[pair, timeout] = outcome
-        outcomes = [known[pair] for pair in pairs]
+        asked = [(*pair, rule, timeout) for pair, rule in zip(pairs, rules or [Rules()] * len(pairs), strict=True)]
+        known = {question: remembered[question] for question in dict.fromkeys(asked) if question in remembered}
+        new = [question for question in dict.fromkeys(asked) if question not in known]
+        for question, outcome in zip(new, self._threads.map(self._ask, new), strict=True):
+            known[question] = outcome
+            if not outcome.startswith("error") and len(question[0] or "") <= _LONGEST_REMEMBERED:
+                remembered[question] = outcome
+        outcomes = [known[question] for question in asked]
         counts = Counts(
             judged=len(new),
             timed_out=outcomes.count("timeout"),
             failed=sum(outcome.startswith("error") for outcome in outcomes),
+            unevaluated=outcomes.count("unevaluated"),
         )
         verdicts = [outcome == "1" for outcome in outcomes]
         with self._lock:
@@ -96,10 +116,10 @@ class JudgePool:
             worker.end()
             self._idle.put(worker)
 
-    def _ask(self, pair: tuple[str | None, str], timeout: float) -> str:
+    def _ask(self, question: _Question) -> str:
         worker = self._idle.get()
         try:
-            return worker.ask(pair, timeout)
+            return worker.ask(question)
         finally:
             self._idle.put(worker)
 
@@ -109,14 +129,15 @@ class _Worker:
         self._memory = memory
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, pair: tuple[str | None, str], timeout: float) -> str:
-        """`1`, `0`, `error …` or `timeout`."""
+    def ask(self, question: _Question) -> str:
+        """`1`, `0`, `unevaluated`, `error …` or `timeout`."""
         if self._process is not None and self._process.poll() is not None:
             self.end()  # something ended it since the last answer: that is no fault of this one
         if self._process is None:
             self._start()
-        request = json.dumps([*pair, timeout]) + "\n"
-        reply, late = self._exchange(request, timeout)
+        answer, gold, rules, timeout = question
+        request = json.dumps([answer, gold, timeout, *rules]) + "\n"
+        reply, late = self._exchange(request, wall_limit(timeout))
         if late or not reply:
             self.end()
         return reply or ("timeout" if late else "error: the worker died")
@@ -124,7 +145,7 @@ class _Worker:
     def end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            _kill(process)
             process.communicate()
 
     def _start(self) -> None:
@@ -159,7 +180,7 @@ class _Worker:
             with lock:
                 if not state["answered"]:
                     state["late"] = True
-                    process.kill()
+                    _kill(process)
 
         timer = threading.Timer(timeout, expire)
         timer.start()
@@ -174,6 +195,14 @@ class _Worker:
                 state["answered"] = True
             timer.cancel()
         return reply, state["late"]
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With its children: it leads a group of its own."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
 
 
 def _environment() -> dict[str, str]:

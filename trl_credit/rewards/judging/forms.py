@@ -1,0 +1,129 @@
+"""Ways in which models dress an answer up: colours and sizes, what it is the value of, and numbers in words."""
+
+import re
+
+
+# a command whose braces hold what is shown, and one that changes all that follows
+_STYLE = re.compile(
+    r"\\(?:(?:textcolor|color|colorbox|bbox)\s*(?:\{[^{}]*\}|\[[^\[\]]*\])|underline|boldsymbol|pmb|bm|mathit|mathsf|"
+    r"mathtt|textsf|texttt|emph|boxed|fbox)\s*(?=\{)"
+)
+_SWITCH = re.compile(
+    r"\\(?:color\s*\{[^{}]*\}|(?:bf|it|rm|sf|tt)(?:series|shape|family)?(?![A-Za-z])|"
+    r"(?:[Ll]arge|LARGE|[Hh]uge|small|tiny|normalsize|footnotesize|scriptsize|textstyle|scriptstyle)(?![A-Za-z]))\s*"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_GOES_ON = re.compile(
+    r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.\.|\\[lc]?dots(?![A-Za-z])|\\dots[bc])"
+)
+_ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
+_CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
+_DOUBT = re.compile(
+    r"(?i)\b(?:not|nor?|or|either|neither|unless|wrong|in?correct|false|than|least|most|twice|half|double|between|except|"
+    r"about|times|minus|plus|negative|opposite|square|sum)\b"
+)
+_WORDS = r"(?:[A-Za-z]{2,20}[ -]){0,6}[A-Za-z]{2,20}"
+_SAYS = re.compile(rf"(?P<label>{_WORDS}) ?(?:=|:|\bis:?) ?(?P<value>[^ ].*)", re.DOTALL)
+_ANSWER = re.compile(
+    r"(?i)(?:the |my )?(?:final |correct )?(?:answer|option|choice|letter)(?: is)?:? (?P<value>\(?[A-Za-z]\)?\.?)"
+)
+_NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_\w|_\{[^{}]*\})?"
+_POINTS = r"(?:[A-Z](?:_\d|')?){1,4}"
+_LABEL = re.compile(
+    # f(2), P(A \cap B); not x(x + 1)
+    rf"(?:[fghFGHPEQVRSTpq]|\\phi|\\sigma|\\varphi|\\tau)(?:_\w|_\{{[^{{}}]*\}}|\^\{{?-1\}}?)?'{{0,3}} ?\([^()=]*\)|"
+    # \sin\theta, \cos \angle A, \sin^2 x, \tan(\alpha + \beta)
+    rf"\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{{?\d\}}?)? ?(?:{_NAME}|\\angle ?{_POINTS}|\([^()=]*\)|\{{[^{{}}=]*\}})|"
+    # \angle ABC, m\angle ABC, |AB|, \overline{AB}, [ABC], area of a triangle
+    rf"m? ?\\angle ?{_POINTS}|\\(?:overline|overrightarrow|vec|widehat|bar|hat)\{{ ?\\?\w+ ?\}}|"
+    rf"(?:\||\\lvert ?|\[)(?:{_POINTS}|\\triangle ?{_POINTS})(?:\||\\rvert ?|\])|(?:\\triangle|\\square) ?{_POINTS}|"
+    rf"\({_NAME}(?:, ?{_NAME}){{1,5}}\)|{_NAME}"
+)
+_SO = re.compile(r"(?:\\(?:therefore|implies|Rightarrow|approx)(?![A-Za-z]) ?|: ?)+")
+_APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\s*≈\s*")
+
+
+def undressed(text: str) -> str:
+    """Without colours, sizes, fonts and underlines."""
+    if "\\" not in text:
+        return text
+    styles = [*_STYLE.finditer(text), *_SWITCH.finditer(text)]
+    if not styles and not text.startswith("{"):
+        return text
+    ends, opened = {}, []
+    for brace in _BRACE.finditer(text):
+        if brace.group() == "{":
+            opened.append(brace.start())
+        elif brace.group() == "}" and opened:
+            ends[opened.pop()] = brace.start()
+    gone: list[tuple[int, int]] = []
+    for style in styles:
+        gone.append(style.span())
+        begin = style.end() if text[style.end() : style.end() + 1] == "{" else style.start() - 1
+        if begin >= 0 and text[begin] == "{" and begin in ends:  # {\bf 42}
+            gone += [(begin, begin + 1), (ends[begin], ends[begin] + 1)]
+    parts, last = [], 0
+    for begin, end in sorted(set(gone)):
+        parts += [text[last:begin], " "] if begin >= last else []
+        last = max(last, end)
+    text = "".join([*parts, text[last:]]).strip()
+    return text
+
+
+def repeating(text: str) -> str:
+    """0.333... is a third."""
+    return _GOES_ON.sub(_fraction, text) if "." in text else text
+
+
+def without_words(text: str) -> str:
+    """2 million is 2000000."""
+    return _MANY.sub(lambda found: f"{found[1]}\\times 10^{{{_ZEROS[found[2]]}}}", text)
+
+
+def upwards(text: str) -> str:
+    """3 > x > 1 as 1 < x < 3."""
+    parts = _CHAIN.split(text)
+    if len(parts) != 5 or "<" in text or "\\l" in text or "," in text:
+        return text
+    signs = ["<" if sign in (">", "\\gt") else "\\leq" for sign in parts[1::2]]
+    return f"{parts[4]}{signs[1]} {parts[2]}{signs[0]} {parts[0]}"
+
+
+def without_label(text: str) -> str:
+    """The value alone where a text says what it is the value of: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
+    if found := _SO.match(text):
+        text = text[found.end() :]
+    if found := _ANSWER.fullmatch(text):
+        return found["value"]
+    found = _SAYS.fullmatch(text)
+    if found and not _DOUBT.search(found["label"]) and not re.search(r"[=<>]|\\approx|\\[lg]eq?", found["value"]):
+        return found["value"].strip()
+    if "=" in text or "\\approx" in text:
+        sides = re.split(r" ?:?= ?", _APPROXIMATELY.sub("=", text))
+        if len(sides) == 2 and sides[1] and is_label(sides[0]):
+            return sides[1]
+    return text
+
+
+def split_outside(separator: re.Pattern[str], text: str) -> list[str]:
+    """The parts between separators that do not stand in brackets."""
+    parts, depth, last = [], 0, 0
+    for found in re.finditer(rf"(?P<bracket>\\\\[{{}}]|[()\[\]{{}}])|{separator.pattern}", text):
+        if found["bracket"]:
+            depth += 1 if found["bracket"][-1] in "([{" else -1
+        elif depth == 0:
+            parts.append(text[last : found.start()])
+            last = found.end()
+    return [*parts, text[last:]]
+
+
+def is_label(text: str) -> bool:
+    """Whether a text names a quantity: x, f(2), |AB|, the angle ABC, the sine of an angle."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def _fraction(found: re.Match[str]) -> str:
+    whole, start, period = found[1], found[2], found[3]
+    nines = int("9" * len(period) + "0" * len(start))
+    return f"\\frac{{{int(whole + start + period) - int((whole + start) or '0')}}}{{{nines}}}"

@@ -1,0 +1,67 @@
+"""Inequalities of one letter as intervals: x < 1 or x > 3, and the set of such x."""
+
+import re
+
+
+_SET = re.compile(
+    r"\\\{ ?(?P<letter>[A-Za-z])(?: ?\\in ?(?:\\mathbb ?\{? ?R ?\}?|R))? ?(?:\\mid|\\vert|:|\|) ?(?P<what>.*) ?\\\}"
+)
+_JOIN = re.compile(r" ?(?:\b(?P<word>or|and)\b|\\(?P<sign>cup|lor|vee|land|wedge)(?![A-Za-z])|,) ?(?:(?:or|and) )?")
+_SIGN = r" ?(<|>|\\(?:leq?|geq?|lt|gt|leqslant|geqslant)(?![A-Za-z])) ?"
+_ONE = re.compile(rf"([A-Za-z]){_SIGN}([^<>]+)")
+_TURNED = re.compile(rf"([^<>]+?){_SIGN}([A-Za-z])")
+_TWO = re.compile(rf"([^<>]+?){_SIGN}([A-Za-z]){_SIGN}([^<>]+)")
+_LEAST, _MOST = "-\\infty", "\\infty"
+
+
+def as_intervals(text: str) -> str:
+    """An inequality of several parts as a union of intervals, or as one; any other text as it is."""
+    found = _SET.fullmatch(text)
+    inside = found["what"].strip() if found else text
+    parts = [part.strip() for part in _JOIN.split(inside)[:: _JOIN.groups + 1]]
+    if len(parts) < 2:
+        return inside
+    joins = {join["word"] or join["sign"] or "or" for join in _JOIN.finditer(inside)}
+    pieces = [_interval(part) for part in parts]
+    letters = {piece[0] for piece in pieces if piece}
+    if None in pieces or len(letters) != 1:
+        return text
+    if not joins & {"and", "land", "wedge"}:
+        return "\\cup ".join(f"{left}{low}, {high}{right}" for _, left, low, high, right in pieces)
+    if len(pieces) != 2:
+        return text
+    below = [piece for piece in pieces if piece[3] == _MOST]
+    above = [piece for piece in pieces if piece[2] == _LEAST]
+    if len(below) != 1 or len(above) != 1:
+        return text
+    return f"{below[0][1]}{below[0][2]}, {above[0][3]}{above[0][4]}"
+
+
+def _interval(text: str) -> tuple[str, str, str, str, str] | None:
+    """The letter, its bracket, ends and bracket."""
+    if found := _ONE.fullmatch(text):
+        letter, sign, value = found.groups()
+        if _is_less(sign):
+            return letter, "(", _LEAST, value, _close(sign, "]")
+        return letter, _close(sign, "["), value, _MOST, ")"
+    if found := _TURNED.fullmatch(text):
+        value, sign, letter = found.groups()
+        if _is_less(sign):
+            return letter, _close(sign, "["), value, _MOST, ")"
+        return letter, "(", _LEAST, value, _close(sign, "]")
+    if found := _TWO.fullmatch(text):
+        low, first, letter, second, high = found.groups()
+        if _is_less(first) and _is_less(second):
+            return letter, _close(first, "["), low, high, _close(second, "]")
+    return None
+
+
+def _is_less(sign: str) -> bool:
+    return sign == "<" or sign.startswith("\\l")
+
+
+def _close(sign: str, bracket: str) -> str:
+    """The bracket of an end that belongs to the interval or does not."""
+    if sign in ("<", ">", "\\lt", "\\gt"):
+        return "(" if bracket == "[" else ")"
+    return bracket

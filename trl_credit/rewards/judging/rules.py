@@ -1,0 +1,19 @@
+"""How strictly an answer is read."""
+
+from typing import NamedTuple
+
+
+class Rules(NamedTuple):
+    """How strictly an answer is read.
+
+    Args:
+        strict (`bool`): an answer must be a value, and letters and words have an order.
+        ordered (`bool`): so have lists.
+        products (`bool`): small letters in a row are a product: `ab` is `ba`.
+        named (`bool`): what stands before the first sign of equality was asked for: m + n = 42.
+    """
+
+    strict: bool = False
+    ordered: bool = False
+    products: bool = False
+    named: bool = False

@@ -1,0 +1,163 @@
+"""Whether an answer is a value, or leaves to its reader what was asked. docs/data.md has the policy as a table."""
+
+import re
+
+from .arithmetic import arithmetic
+from .forms import is_label, split_outside, without_label
+from .plain import joined
+
+
+# what an answer may have if its gold has it too. A word stands alone, a command needs its backslash
+_UNDONE = {
+    name: re.compile(pattern)
+    for name, pattern in {
+        "integral": r"\\o?i{1,4}nt(?![A-Za-z])|∫|\bintegral\b",
+        "sum": r"\\sum(?![A-Za-z])|∑|\bsum\b",
+        "product": r"\\prod(?![A-Za-z])|∏",
+        "limit": r"\\lim(?:sup|inf)?(?![A-Za-z])|\blim\b",
+        "derivative": r"\\frac\s*\{\s*(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\s*\{\s*(?:d|\\partial) ?\\?[A-Za-z]|"
+        r"\\(?:partial|nabla)(?![A-Za-z])|(?<![A-Za-z])d/d[a-z]",
+        "divisor": r"(?i)(?<![a-z])(?:gcd|lcm|gcf|hcf)(?![a-z])",
+        "remainder": r"(?i)(?<![a-z])[bp]?mod(?:ulo)?(?![a-z])|\\[bp]mod|\d ?\\?% ?\d",
+        "determinant": r"(?i)(?<![a-z])det(?![a-z])|\{vmatrix\}",
+        "rounding": r"\\[lr](?:floor|ceil)(?![A-Za-z])|(?i:(?<![a-z])(?:floor|ceil|round|trunc)(?![a-z]))|[⌊⌈]",
+        "extreme": r"(?i)(?<![a-z])(?:max|min|sup|inf|argmax|argmin)(?![a-z])",
+        "intersection": r"\\(?:cap|bigcap|bigcup|triangle|oplus)(?![A-Za-z])|∩",
+        "part": r"\\(?:Re|Im|arg)(?![A-Za-z])|(?<![A-Za-z])(?:Re|Im)\s*\(",
+        "code": r"(?<![A-Za-z])(?:pow|abs|int|len|range|comb|perm|math)\s*[(.]|//",
+    }.items()
+}
+_FAMILIES = {
+    "trigonometric": re.compile(
+        r"(?<!arc)(?<![A-Za-z])\\?(?:sin|cos|tan|cot|sec|csc|cis)(?!h)(?![a-z])(?!\s*\^\s*\{?\s*-)"
+    ),
+    "inverse": re.compile(
+        r"(?:arc|\ba)(?:sin|cos|tan|cot|sec|csc)(?!h)|(?:sin|cos|tan|cot|sec|csc)\s*\^\s*\{?\s*-\s*1"
+    ),
+    "logarithm": re.compile(r"(?<![A-Za-z])\\?(?:log|ln|lg)(?![a-z])|ar?c?(?:sin|cos|tan)h"),
+    "hyperbolic": re.compile(r"(?<![A-Za-z]|r)\\?(?:sin|cos|tan|cot)h(?![a-z])"),
+    "root": re.compile(r"\\sqrt|√|\bsqrt\b|\^\s*\{?\s*\(?-?(?:\d+ ?/ ?\d|\\frac|\.5|0\.\d)"),
+    "pi": re.compile(r"\\pi(?![A-Za-z])|π"),
+}
+_EXPONENTIAL = re.compile(r"(?<![A-Za-z\\])e\s*\^|\\exp|\bexp\b")
+# a family beside which another may have been simplified away
+_INSTEAD = {
+    "trigonometric": _EXPONENTIAL,
+    "hyperbolic": _EXPONENTIAL,
+    "logarithm": re.compile(r"ar?c?(?:sin|cos|tan)h"),
+}
+_FUNCTIONS = ("trigonometric", "inverse", "logarithm", "hyperbolic")
+_MATRIX = re.compile(r"\\begin\s*\{[pbBv]?(?:small)?matrix\}|\\begin\s*\{array\}")
+_MATRIX_WORK = re.compile(
+    r"\\end\{[a-zA-Z]+\}\s*(?:\\right\s*\S\s*|\)\s*)?(?:[*+^-]|\\cdot|\\times|\\begin|\()|[+-]\s*\\begin"
+)
+_INTERVAL = re.compile(r"(?:x ?\\in ?)?[\[(][^\[\]()]*,[^\[\]()]*[\])]|\\\{[^{}]*\\\}")
+_RELATION = re.compile(r"[<>]=?|\\(?:leq?|geq?|lt|gt|leqslant|geqslant)(?![A-Za-z])")
+_EQUALS = re.compile(r"(?<![<>!:\\])=")
+_AND = re.compile(
+    r",|;|\\(?:quad|lor|land|vee|wedge|cup)(?![A-Za-z])|\\text\s*\{[^{}]*\}|\b(?:and|or|with|where|for)\b|\\\\|&"
+)
+_LONE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+_COMMAND = re.compile(r"\\[A-Za-z]+(?:\{[A-Za-z]+\})?")
+_ZEROTH = re.compile(r"[A-Za-z)]\s*\^\s*(?:0|\{\s*0\s*\})(?!\d)")
+_LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\\[a-z]+")
+_LONG_NUMBER = re.compile(r"\d(?:[,\s]?\d){3,}")
+
+
+def unevaluated(answer: str, gold: str) -> bool:
+    """Whether an answer contains work that is not done, and that its gold does not contain either. Both are plain, and
+    without labels."""
+    if re.fullmatch(r"-?\d+", answer) or answer == gold:
+        return False
+    if _has_more_operators(answer, gold) or _unsolved(answer, gold):
+        return True
+    values = ", ".join(without_label(part.strip()) for part in split_outside(_AND, answer))
+    return _could_be_simpler(values, gold) or _cancels(values, gold) or _arithmetic(joined(values), joined(gold))
+
+
+def sides_of(text: str) -> list[str]:
+    """The sides of an equation or of a chain of them."""
+    return [side.strip() for side in split_outside(_EQUALS, text)]
+
+
+def _has_more_operators(answer: str, gold: str) -> bool:
+    if any(operator.search(answer) and not operator.search(gold) for operator in _UNDONE.values()):
+        return True
+    if "\\cup" in answer and "\\cup" not in gold and _INTERVAL.fullmatch(gold):
+        return True
+    if "\\begin" not in answer:
+        return False
+    more = len(_MATRIX.findall(answer)) > max(1, len(_MATRIX.findall(gold)))
+    return more or bool(_MATRIX_WORK.search(answer) and not _MATRIX_WORK.search(gold))
+
+
+def _could_be_simpler(answer: str, gold: str) -> bool:
+    """A function, a root or pi that the gold, which is equal if the answer is right, does without."""
+    for name, family in _FAMILIES.items():
+        if not family.search(answer) or family.search(gold):
+            continue
+        if name in _INSTEAD and _INSTEAD[name].search(gold):
+            continue
+        richer = _EXPONENTIAL.search(gold) or any(_FAMILIES[other].search(gold) for other in _FUNCTIONS)
+        if name in _FUNCTIONS or not richer:
+            return True
+    return bool(re.search(r"(?<![A-Za-z\\])e\s*\^\s*(?:i|\{[^{}]*(?<![A-Za-z])i)", answer)) and not _LETTER.search(gold)
+
+
+def _unsolved(answer: str, gold: str) -> bool:
+    """Equations and inequalities that do not say what x is."""
+    if "=" not in gold and "=" in answer and any(map(_is_unsolved_equation, split_outside(_AND, answer))):
+        return True
+    if not _RELATION.search(answer):
+        return False
+    if _RELATION.search(gold) and any(map(_is_unsolved_inequality, split_outside(_AND, gold))):
+        return False
+    return any(map(_is_unsolved_inequality, split_outside(_AND, answer)))
+
+
+def _is_unsolved_equation(text: str) -> bool:
+    """`\\sum_{i=1}^n` is none, and neither is 2 + 3 = 5, of which only the last side counts."""
+    sides = sides_of(text)
+    if len(sides) < 2 or is_label(sides[0]) or is_label(sides[-1]):
+        return False
+    # numbers alone are compared
+    return bool(re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0]))) and not has_operator(sides[0])
+
+
+def has_operator(text: str) -> bool:
+    """Whether a text is an operation that the value behind it carries out: gcd(84, 126) = 42."""
+    return any(operator.search(text) for operator in _UNDONE.values())
+
+
+def _is_unsolved_inequality(text: str) -> bool:
+    if not _RELATION.search(text):
+        return False
+    sides = [side.strip() for side in _RELATION.split(text)]
+    if len(sides) > 3:
+        return True
+    named = [is_label(side) and bool(_LETTER.search(side)) for side in sides]
+    if len(sides) == 3:
+        return not named[1]
+    return not any(named)
+
+
+def _cancels(answer: str, gold: str) -> bool:
+    """Letters that stand twice in the answer and not in the gold: 42 + x - x."""
+    lone = _LONE.findall(_COMMAND.sub(" ", answer))
+    if (not lone and not _ZEROTH.search(answer)) or _RELATION.search(answer) or "\\in" in answer:
+        return False
+    right = set(_LONE.findall(_COMMAND.sub(" ", gold))) | {
+        letter for word in re.findall(r"[A-Za-z]+", gold) for letter in word
+    }
+    return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 for x in set(lone) - right if x not in "dm")
+
+
+def _arithmetic(answer: str, gold: str) -> bool:
+    found = arithmetic(answer)
+    if not (found.plain or found.closed):
+        return False
+    right = arithmetic(gold)
+    if found.plain and not right.plain:
+        return True
+    small = not _LONG_NUMBER.search(gold)
+    return found.closed and small and not (right.closed or right.plain)
