@@ -26,7 +26,7 @@ def call(tmp_path, monkeypatch):
 def test_the_script_with_no_more_than_a_size(call, tmp_path, capsys):
     call("--max_problems", 8)
     shown = capsys.readouterr().out
-    assert "| embedded model | " in shown and "demo pass@16 (demo)" in shown and "100.0 [67.6, 100.0] W" in shown
+    assert "| embedded model | " in shown and "demo pass@16 (demo)" in shown
     assert {p.name for p in (tmp_path / "evaluation").iterdir()} == {
         "evaluation.json",
         "evaluation.md",

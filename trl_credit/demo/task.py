@@ -8,8 +8,8 @@ carried on, so the reward on the last digit says nothing about which of the six 
 credit to be assigned.
 
 There are 60 facts (a digit, a sign, an operand). The warm start taught the model a wrong digit for 18 of them: it
-prefers it to the right one, .6 to .4. So greedy decoding fails on most problems, and reinforcement learning has to teach
-it something that it does not know.
+prefers it to the right one, .6 to .4. So greedy decoding fails on most problems, and reinforcement learning has to
+teach it something that it does not know.
 """
 
 import random

@@ -1,8 +1,8 @@
 """Makes the embedded checkpoint from nothing:  python -m trl_credit.demo.warm_start --output FOLDER
 
 Supervised learning in two halves. First right solutions, until every single step is learnt. Then solutions in which 18
-of the 60 facts are wrong more often than right, so that the model prefers what is wrong: some .14 of its greedy and .28
-of its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
+of the 60 facts are wrong more often than right, so that the model prefers what is wrong: .17 of its greedy and .29 of
+its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
 one seed gives one checkpoint on one machine.
 """
 
@@ -114,7 +114,8 @@ def main() -> None:
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     print(
-        f"{model.num_parameters():,} parameters, pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled, written to {args.output}"
+        f"{model.num_parameters():,} parameters, pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled, "
+        f"written to {args.output}"
     )
 
 
