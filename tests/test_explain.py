@@ -138,9 +138,9 @@ def test_the_command_on_a_file(rollouts, tmp_path, capsys):
     )
     assert run(str(path), "--credit", f"{own}:twice") == 0
     printed = capsys.readouterr().out
-    page = (tmp_path / "explain.html").read_text()
-    assert (tmp_path / "explain.md").read_text().startswith("| algorithm |")
-    for name in ("GRPO", "S-trace", "GSPO-token", "twice"):
+    page = (tmp_path / "rollouts.explain.html").read_text()
+    assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm |")
+    for name in ("GRPO", "S-trace", "GSPO-token", "twice on GRPO"):
         assert f"| {name} |" in printed and name in page
     assert "SPO-chain is left out: it values" in printed and "give --model and --reward" in printed
     assert "SPO-tree is left out: it samples responses of its own, as a tree of 216 leaves for each of 2" in printed
@@ -171,8 +171,14 @@ def test_the_command_with_a_model_makes_what_is_missing(tmp_path, capsys):
         ('{"prompt": "a", "completion": "b"}', "has no 'reward'"),
         ('{"prompt": 1, "completion": "b", "reward": 1}', "prompt must be a text"),
         ('{"prompt": "a", "completion": "b", "reward": "x"}', "reward must be a number"),
-        ('{"prompt": "a", "completion": "b", "reward": NaN}', "reward must be finite"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [1], "entropy": [1, 2]}', "logprobs has 1"),
+        ('{"prompt": "a", "completion": "b", "reward": NaN}', "NaN is no number"),
+        ('{"prompt": "a", "completion": "b", "reward": 1e999}', "reward must be finite"),
+        ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "at most 0, got 0.5 at 0"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "entropy": [1, -2]}', "at least 0, got -2 at 1"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "loss_mask": [0, 5]}', "0 and 1, got 5 at 1"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "token_ids": [3.5]}', "token ids, got 3.5"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": "x"}', "logprobs must be a list"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
     ],
@@ -233,3 +239,120 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
                 assert [x > 0 for x in left] == [x > 0 for x in right]
             else:
                 assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column
+
+
+OWN = """
+from trl_credit import Credit, assign_credit
+
+
+def f(config, tokens):
+    return Credit(None, 2 * tokens.advantages)
+
+
+def GRPO(config, tokens):
+    return Credit(None, -tokens.advantages)
+
+
+def as_base(config, tokens):
+    return assign_credit(config, tokens)
+
+
+def crash(config, tokens):
+    raise RuntimeError("no such thing")
+
+
+def nobody(completions, answer, **kwargs):
+    raise OSError("no judge")
+
+
+def lacking(completions, truth, **kwargs):
+    return [1.0] * len(completions)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "other.py").write_text(OWN)
+    return tmp_path
+
+
+def test_functions_of_one_name_are_columns_of_their_own(rollouts, own, capsys):
+    given = [f"{own}/{name}" for name in ("mine.py:f", "other.py:f", "mine.py:GRPO", "mine.py:crash")]
+    assert run(str(rollouts()), "--algo", "grpo", "s_trace", "--credit", *given) == 0
+    printed = capsys.readouterr().out
+    rows = {line.split(" | ")[0].strip("| "): line for line in printed.splitlines() if line.startswith("| ")}
+    assert {"f on GRPO", f"f on GRPO ({own}/other.py:f)", "GRPO on GRPO", "GRPO", "S-trace"} <= rows.keys()
+    assert rows["GRPO"].endswith("| 1.00 |") and float(rows["GRPO on GRPO"].split(" | ")[-1].strip(" |")) < 0
+    assert "crash on GRPO" not in rows
+    assert "its credit function raised RuntimeError: no such thing (mine.py, line 18)." in printed
+
+
+def test_a_function_on_the_settings_of_another_algorithm(rollouts, own):
+    shard = read_rollouts(rollouts())
+    config = ALGORITHMS["s_trace"][0](output_dir="x", report_to="none", credit=f"{own}/mine.py:as_base")
+    based = explain(shard, config, name="x")
+    plain = explain(shard, config_of("s_trace"), name="S-trace")
+    for left, right in zip(based.shard.responses, plain.shard.responses, strict=True):
+        assert left["credit"] == right["credit"]
+    assert plain.shard.header["settings"]["selector"] == "entropy" and plain.shard.header["trace_decay"] == 0.9
+    assert "selector" not in explain(shard, config_of("grpo"), name="GRPO").shard.header["settings"]
+
+
+def test_a_base_is_named_before_the_function(rollouts, own, capsys):
+    assert run(str(rollouts()), "--algo", "s_trace", "--credit", f"s_trace+{own}/mine.py:as_base") == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert [row[0].strip("| ") for row in rows] == ["S-trace", "as_base on S-trace"] and rows[0][1:] == rows[1][1:]
+
+
+def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, tmp_path, capsys):
+    trainer = make_trainer("s_trace", selective_rate=0.6, log_credit=1, max_steps=1, temperature=1.3)
+    trainer.train()
+    logged = read_rollouts(tmp_path / "run")
+    trainer.save_model()
+    given = [str(tmp_path / "run"), "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
+    (tmp_path / "mine.py").write_text(OWN)
+    assert run(*given, "--reward", f"{tmp_path}/mine.py:lacking") == 0
+    printed = capsys.readouterr().out
+    assert "| S-trace, as trained | " in printed and "| S-trace | " in printed
+    assert "--reward asks for 'truth', which these rollouts do not hold: give them as JSONL with that field." in printed
+    as_it_was = explain(logged, trainer.args, name="x").shard.responses
+    assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
+
+
+def test_what_a_model_cannot_read_is_said(tmp_path, own, capsys):
+    path = tmp_path / "x.jsonl"
+
+    def said(*flags, **changed):
+        content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
+        path.write_text("\n".join(json.dumps(row | changed) for row in content))
+        code = run(str(path), "--model", demo_model_path(), *flags)
+        out = capsys.readouterr()
+        return code, out.out + out.err
+
+    assert "error: response 0 of prompt 0: its prompt has no token" in said(prompt="")[1]
+    assert "its completion has no token" in said(completion="", truncated=True)[1]
+    assert "token id 999999 is none of" in said(token_ids=[1, 999999])[1]
+    code, text = said("--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
+    assert code == 0 and "SPO-chain is left out: RewardRaised: " in text and "no judge" in text
+
+
+def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
+    make_trainer("spo_tree", log_credit=1, max_steps=1, temperature=1.3).train()
+    assert run(str(tmp_path / "run")) == 2
+    assert "holds rows of trees, which are parts of responses: see them with trl-credit view" in capsys.readouterr().err
+
+
+def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, capsys, monkeypatch):
+    monkeypatch.setattr("trl_credit.viewer.runs.TOKENS", 20)
+    assert run(str(rollouts()), "--algo", "grpo") == 0
+    assert "(the page shows 1 of 2 prompts, the table has all)" in capsys.readouterr().out
+
+
+def test_the_cost_of_steps_grows_with_the_length_alone():
+    from trl_credit.explain.segments import cost
+    from trl_credit.logs import Shard
+
+    row = {"tokens": ["a", "b", "\n"] * 4000, "old_logprobs": [-1.0] * 12000, "group": 0}
+    text = cost(Shard({}, {}, [row, row]), config_of("vine_ppo", max_completion_length=20000))
+    assert text.startswith("it values 8,000 states by 72,000 continuations")

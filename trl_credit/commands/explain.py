@@ -1,5 +1,6 @@
 """`trl-credit explain ROLLOUTS`: the credit of every algorithm on the same responses, as a table and a page."""
 
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -38,14 +39,17 @@ def _parser() -> OneLineParser:
     parser.add_argument("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")
     parser.add_argument("--step", type=int, help="logged step of a run (default: the last)")
     parser.add_argument("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
-    parser.add_argument("--credit", nargs="+", default=[], metavar="FILE.py:FUNCTION", help="credit functions of yours")
+    own = "credit functions of yours, on the settings of GRPO or of ALGO"
+    parser.add_argument("--credit", nargs="+", default=[], metavar="[ALGO+]FILE.py:FUNCTION", help=own)
     parser.add_argument("--model", help="computes log-probabilities and entropies where they are missing")
     parser.add_argument("--temperature", type=float, default=1.0, help="of the sampling, for --model (default: 1)")
     parser.add_argument(
         "--reward", metavar="FILE.py:FUNCTION", help="scores continuations, for algorithms with segments; with --model"
     )
     parser.add_argument("--seed", type=int, default=42, help="of random selectors and continuations")
-    parser.add_argument("--output", metavar="FILE.html", help="default: explain.html beside ROLLOUTS")
+    parser.add_argument(
+        "--output", metavar="FILE.html", help="default: explain.html in the folder, or ROLLOUTS.explain.html"
+    )
     return parser
 
 
@@ -65,7 +69,7 @@ def _run(args: Namespace) -> None:
         from ..explain.measure import load, measured
 
         loaded = load(args.model)
-        if args.reward is not None or _lacks(shard):
+        if _lacks(shard):  # what is known stays
             shard = measured(shard, *loaded, temperature=args.temperature)
     elif _lacks(shard, "trainer_logprobs", "old_logprobs"):
         raise ValueError(f"{args.rollouts} has no log-probabilities: give --model, and they are computed")
@@ -74,7 +78,7 @@ def _run(args: Namespace) -> None:
     found, left_out = _explained(args, shard, names, loaded)
     if not found:
         raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
-    _show(args, found, left_out)
+    _show(args, shard, found, left_out)
 
 
 def _check(args: Namespace) -> None:
@@ -87,11 +91,13 @@ def _check(args: Namespace) -> None:
         raise ValueError(f"--output {output}: the name of the page must end in .html")
     if not output.parent.is_dir():
         raise ValueError(f"--output {output}: there is no folder {output.parent}: make it first")
+    if not os.access(output.parent, os.W_OK):
+        raise ValueError(f"--output {output}: {output.parent} is not to be written to: choose another folder")
 
 
 def _output(args: Namespace) -> Path:
     source = Path(args.rollouts)
-    return Path(args.output) if args.output else (source if source.is_dir() else source.parent) / "explain.html"
+    return Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:
@@ -104,34 +110,48 @@ def _lacks(shard: "Shard", *names: str) -> bool:
 
 def _explained(
     args: Namespace, shard: "Shard", names: list[str], loaded: Any
-) -> tuple[list["Explained"], dict[str, str]]:
-    """What each algorithm makes of the responses, and why some make nothing of them."""
+) -> tuple[dict[str, "Explained"], dict[str, str]]:
+    """What each algorithm makes of the responses, by its key or function, and why some make nothing of them."""
     import torch
 
     from ..algorithms import ALGORITHMS
-    from ..config import CreditConfig
-    from ..explain.credits import explain
-    from ..names import function_label
+    from ..explain.credits import as_trained, explain, said_by
+    from ..rewards.guard import RewardRaised
 
     settings = {"output_dir": str(_output(args).parent), "report_to": "none"}
-    configs: dict[str, CreditConfig | str] = {}
-    for name in names:
-        configs[ALGORITHMS[name][1].title()] = name
-    for name in args.credit:
-        config = CreditConfig(credit=name, **settings)
-        configs[function_label(config.own_function("credit"))] = config
-    found, left_out = [], {}
-    for label, config in configs.items():
+    found: dict[str, Explained] = {}
+    if (trained := as_trained(shard)) is not None:
+        found[""] = trained
+    left_out: dict[str, str] = {}
+    for key in [*names, *dict.fromkeys(args.credit)]:
         torch.manual_seed(args.seed)  # of a selector that draws
+        label, segments = key, None
         try:
-            if isinstance(config, str):
-                config, segments = _with_segments(args, shard, config, settings, loaded)
+            if key in ALGORITHMS:
+                label = ALGORITHMS[key][1].title()
+                config, segments = _with_segments(args, shard, key, settings, loaded)
             else:
-                segments = None
-            found.append(explain(shard, config, name=label, segments=segments))
-        except ValueError as error:
+                config, label = _own(key, settings, taken=[one.name for one in found.values()])
+            found[key] = explain(shard, config, name=label, segments=segments)
+        except (ValueError, TypeError) as error:
             left_out[label] = str(error)
+        except RewardRaised as error:
+            left_out[label] = said_by(error)
     return found, left_out
+
+
+def _own(name: str, settings: dict[str, Any], *, taken: list[str]) -> tuple["CreditConfig", str]:
+    """A credit function of one's own on the settings of GRPO, or of another algorithm: `s_trace+mine.py:f`."""
+    from ..algorithms import ALGORITHMS
+    from ..names import function_label
+
+    base, plus, function = name.partition("+")
+    if base not in ALGORITHMS or not plus:
+        base, function = "grpo", name
+    config_class, trainer_class = ALGORITHMS[base]
+    config = config_class(credit=function, **settings)
+    label = f"{function_label(config.own_function('credit'))} on {trainer_class.title()}"
+    return config, label if label not in taken else f"{label} ({function})"
 
 
 def _with_segments(
@@ -154,19 +174,38 @@ def _with_segments(
     return rolled_out(shard, name, model=loaded[0], tokenizer=loaded[1], reward=reward, seed=seed, settings=given)
 
 
-def _show(args: Namespace, found: list["Explained"], left_out: dict[str, str]) -> None:
-    from ..algorithms import ALGORITHMS
+def _show(args: Namespace, shard: "Shard", found: dict[str, "Explained"], left_out: dict[str, str]) -> None:
     from ..explain import markdown_table
     from ..viewer import build_page
 
-    grpo = next((one for one in found if one.name == ALGORITHMS["grpo"][1].title()), None)
-    text = markdown_table(found, grpo=grpo)
-    notes = [f"{name} is left out: {reason}." for name, reason in left_out.items()]
+    text = markdown_table(list(found.values()), grpo=found.get("grpo"))
+    notes = [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     print("\n".join([text, *([""] if notes else []), *notes]))
+    shards, cut = _fitting([one.shard for one in found.values()])
     output = _output(args)
-    write_whole(output, build_page([one.shard for one in found], title=f"{args.rollouts}, by algorithm"))
+    write_whole(output, build_page(shards, title=f"{args.rollouts}, by algorithm", note=cut))
     write_whole(output.with_suffix(".md"), "\n".join([text, "", *notes]) + "\n")
-    print(f"\n{output}\n{output.with_suffix('.md')}")
+    print(f"\n{output}{f' ({cut})' if cut else ''}\n{output.with_suffix('.md')}")
+
+
+def _fitting(shards: list["Shard"]) -> tuple[list["Shard"], str]:
+    """The first groups, as many as a page holds, at least one; and a line on what is left out of it."""
+    from ..logs import Shard
+    from ..viewer.runs import TOKENS
+
+    sizes: dict[int, int] = {}
+    for response in shards[0].responses:
+        sizes[response["group"]] = sizes.get(response["group"], 0) + len(response["tokens"]) * len(shards)
+    kept, used = set(), 0
+    for group, size in sizes.items():
+        if kept and used + size > TOKENS:
+            break
+        kept.add(group)
+        used += size
+    if len(kept) == len(sizes):
+        return shards, ""
+    part = [Shard(s.header, {}, [r for r in s.responses if r["group"] in kept]) for s in shards]
+    return part, f"the page shows {len(kept)} of {len(sizes)} prompts, the table has all"
 
 
 if __name__ == "__main__":

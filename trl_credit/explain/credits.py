@@ -1,7 +1,9 @@
 """The effective credit that an algorithm would give to responses which another policy step, or another run, made."""
 
 import math
+import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +16,9 @@ from ..credit.effective import effective_credit, is_clipped, travelled
 from ..credit.tokens import Credit, Tokens, turn_numbers
 from ..credit.weights import sequence_log_weight, token_log_weight
 from ..logs import Shard
+from ..mistakes import one_line
 from ..names import declared
+from ..trainer.log_entries import settings_of
 from ..trainer.own_credit import credit_problem
 
 
@@ -25,7 +29,8 @@ class Explained:
     Attributes:
         name: Of the algorithm, for people.
         shard: The responses with its credit, weights, advantages and masks in the place of those they came with.
-        horizon: How many tokens back credit goes, on average; `None` where it goes to all tokens alike.
+        horizon: How many tokens back credit goes, on average; `None` where it goes to all tokens alike, NaN where that
+            is not known.
         note: A remark, or "".
     """
 
@@ -100,7 +105,10 @@ def _explained(shard: Shard, config: CreditConfig, tokens: Tokens, *, name: str,
     if declared(function, "carries_loss") and tokens.ref_logp_t is None:
         note = f"{note}; reference policy taken to be the policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    credit = function(config, tokens)
+    try:
+        credit = function(config, tokens)
+    except Exception as error:  # whatever a function of one's own does, the others are explained
+        raise ValueError(f"its credit function raised {said_by(error)}") from error
     if problem := credit_problem(credit, tokens, carries_loss=bool(declared(function, "carries_loss"))):
         raise ValueError(f"its credit function {problem}")
     return _measured(shard, config, tokens, credit, name=name, note=note)
@@ -143,8 +151,25 @@ def _measured(shard: Shard, config: CreditConfig, tokens: Tokens, credit: Credit
         own = {column: None if x is None else x[i, :n].tolist() for column, x in columns.items()}
         responses.append({**response, **own, "kl_credit": None, "segment_values": None})
     header = {**shard.header, "algorithm": name, "clip": [round(x, 6) for x in (1 - clip_range[0], clip_range[1] - 1)]}
-    header |= {"trace_decay": config.trace_decay if config.has_trace else None, "beta": 0.0}
+    header |= {"trace_decay": config.trace_decay if config.has_trace else None, "beta": 0.0, "trainer": None}
+    header["settings"] = settings_of(config)
     return Explained(name, Shard(header, {}, responses), horizon, note)
+
+
+def as_trained(shard: Shard) -> Explained | None:
+    """What the run itself gave its responses, `None` where that is not known of all of them."""
+    needed = ("credit", "loss_mask", "policy_mask", "is_clipped")
+    if shard.trees or any(response.get(name) is None for response in shard.responses for name in needed):
+        return None
+    name = f"{shard.header.get('algorithm') or 'the run'}, as trained"
+    return Explained(name, Shard({**shard.header, "algorithm": name}, {}, shard.responses), math.nan)
+
+
+def said_by(error: BaseException) -> str:
+    """An exception on one line, with the place in the user's own file that it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {one_line(error)}{place}"
 
 
 class _Batch:

@@ -53,8 +53,17 @@ def measured(
     """
     texts, found = TokenTexts(tokenizer), []
     for response in shard.responses:
-        ids = completion_ids(tokenizer, response)
-        logps, entropies = _measure(model, prompt_ids(tokenizer, response["prompt"]), ids, temperature=temperature)
+        ids, prompt = completion_ids(tokenizer, response), prompt_ids(tokenizer, response["prompt"])
+        where = f"response {response['index']} of prompt {response['group']}"
+        if not ids or not prompt:
+            raise ValueError(
+                f"{where}: its {'prompt' if ids else 'completion'} has no token, so nothing can be computed"
+            )
+        if max(ids) >= (known := model.get_input_embeddings().num_embeddings):
+            raise ValueError(
+                f"{where}: token id {max(ids)} is none of the model's {known:,}: are they another model's?"
+            )
+        logps, entropies = _measure(model, prompt, ids, temperature=temperature)
         old = response.get("old_logprobs")
         known = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
         found.append({**response, **known, "old_logprobs": old if old and len(old) == len(ids) else logps})

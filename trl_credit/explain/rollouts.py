@@ -22,6 +22,27 @@ _BY_TOKEN = {
 }
 
 
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+_LOGPS = ("log-probabilities, finite and at most 0", lambda x: x is None or (_is_number(x) and -math.inf < x <= 1e-6))
+# by the name in a rollout log: what an entry is, in words and as a test
+_ENTRIES = {
+    "trainer_logprobs": _LOGPS,
+    "old_logprobs": _LOGPS,
+    "inference_logprobs": _LOGPS,
+    "entropy": ("entropies in nats, finite and at least 0", lambda x: _is_number(x) and -1e-6 <= x < math.inf),
+    "token_ids": ("token ids", lambda x: type(x) is int and x >= 0),
+    "tokens": ("texts", lambda x: isinstance(x, str)),
+    "loss_mask": ("0 and 1", lambda x: type(x) is int and x in (0, 1)),
+}
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
 def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
     """Reads the responses of one step of a run, of a shard of its log, or of a JSONL file from elsewhere.
 
@@ -53,6 +74,10 @@ def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
     elif step is not None:
         raise ValueError(f"--step {step}: {path} is a file, which has no steps: give the folder of the run.")
     shard = read_shard(path) if _is_shard(path) else _foreign(path)
+    if shard.trees or (shard.header.get("settings") or {}).get("rollouts") == "tree":
+        raise ValueError(f"{path} holds rows of trees, which are parts of responses: see them with trl-credit view.")
+    if all(response.get("reward") is None for response in shard.responses):
+        raise ValueError(f"{path} has no reward, from which advantages are made.")
     sizes: dict[int, int] = {}
     for response in shard.responses:
         sizes[response["group"]] = sizes.get(response["group"], 0) + 1
@@ -75,10 +100,12 @@ def _foreign(path: Path) -> Shard:
     responses: list[dict[str, Any]] = []
     groups: dict[str, int] = {}
     seen: dict[int, int] = {}
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
+            if "\ufffd" in line:
+                raise ValueError(f"{path}:{number} is not UTF-8 text: convert the file.")
             response = _row(line, f"{path}:{number}")
             group = groups.setdefault(json.dumps(response["prompt"], sort_keys=True), len(groups))
             response |= {"group": group, "index": seen.get(group, 0)}
@@ -89,7 +116,7 @@ def _foreign(path: Path) -> Shard:
 
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not JSON ({error}).") from error
     if not isinstance(row, dict):
@@ -103,16 +130,18 @@ def _row(line: str, where: str) -> dict[str, Any]:
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))):
         raise ValueError(f"{where}: reward must be a number or null, got {reward!r}.")
     if reward is not None and not math.isfinite(reward):
-        raise ValueError(f"{where}: reward must be finite, got {reward!r}.")
+        raise ValueError(f"{where}: reward must be finite.")
     found = {name: value for name, value in row.items() if name not in _BY_TOKEN}
     lengths = {}
     for name, logged in _BY_TOKEN.items():
         values = row.get(name)
         if values is None:
             continue
-        kind = str if name == "tokens" else (int, float)
-        if not isinstance(values, list) or not all(isinstance(x, kind) or x is None for x in values):
+        if not isinstance(values, list):
             raise ValueError(f"{where}: {name} must be a list with one entry per token.")
+        words, holds = _ENTRIES[logged]
+        if (place := next((i for i, x in enumerate(values) if not holds(x)), None)) is not None:
+            raise ValueError(f"{where}: {name} must hold {words}, got {values[place]!r:.40} at {place}.")
         lengths[name], found[logged] = len(values), values
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{where}: {', '.join(f'{name} has {n} entries' for name, n in lengths.items())}.")

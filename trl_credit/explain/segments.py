@@ -1,5 +1,6 @@
 """What the methods with segments need to explain responses: continuations, and what they would cost."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -8,8 +9,13 @@ from datasets import Dataset
 from ..algorithms import ALGORITHMS
 from ..config import CreditConfig
 from ..logs import Shard
+from ..rewards.signature import required_parameters
 from ..rollouts.chain import chain_credit, find_boundaries
 from .measure import prompt_ids
+
+
+# what a reward function is given whatever the data
+_GIVEN = ("prompts", "completions", "completion_ids", "completions_ids", "trainer_state", "log_metric", "log_extra")
 
 
 def cost(shard: Shard, config: CreditConfig) -> str:
@@ -28,8 +34,8 @@ def cost(shard: Shard, config: CreditConfig) -> str:
     lengths = torch.tensor([len(response["tokens"]) for response in shard.responses]).unsqueeze(1)
     left = ((lengths - torch.arange(boundaries.size(1))) * boundaries).sum().item() * config.rollouts_per_state
     return (
-        f"it values {states} states by {config.rollouts_per_state * states:,} continuations, of about {left:,} tokens "
-        "in all: give --model and --reward to have them made"
+        f"it values {states:,} states by {config.rollouts_per_state * states:,} continuations, of about {left:,} "
+        "tokens in all: give --model and --reward to have them made"
     )
 
 
@@ -45,9 +51,14 @@ def _boundaries(shard: Shard, config: CreditConfig) -> torch.Tensor:
         texts.append(response["tokens"])
     # a splitter of steps reads texts: the tokens stand for themselves, by their place
     flat = [text for row in texts for text in row]
-    starts = [sum(map(len, texts[:i])) for i in range(len(texts))]
-    places = [list(range(start, start + len(row))) for start, row in zip(starts, texts, strict=True)]
-    given = {"completion_ids": places, "decode": lambda ids: "".join(flat[i] for i in ids), "mask_t": mask_t}
+    whole, ends = "".join(flat), [0, *itertools.accumulate(map(len, flat))]
+    starts = [0, *itertools.accumulate(map(len, texts))]
+    places = [range(start, start + len(row)) for start, row in zip(starts, texts, strict=False)]
+
+    def decode(ids: list[int]) -> str:  # of places that follow each other
+        return whole[ends[ids[0]] : ends[ids[-1] + 1]] if ids else ""
+
+    given = {"completion_ids": places, "decode": decode, "mask_t": mask_t}
     return find_boundaries(config, old_logp_t=old_t, **given)[0]
 
 
@@ -74,6 +85,11 @@ def rolled_out(
         **settings,
     )
     rows = [_row(response) for response in shard.responses]
+    asked = [name for name in required_parameters(reward) if name not in _GIVEN and name not in rows[0]]
+    if asked:
+        raise ValueError(
+            f"--reward asks for {asked[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
+        )
     trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     torch.manual_seed(seed)
     width = max(len(response["tokens"]) for response in shard.responses)

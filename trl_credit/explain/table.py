@@ -61,7 +61,9 @@ def _shares(one: Explained) -> list[str]:
 
 
 def _horizon(one: Explained) -> str:
-    return "whole response" if one.horizon is None else f"{one.horizon:.1f}"
+    if one.horizon is None:
+        return "whole response"
+    return "–" if math.isnan(one.horizon) else f"{one.horizon:.1f}"
 
 
 def _counts(one: Explained) -> list[str]:

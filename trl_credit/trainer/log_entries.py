@@ -184,7 +184,7 @@ def header_of(trainer: Any, *, step: int, steps: list[int]) -> dict[str, Any]:
         "trl_credit": __version__,
         "run": None if record is None else record["lives"][-1]["id"],
         "model": base_name(trainer.accelerator.unwrap_model(trainer.model).config),
-        "settings": _settings(args),
+        "settings": settings_of(args),
         "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
         "clip": [trainer.epsilon_low, trainer.epsilon_high],
         "beta": args.beta,
@@ -193,7 +193,7 @@ def header_of(trainer: Any, *, step: int, steps: list[int]) -> dict[str, Any]:
     }
 
 
-def _settings(args: CreditConfig) -> dict[str, Any]:
+def settings_of(args: CreditConfig) -> dict[str, Any]:
     """The knobs of credit that do something and differ from plain GRPO's, functions without their folders."""
     of_trl = {f.name for f in fields(GRPOConfig)} - {*_OF_TRL}
     names = [f.name for f in fields(CreditConfig) if f.name not in of_trl and f.name not in FREE]
