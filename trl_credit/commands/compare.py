@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from ..mistakes import OneLineParser, check_output_dir, choose, closest, fail
+from ..mistakes import OneLineParser, check_output_dir, choose, fail
 from ..startup import quiet_start
 
 
@@ -46,9 +46,7 @@ def main(argv: list[str]) -> int:
             with FileLock(folder / ".compare.lock", timeout=0):
                 return _finished(args, command) if args.runs else _grid(args, flags, command)
         except Timeout:
-            raise ValueError(
-                f"another comparison is at work in {folder}: wait, or choose another --output_dir"
-            ) from None
+            raise ValueError(f"another comparison is at work in {folder}: choose another --output_dir") from None
     except (ValueError, OSError, ImportError) as error:
         fail(error, code=2)
 
@@ -144,12 +142,12 @@ def _baseline(asked: str | None, names: dict[str, str]) -> str:
     """The label of the baseline, of those that `names` has by all of their names."""
     if asked is None:
         return names.get("grpo") or names.get("GRPO") or next(iter(names.values()))
-    found = names.get(asked) or names.get(closest(asked, [n for n in names if _plain(n) == _plain(asked)]) or "")
-    if found is None:
-        raise ValueError(
-            f"--baseline {asked!r} is not among the algorithms{choose(asked, dict.fromkeys(names.values()))}"
-        )
-    return found
+    found = [label for name, label in names.items() if name == asked]
+    found += [label for name, label in names.items() if _plain(name) == _plain(asked)]
+    if not found:
+        labels = dict.fromkeys(names.values())
+        raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, labels)}")
+    return found[0]
 
 
 def _plain(name: str) -> str:

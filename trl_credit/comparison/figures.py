@@ -15,8 +15,6 @@ from .curves import Group, curve
 from .results import Row
 
 
-# of Okabe and Ito, which the colour-blind tell apart; the baseline has the colour of text
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 _MOST_TOGETHER = 6  # beside the baseline; more curves than that have a panel each
 LABELS = {
@@ -29,16 +27,24 @@ LABELS = {
 
 
 class Ground(NamedTuple):
-    """Colours of what is around the data."""
+    """Colours of what is around the data, and of the data.
+
+    Those of `lines` the colour-blind tell apart (Okabe and Ito; each dark or light enough for its ground).
+    """
 
     page: str
     text: str
     muted: str
     grid: str
+    lines: tuple[str, ...]
 
 
-LIGHT = Ground("#ffffff", "#16181d", "#565d6b", "#d9dde4")
-DARK = Ground("#14161b", "#f4f5f7", "#a8afbd", "#353a45")
+LIGHT = Ground(
+    "#ffffff", "#16181d", "#565d6b", "#d9dde4", ("#0072b2", "#d98200", "#00795a", "#b8508c", "#b84a00", "#2b93cf")
+)
+DARK = Ground(
+    "#14161b", "#f4f5f7", "#a8afbd", "#353a45", ("#56b4e9", "#e69f00", "#1fbf90", "#e49ac2", "#f07a2b", "#3f8fd6")
+)
 
 
 def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Group, ground: Ground) -> Figure:
@@ -58,7 +64,7 @@ def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Gr
     figure, panels = _figure(ground, (9.6, 0.8 + 2.1 * rows), rows, columns)
     for place, (panel, group) in enumerate(zip(panels, others, strict=False)):
         _draw(panel, baseline, axis, {"color": ground.muted, "linestyle": "-"})
-        _draw(panel, group, axis, {"color": _COLOURS[0], "linestyle": "-"})
+        _draw(panel, group, axis, {"color": ground.lines[0], "linestyle": "-"})
         panel.set_title(group.label, fontsize=9, loc="left", color=ground.text)
         _decorate(panel, axis, metric)
         bottom, left = place + columns >= len(others), place % columns == 0
@@ -78,8 +84,8 @@ def draw_scores(rows: Sequence[Row], *, metric: str, baseline: str, ground: Grou
     better than one of the baseline."""
     figure, (left, right) = _figure(ground, (8.4, 1.3 + 0.34 * len(rows)), 1, 2, sharey=True, sharex=False)
     for y, row in enumerate(rows):
-        colour = ground.text if row.label == baseline else _COLOURS[0]
-        left.scatter(row.scores, np.full(len(row.scores), y), s=9, color=ground.muted, zorder=2, linewidths=0)
+        colour = ground.text if row.label == baseline else ground.lines[0]
+        left.scatter(row.scores, np.full(len(row.scores), y + 0.25), s=10, color=ground.muted, linewidths=0)
         _point(left, y, row.middle, row.interval, colour)
         if row.improvement is not None:
             _point(right, y, row.improvement, row.improvement_interval, colour)
@@ -88,7 +94,7 @@ def draw_scores(rows: Sequence[Row], *, metric: str, baseline: str, ground: Grou
     left.set_yticks(range(len(rows)), [row.label for row in rows])
     left.set_ylim(len(rows) - 0.5, -0.5)
     left.set_xlabel(f"{metric}, interquartile mean")
-    right.set_xlabel(f"P(better than {baseline})")
+    right.set_xlabel(f"P(above {baseline})")
     for panel in (left, right):
         panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.grid(axis="y", visible=False)
@@ -114,7 +120,7 @@ def as_png(figure: Figure) -> bytes:
 def _styles(groups: Sequence[Group], baseline: Group, ground: Ground) -> dict[str, dict]:
     styles = {baseline.label: {"color": ground.text, "linestyle": "-"}}
     for i, group in enumerate(g for g in groups if g is not baseline):
-        styles[group.label] = {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _LINES[i % len(_LINES)]}
+        styles[group.label] = {"color": ground.lines[i % len(ground.lines)], "linestyle": _LINES[i % len(_LINES)]}
     return styles
 
 

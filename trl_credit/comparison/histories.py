@@ -18,8 +18,8 @@ AXES = {
     "prompts": "prompts, each as often as it was sampled for",
     "generated": "generated tokens: all that the policy wrote, the rollouts of segments and every node of a tree too",
     "trained": "trained tokens: those in the policy term of the loss, each as often as it was trained on",
-    "seconds": "seconds of training (`step_time`): sampling, rewards, forward and backward passes; not the optimizer's "
-    "step, evaluations or checkpoints, nor the start",
+    "seconds": "seconds of training (step_time in the log): sampling, rewards, forward and backward "
+    "passes; not the optimizer's step, evaluations or checkpoints, nor the start",
 }
 _OF_SEED = ("seed", "data_seed", "data")  # what differs between the runs of one algorithm
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dead_knobs import live_part
 from ..files import put_in_place, write_whole
 from ..trainer.identity import differences
 from . import figures
@@ -104,9 +105,7 @@ def _blocks(comparison: Comparison, tables: Sequence[Scores]) -> list[Block]:
         if len(groups) > 1 or len(baseline.runs) < 3:
             blocks.append(Items(sentences(table, groups, baseline)))
         if table is tables[0]:
-            alt = (
-                f"Interquartile mean of each algorithm with its interval, and probability to be above {baseline.label}"
-            )
+            alt = f"Interquartile mean of each algorithm, its interval, and how likely it is above {baseline.label}"
             caption = "Grey dots are runs; lines are 95 % intervals, where there are enough runs for any."
             blocks.append(Picture("scores", alt, caption))
     blocks += [Heading("Curves", 2), Text(_of_curves(groups))]
@@ -194,11 +193,13 @@ def _settings(comparison: Comparison) -> list[Block]:
     if comparison.left_out:
         items = [f"{label} has no {', '.join(names)}." for label, names in comparison.left_out.items()]
         blocks += [Text("Left out where an algorithm does not have them:"), Items(items)]
-    all_settings = [group.runs[0].settings for group in groups]
-    names = [n for n in all_settings[0] if n != "algorithm" and len({_short(s.get(n)) for s in all_settings}) > 1]
+    # of knobs that do nothing beside the others the value is no difference
+    all_settings = [live_part(settings, settings) for settings in (group.runs[0].settings for group in groups)]
+    every = dict.fromkeys(name for settings in all_settings for name in settings if name != "algorithm")
+    names = [name for name in every if len({_short(s[name]) for s in all_settings if name in s}) > 1]
     if names:
         blocks.append(Text("What differs between the algorithms; all else is the same."))
-        rows = [[name, *(_short(settings.get(name)) for settings in all_settings)] for name in names]
+        rows = [[name, *(_short(s[name]) if name in s else "–" for s in all_settings)] for name in names]
         blocks.append(Table(["", *(group.label for group in groups)], rows))
     return blocks
 
@@ -211,12 +212,12 @@ def _short(value: Any) -> str:
 def _method() -> list[str]:
     return [
         "IQM is the interquartile mean: the mean without the lowest and the highest ⌊n/4⌋ of n runs. Intervals are "
-        f"percentiles ({100 * LEVEL:.0f} %) of {RESAMPLES:,} bootstrap draws of runs, stratified by algorithm; P is the "
-        "share of pairs of runs in which the algorithm is above the baseline, ties by half (Agarwal et al. 2021, "
-        "arXiv 2108.13264).",
-        "Runs vary in their seeds alone: data order, sampling and, on the embedded task, the problems. An interval says "
-        "nothing of other tasks, models or settings.",
-        *(f"{name}: {says}." for name, says in AXES.items()),
+        f"percentiles ({100 * LEVEL:.0f} %) of {RESAMPLES:,} bootstrap draws of runs, stratified by algorithm. P is "
+        "the share of pairs of runs in which the algorithm is above the baseline, ties by half (Agarwal et al. 2021, "
+        "arXiv 2108.13264). Where all runs, or all pairs, come out the same there is no interval: a bootstrap would "
+        "say that all is known.",
+        "The runs of an algorithm differ in their seeds alone: the order of the data, what is sampled and, on the "
+        "embedded task, the problems. An interval says nothing of other tasks, models or settings.",
     ]
 
 
@@ -247,7 +248,5 @@ def _numbers(comparison: Comparison, tables: Sequence[Scores]) -> dict[str, Any]
             for g in comparison.groups
             for r in g.runs
         ],
-        "tables": {
-            table.key: {"title": table.title, "rows": [row._asdict() for row in table.rows]} for table in tables
-        },
+        "tables": {t.key: {"title": t.title, "rows": [row._asdict() for row in t.rows]} for t in tables},
     }

@@ -27,7 +27,7 @@ class Row(NamedTuple):
         middle: Their interquartile mean.
         interval: 95 %, of the interquartile mean; `None` with too few runs, or runs that all score the same.
         improvement: Probability that a run is better than one of the baseline; `None` for the baseline.
-        improvement_interval: 95 %.
+        improvement_interval: 95 %; `None` also where all pairs of runs come out the same.
         verdict: What that says of the two, a few words.
     """
 
@@ -83,7 +83,7 @@ def _table(
         interval = _interval(values)
         against = group is not baseline
         better = float(probability_of_improvement(values, own)) if against else None
-        of_better = bootstrap_interval(probability_of_improvement, values, own) if against else None
+        of_better = _improvement(values, own) if against else None
         verdict = _verdict(interval, base, min(len(values), len(own))) if against else "baseline"
         middle = float(interquartile_mean(values))
         rows.append(Row(group.label, tuple(values[:, 0].tolist()), middle, interval, better, of_better, verdict))
@@ -93,6 +93,12 @@ def _table(
 def _interval(scores: np.ndarray) -> Interval | None:
     """Of the interquartile mean; none where no two runs differ, of which a bootstrap says that all is known."""
     return bootstrap_interval(interquartile_mean, scores) if len(np.unique(scores)) > 1 else None
+
+
+def _improvement(scores: np.ndarray, baseline: np.ndarray) -> Interval | None:
+    """Of the probability of improvement; none where all pairs come out the same."""
+    found = bootstrap_interval(probability_of_improvement, scores, baseline)
+    return None if found is None or found[0] == found[1] else found
 
 
 def _verdict(own: Interval | None, base: Interval | None, runs: int) -> str:
@@ -111,11 +117,11 @@ def sentences(table: Scores, groups: Sequence[Group], baseline: Group) -> list[s
     others = [row for row in table.rows if row.verdict != "baseline"]
     said = []
     for verdict, text in (
-        ("higher", f"above {baseline.label}: the intervals do not overlap"),
-        ("lower", f"below {baseline.label}: the intervals do not overlap"),
-        ("no difference shown", f"no difference from {baseline.label} is shown: the intervals overlap"),
-        ("equal runs: nothing to say", "all runs of it, or of the baseline, score the same: no interval"),
-        ("too few runs to say", f"nothing is said: an interval wants {FEWEST_RUNS} runs of each"),
+        ("higher", f"above {baseline.label}, the intervals do not overlap"),
+        ("lower", f"below {baseline.label}, the intervals do not overlap"),
+        ("no difference shown", f"no difference from {baseline.label} shown, the intervals overlap"),
+        ("equal runs: nothing to say", f"nothing to say: all runs, or all of {baseline.label}, score the same"),
+        ("too few runs to say", f"no difference shown: an interval wants {FEWEST_RUNS} runs of each"),
     ):
         if names := [row.label for row in others if row.verdict == verdict]:
             said.append(f"{', '.join(names)}: {text}.")
