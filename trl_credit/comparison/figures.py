@@ -16,7 +16,7 @@ from .results import Row
 
 
 _LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
-_MOST_TOGETHER = 6  # beside the baseline; more curves than that have a panel each
+_MOST_TOGETHER = 4  # beside the baseline; more curves than that have a panel each
 LABELS = {
     "steps": "optimizer steps",
     "prompts": "prompts",
