@@ -57,7 +57,7 @@ def write_report(comparison: Comparison, folder: Path) -> list[Path]:
         OSError: the folder cannot be written to.
     """
     tables = compare(comparison.groups, comparison.baseline)
-    blocks = _blocks(comparison, tables)
+    blocks = report_blocks(comparison, tables)
     pictures = [block for block in blocks if isinstance(block, Picture)]
     drawn = {}
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
@@ -86,12 +86,14 @@ def _draw(comparison: Comparison, table: Scores, stem: str, ground: figures.Grou
     return figures.draw_curves(comparison.groups, stem, **given)
 
 
-def _blocks(comparison: Comparison, tables: Sequence[Scores]) -> list[Block]:
+def report_blocks(comparison: Comparison, tables: Sequence[Scores]) -> list[Block]:
+    """What a report says, in its order. `tables` are those of [`~trl_credit.comparison.results.compare`]."""
     groups, baseline = comparison.groups, comparison.baseline
     runs = [run for group in groups for run in group.runs]
     counts = sorted({len(group.runs) for group in groups})
     each = f"{counts[0]} each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} each"
-    intro = f"{len(runs)} runs of {len(groups)} algorithms, {each}. The score is {comparison.metric}."
+    whose = f"{len(groups)} algorithms, {each}" if len(groups) > 1 else "one algorithm"
+    intro = f"{len(runs)} run{'s' * (len(runs) > 1)} of {whose}. The score is {comparison.metric}."
     blocks: list[Block] = [
         Heading(f"{' · '.join(g.label for g in groups)}" if len(groups) < 5 else f"{len(groups)} algorithms", 1),
         Text(intro),
