@@ -19,7 +19,9 @@ from trl_credit import commands
 from trl_credit.comparison.curves import make_group
 from trl_credit.comparison.grid import make_grid, read_entries, write_grid
 from trl_credit.comparison.histories import make_history
-from trl_credit.comparison.report import Comparison, write_report
+from trl_credit.comparison.pages import as_markdown
+from trl_credit.comparison.report import Comparison, report_blocks, write_report
+from trl_credit.comparison.results import compare
 from trl_credit.comparison.running import Progress
 from trl_credit.comparison.table import Board, failures
 
@@ -209,6 +211,12 @@ def report(folder, *groups, **more):
     return markdown.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
 
 
+def told(*groups, **more):
+    """What a report says as Markdown, without its figures."""
+    made = Comparison(tuple(groups), groups[0], **{"metric": "reward", "command": "…", "left_out": {}} | more)
+    return as_markdown(report_blocks(made, compare(made.groups, made.baseline)), folder="figures")
+
+
 def test_a_report_says_what_is_shown_and_what_is_not(tmp_path):
     groups = runs_of("GRPO", 0.5, 5), runs_of("same", 0.5, 5), runs_of("better", 0.8, 5), runs_of("worse", 0.2, 5)
     markdown, _ = report(tmp_path, *groups, left_out={"GRPO": ["trace_lambda"]})
@@ -227,33 +235,31 @@ def test_a_report_says_what_is_shown_and_what_is_not(tmp_path):
     assert names == {f"{s}{d}.{kind}" for s in stems for d in ("", "-dark") for kind in ("png", "svg")}
 
 
-def test_two_runs_have_no_interval(tmp_path):
-    markdown, _ = report(tmp_path, runs_of("GRPO", 0.5, 2), runs_of("better", 0.9, 5))
+def test_two_runs_have_no_interval():
+    markdown = told(runs_of("GRPO", 0.5, 2), runs_of("better", 0.9, 5))
     assert "better: no difference shown: an interval wants 3 runs of each." in markdown
     assert "There are no intervals with fewer than 3 runs: GRPO (2)." in markdown
     assert "| GRPO | 2 | 0.5" in markdown and "too few runs to say" in markdown and "overlap" not in markdown
-    alone, _ = report(tmp_path / "alone", runs_of("GRPO", 0.5, 1))
-    assert "1 runs of 1" not in alone and "There are no intervals with fewer than 3 runs: GRPO (1)." in alone
+    alone = told(runs_of("GRPO", 0.5, 1))
+    assert "1 run of one algorithm." in alone and "There are no intervals with fewer than 3 runs: GRPO (1)." in alone
 
 
-def test_runs_that_score_the_same_have_no_interval(tmp_path):
+def test_runs_that_score_the_same_have_no_interval():
     runs = []
     for seed in range(3):
         rows = [{"step": i + 1, "reward": 1.0, "step_time": 0.1, "completions/mean_length": 1.0} for i in range(3)]
         runs.append(make_history({"log_history": rows, "max_steps": 3}, IDENTITY | {"seed": seed, "algorithm": "flat"}))
-    markdown, _ = report(tmp_path, runs_of("GRPO", 0.5, 3), make_group("flat", runs))
+    markdown = told(runs_of("GRPO", 0.5, 3), make_group("flat", runs))
     assert "flat: nothing to say: all runs, or all of GRPO, score the same." in markdown
     assert "There is no curve against trained tokens" in markdown
 
 
-def test_another_task_and_unfinished_runs_are_said(tmp_path):
+def test_another_task_and_unfinished_runs_are_said():
     group = runs_of("b", 0.5, 3, model={"name": "other"})
     late = make_history(
         {"log_history": [{"step": 1, "reward": 1.0, "step_time": 1.0}], "max_steps": 10}, IDENTITY | {"seed": 9}
     )
-    markdown, _ = report(
-        tmp_path, runs_of("GRPO", 0.5, 3), make_group("b", [*group.runs, late]), remarks=("One failed.",)
-    )
+    markdown = told(runs_of("GRPO", 0.5, 3), make_group("b", [*group.runs, late]), remarks=("One failed.",))
     assert "Not one task: the model of GRPO is not that of b." in markdown and "* One failed." in markdown
     assert "Not at their end: . (1 of 10 steps)." in markdown and "After 1 optimizer steps" in markdown
 
@@ -273,12 +279,13 @@ def test_the_page_runs_nothing_and_loads_nothing(tmp_path):
     assert "<script>" not in markdown.split("```")[0] and r"\|\`\*\*x\*\*\`" in markdown
 
 
-def test_finished_runs_are_compared_without_training(call, make_trainer, tmp_path, one_thread):
+def test_finished_runs_are_compared_without_training(call, capsys, make_trainer, tmp_path, one_thread):
     folders = []
     for algo, seed in (("grpo", 0), ("grpo", 1), ("s_trace", 0)):
         folders.append(tmp_path / f"{algo}-{seed}")
         make_trainer(algo, output_dir=str(folders[-1]), seed=seed, **TRAINED).train()
     output = tmp_path / "out"
+    capsys.readouterr()
     code, said, error = call("--runs", *folders, "--baseline", "s_trace", "--output_dir", output)
     assert (code, error) == (0, "") and said.splitlines() == [str(output / "report.md"), str(output / "report.html")]
     markdown = (output / "report.md").read_text(encoding="utf-8")
@@ -345,9 +352,7 @@ def test_an_interrupted_grid_goes_on(tmp_path):
     said, error = process.communicate(timeout=200)
     assert process.returncode == 130, error
     assert "GRPO: trace_lambda left out, which it does not have" in said
-    assert re.search(
-        r"interrupted \(Ctrl-C\): [12] of 4 runs are finished; go on with: trl-credit compare --algo", error
-    )
+    assert re.search(r"interrupted \(Ctrl-C\): [12] of 4 runs are finished; go on with: trl-credit compare", error)
     assert not (tmp_path / "out" / "report.md").exists()
     weights = (first / "model.safetensors").stat().st_mtime_ns
     process = begin(tmp_path)
