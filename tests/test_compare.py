@@ -291,40 +291,10 @@ def test_finished_runs_are_compared_without_training(call, capsys, make_trainer,
     markdown = (output / "report.md").read_text(encoding="utf-8")
     assert "| GRPO | 2 |" in markdown and "| S-trace | 1 |" in markdown and "baseline |" in markdown
     assert "P(above S-trace)" in markdown and "| importance | token | eligible |" in markdown
-    assert "trace\\_lambda" in markdown and "output\\_dir" not in markdown
+    assert "| trace\\_lambda | – | 0.9 |" in markdown and "output\\_dir" not in markdown
     assert f"trl-credit compare --runs {folders[0]}" in markdown
     code, _, error = call("--runs", folders[0], folders[0], "--output_dir", output)
     assert code == 2 and "seed 0: leave out one" in error
-
-
-MISTAKES = [
-    ([], "there is nothing to compare"),
-    (["--algo", "s_trac"], "'s_trac' is no algorithm: did you mean 's_trace'?"),
-    (["--algo", "grpo", "grpo"], "'grpo' stands twice"),
-    (["--algo", "s_trace --selector random"], "give it a name, NAME=s_trace --selector random"),
-    (["--algo", "a/b=grpo"], "the name 'a/b' is one of a folder too"),
-    (["--algo", "grpo", "--seeds", "1", "1"], "--seeds names a seed twice"),
-    (["--algo", "grpo", "--seeds", "x"], "--seeds must be a whole number, got 'x'"),
-    (["--algo", "grpo", "--jobs", "0"], "--jobs must be at least 1"),
-    (["--algo", "grpo", "--seed", "3"], "--seed is set by the comparison for each run"),
-    (["--algo", "grpo", "--push_to_hub", "true"], "a comparison pushes nothing"),
-    (["--algo", "grpo", "--save_strategy", "no"], "grpo: save_strategy='no' leaves no checkpoint"),
-    (["--algo", "grpo", "--lerning_rate", "1"], "grpo: unknown flag '--lerning_rate': did you mean '--learning_rate'?"),
-    (["--algo", "grpo", "--baseline", "gspo"], "--baseline 'gspo' is not among the algorithms"),
-    (["--algo", "grpo", "--config", "none.yaml"], "there is no file 'none.yaml'"),
-    (["--credit", "none.py:f"], "f: --credit"),
-    (["--runs", "none"], "there is no folder 'none'"),
-    (["--runs", "none", "--algo", "grpo"], "--runs trains nothing: leave out --algo"),
-    (["--runs", "none", "--beta", "0"], "--runs trains nothing: leave out --beta"),
-]
-
-
-@pytest.mark.parametrize(("argv", "message"), MISTAKES)
-def test_a_mistake_is_one_line(call, argv, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, error = call(*argv)
-    assert code == 2 and error.startswith("error: ") and message in error and error.count("\n") == 1
-    assert not (tmp_path / "comparison" / "grid.json").exists()
 
 
 # The real command
@@ -346,7 +316,11 @@ def test_an_interrupted_grid_goes_on(tmp_path):
     process = begin(tmp_path)
     first, second = (tmp_path / "out" / "runs" / "grpo" / f"seed-{seed}" for seed in (0, 1))
     deadline = time.monotonic() + 300
-    while not list(second.glob("checkpoint-2")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list(second.glob("checkpoint-*/trainer_state.json"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     said, error = process.communicate(timeout=200)
@@ -358,6 +332,7 @@ def test_an_interrupted_grid_goes_on(tmp_path):
     process = begin(tmp_path)
     said, error = process.communicate(timeout=400)
     assert process.returncode == 0, error
+    assert re.search(r"^grpo/seed-1: (running from step [246]|finished before)$", said, re.MULTILINE)
     assert "grpo/seed-0: finished before" in said and (first / "model.safetensors").stat().st_mtime_ns == weights
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [(run["algorithm"], run["seed"], run["steps"], run["finished"]) for run in numbers["runs"]] == [

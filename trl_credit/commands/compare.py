@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from ..mistakes import OneLineParser, check_output_dir, choose, fail
+from ..mistakes import OneLineParser, check_output_dir, choose, disk_full, fail
 from ..startup import quiet_start
 
 
@@ -48,7 +48,10 @@ def main(argv: list[str]) -> int:
         except Timeout:
             raise ValueError(f"another comparison is at work in {folder}: choose another --output_dir") from None
     except (ValueError, OSError, ImportError) as error:
-        fail(error, code=2)
+        fail(error, code=1 if disk_full(error) else 2)
+    except KeyboardInterrupt:  # before the first run, or at the report
+        print("\ninterrupted: the same command goes on", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _parsed(argv: list[str]) -> tuple[Namespace, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..mistakes import choose
+from ..mistakes import choose, one_line
 from ..trainer.checkpoints import last_checkpoint, read_run
 
 
@@ -89,7 +89,11 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
     if checkpoint is None:
         raise ValueError(f"{str(folder)!r} holds no whole checkpoint, which keeps the log: train with save_strategy on")
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return make_history(state, record["identity"], folder=folder, metric=metric)
+    try:
+        return make_history(state, record["identity"], folder=folder, metric=metric)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error
 
 
 def make_history(

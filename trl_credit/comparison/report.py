@@ -198,9 +198,9 @@ def _settings(comparison: Comparison) -> list[Block]:
     # of knobs that do nothing beside the others the value is no difference
     all_settings = [live_part(settings, settings) for settings in (group.runs[0].settings for group in groups)]
     every = dict.fromkeys(name for settings in all_settings for name in settings if name != "algorithm")
-    names = [name for name in every if len({_short(s[name]) for s in all_settings if name in s}) > 1]
+    names = [n for n in every if len({_short(s[n]) if n in s else None for s in all_settings}) > 1]
     if names:
-        blocks.append(Text("What differs between the algorithms; all else is the same."))
+        blocks.append(Text("What differs between the algorithms (– where it would do nothing); all else is the same."))
         rows = [[name, *(_short(s[name]) if name in s else "–" for s in all_settings)] for name in names]
         blocks.append(Table(["", *(group.label for group in groups)], rows))
     return blocks
