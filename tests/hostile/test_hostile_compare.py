@@ -102,7 +102,7 @@ def test_a_damaged_list_of_runs(call, text, tmp_path):
     [
         ("push_to_hub: true", "push_to_hub in own.yaml: a comparison pushes nothing"),
         ("data_seed: 3", "data_seed in own.yaml: --seeds has a seed for each run"),
-        ("beta: much", "beta in own.yaml must be a number or text"),
+        ("beta: much", "grpo: beta in own.yaml must be a number, got 'much'"),
         ("lerning_rate: 1", "grpo: unknown field 'lerning_rate' in own.yaml: did you mean 'learning_rate'?"),
         ("save_strategy: 'no'", "grpo: save_strategy='no' leaves no checkpoint"),
     ],
@@ -114,7 +114,7 @@ def test_files_of_settings(call, line, message, tmp_path, monkeypatch):
     assert code == 2 and one_line(error) and message in error
 
 
-@pytest.mark.hostile("texts in a report", "survived")
+@pytest.mark.hostile("rollout logs", "survived")
 def test_texts_stay_texts(record_property):
     texts = [
         "<script>x</script>",
