@@ -39,6 +39,7 @@ WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that test
 SLOW = (
     "test_checkpoints.py::test_twenty_kills",
     "test_command.py::test_a_launcher",
+    "test_compare.py::test_an_interrupted_grid",
     "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
     "test_dead_knobs.py::test_a_live_knob",
     "test_evaluation_callback.py::test_two_processes",

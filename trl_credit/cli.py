@@ -60,16 +60,22 @@ class Choices(NamedTuple):
     files: dict[str, Any]
 
 
-def parse_arguments(argv: list[str], **program: str) -> Choices:
-    """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
+class _Values(NamedTuple):
+    """The value of every field by name, before a configuration is made of them, and what it came from."""
 
-    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `program` are
-    `prog` and `epilog` of its `--help`, where it is not the script that runs.
+    values: argparse.Namespace
+    rest: list[str]
+    config: dict[str, Any]
+    files: dict[str, str]
+    argv: list[str]
+    parser: FlagParser
+    classes: tuple[type, ...]
+    settings: dict[str, Any]
+    hints: dict[str, Any]
+    model: str
 
-    Raises:
-        ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
-            names it as it was written.
-    """
+
+def _read_values(argv: list[str], **program: str) -> _Values:
     said, argv = _peek(argv)
     config, files = read_settings(said.config)
     algo = str(config.get("algo", ScriptArguments.algo) if said.algo is None else said.algo)
@@ -102,6 +108,33 @@ def parse_arguments(argv: list[str], **program: str) -> Choices:
         ours = {name: value for name, value in DEMO_SEGMENTS.items() if name not in config}
         parser.set_defaults(**live_part(ours, vars(parser.parse_known_args(argv)[0])))
     values, rest = parser.parse_known_args(argv)
+    return _Values(values, rest, config, files, argv, parser, classes, settings, hints, model)
+
+
+def dead_settings(argv: list[str]) -> list[str]:
+    """The knobs that a command line or its files set, and that do nothing with its algorithm beside the others.
+
+    Raises:
+        ValueError: as `parse_arguments`, of what is wrong before a configuration is made.
+    """
+    read = _read_values(argv)
+    everything = vars(read.values)
+    given = {name: everything[name] for name in (*read.settings, *written(read.argv)) if name in everything}
+    return sorted(set(given) - set(live_part(given, everything)))
+
+
+def parse_arguments(argv: list[str], **program: str) -> Choices:
+    """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
+
+    Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `program` are
+    `prog` and `epilog` of its `--help`, where it is not the script that runs.
+
+    Raises:
+        ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
+            names it as it was written.
+    """
+    read = _read_values(argv, **program)
+    values, rest, config, files, argv, parser, classes, settings, hints, model = read
     if rest:
         raise ValueError(unknown_argument(rest[0], parser.flags()))
     for name, value in vars(values).items():

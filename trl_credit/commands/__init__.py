@@ -19,6 +19,7 @@ COMMANDS = {
     "train": Command("train", "Train a model; every setting is a flag, and --config takes recipes by name."),
     "eval": Command("eval", "Evaluate models: pass@k, best@k, avg@k and maj@k with 95 % intervals; compare two."),
     "view": Command("view", "Show which token got how much credit: one HTML file, or a response in the terminal."),
+    "compare": Command("compare", "Compare algorithms over seeds: curves, intervals, and which differences they show."),
     "explain": Command("explain", "Show the credit that every algorithm would give to the same responses."),
     "push": Command("push", "Push a trained model, its card and plots to the Hub."),
     "recipes": Command("recipes", "List, search and print the recipes of the papers' runs."),

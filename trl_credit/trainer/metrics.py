@@ -29,6 +29,9 @@ def loss_statistics(
     Clipped tokens are given as a share of all, and as the mean over rows of each row's share, in which a short response
     counts as much as a long one (S-trace, arXiv 2605.05965, Sec. 5.4). Rows are responses, save those of trees.
 
+    Trained tokens are those in the policy term, of which TRL's `top_entropy_quantile` leaves none out here. As every
+    row of a micro-batch counts, also one without any, their number in an optimizer step is this times the rows of it.
+
     |A| is that of the tokens in the policy term, before whatever turns the loss into a mean: the same for every
     `loss_type` and mask. Where the function has a loss of its own, it is the advantage that it was given.
 
@@ -47,7 +50,7 @@ def loss_statistics(
     if credit.mask is not None:
         kept = kept * credit.mask.float()
     advantage = wide(credit.advantage.detach())
-    stats = {}
+    stats = {"trained_tokens_per_row": (kept.sum(), len(kept))}
     if not carries_loss:
         ratio = used_log_weight(config, credit, tokens).exp()
         above = ratio > clip_range[1]
