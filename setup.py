@@ -42,6 +42,8 @@ def readme(text: str, repository: str | None) -> str:
             return "" if image else words
         return f"{image}[{words}]({repository.rstrip('/')}/{'raw' if image else 'blob'}/main/{target})"
 
+    if repository is None:  # nor the line below a picture
+        text = re.sub(r"!\[[^\]]*\]\([^)\s]+\)\n\n\*\([^\n]*\)\*\n\n", "", text)
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
 
 

@@ -220,6 +220,16 @@ def test_a_run_that_ends_inside_of_a_pass_logs_no_part_of_a_group(make_trainer, 
         assert places == {(group, i) for group, _ in places for i in range(4)}
 
 
+@pytest.mark.parametrize(("every", "said"), [(1, False), (5, True)])
+def test_a_run_without_a_logged_step_says_so(make_trainer, caplog, every, said):
+    with caplog.at_level("WARNING", logger="trl_credit"):
+        make_trainer("base", log_credit=every, max_steps=2).train()
+    lines = [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
+    assert bool(lines) == said
+    if said:
+        assert "log_credit=5: no step was logged. None of the steps up to 2 " in lines[0]
+
+
 def test_an_entry_says_what_was_sampled(make_trainer):
     trainer, found = logged(make_trainer, "s_trace", max_steps=1, mask_truncated_completions=True)
     tokenizer = trainer.processing_class

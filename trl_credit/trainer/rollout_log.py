@@ -63,6 +63,7 @@ class RolloutLog(TrainerCallback):
         self._open: list[Captured] = []
         self._in_window = 0  # micro-batches of the optimizer step that runs
         self._logged = step
+        self._shards = 0  # that this life has written
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._begin(state.global_step)
@@ -74,6 +75,13 @@ class RolloutLog(TrainerCallback):
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         if self._pass is not None:
             self._close(state.global_step)
+        if state.is_world_process_zero and not self.is_off and self._shards == 0 and not self._said:
+            logger.warning(
+                "log_credit=%d: no step was logged. None of the steps up to %d is a multiple of it in a pass over a "
+                "generation batch that training finished, so that no group was whole: lower log_credit, or train on",
+                self._args.log_credit,
+                state.global_step,
+            )
 
     # A micro-batch
 
@@ -171,6 +179,7 @@ class RolloutLog(TrainerCallback):
         shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
         shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
         write_shard(shard_path(self._args.output_dir, done.due), shard)
+        self._shards += 1
 
     # What goes wrong
 
