@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
             _print(shards, start)
         else:
             _write(args, shards, start=start, note=note)
+    except BrokenPipeError:
+        raise  # the reader of standard output has gone, which is no mistake
     except (ValueError, OSError) as error:
         fail(error, code=2)
     return 0
