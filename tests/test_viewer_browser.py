@@ -7,7 +7,18 @@ import pytest
 from chromium import Chromium, find_chromium
 from test_viewer import EVIL, SHARDS, evil_shards
 from test_viewer_colours import PAIRS, contrast
-from viewer_helpers import group_of, header, response, s_trace, spo_chain, with_trace
+from viewer_helpers import (
+    PROMPT,
+    SOLUTION,
+    group_of,
+    header,
+    response,
+    s_trace,
+    spo_chain,
+    spo_tree,
+    tokens_of,
+    with_trace,
+)
 
 from trl_credit.logs import Shard
 from trl_credit.viewer import build_page, palette
@@ -333,6 +344,41 @@ def test_a_tree_opens_and_leads_to_the_responses(show):
     assert [line.partition("Setting")[0] for line in lines] == ["V 1A +0.333", "V 1A +0.333", "V 0A −0.667"]
     page.evaluate("document.querySelectorAll('.node button')[1].click()")
     assert page.evaluate("[view.layout, view.index]") == ["one", 1] and texts(page, ".boundary")[1] == "V 0.667"
+
+
+def replayed_and_fresh() -> Shard:
+    """A group whose tree is of an earlier batch, and one with its tree, of which few leaves are rows."""
+    shard = spo_tree()
+    nodes = shard.trees[0]
+    leaf = shard.responses[3]
+    first = nodes[leaf["nodes"][0]]["text"]
+    cut = len(tokens_of(first))
+    late = {name: x[cut:] if isinstance(x, list) and len(x) == len(leaf["tokens"]) else x for name, x in leaf.items()}
+    late |= {"prompt": PROMPT + first, "segment_nodes": leaf["nodes"][1:], "segment_ids": [0] * len(late["tokens"])}
+    inner = {**leaf, "reward": None, "rewards": {}, "index": 1, "prompt": PROMPT + first}
+    zero = {**leaf, "reward": 0.0, "index": 2, "prompt": PROMPT + first}
+    fresh = [{**row, "group": 1} for row in ({**late, "index": 0}, inner, zero)]
+    old = [{**response(SOLUTION, index=i), "reward": None, "rewards": {}} for i in (0, 1)]
+    said = header("SPO-tree", settings={"rollouts": "tree"})
+    return Shard(said, {1: nodes}, [*old, *fresh])
+
+
+def test_a_group_with_a_tree_shows_the_value_of_its_root_and_comes_first(show):
+    page = show([replayed_and_fresh()])
+    assert texts(page, "#groups .facts") == ["replayed from an earlier batch", "V 0.444 · tree"]
+    assert page.evaluate("[view.group, view.index]") == [1, 0]
+    assert "Let's think" in texts(page, "#prompt div")[0]  # this response's prompt, with what it goes on from
+    assert (
+        texts(page, "#groups .start")[1].startswith("Train A makes") and "Let's" not in texts(page, "#groups .start")[1]
+    )
+    missing = "[...document.querySelectorAll('#responses .bar')].map(e => e.classList.contains('missing'))"
+    assert page.evaluate(missing) == [False, True, False]
+    grounds = "[...document.querySelectorAll('#responses .bar')].map(e => getComputedStyle(e).backgroundImage)"
+    first, second, third = page.evaluate(grounds)
+    assert first == third != second
+    page.evaluate("go({ group: 0 })")
+    assert all(text.startswith("replayed from an earlier batch · ") for text in texts(page, "#responses .facts"))
+    assert texts(page, ".column h2")[0] == "Response 0 replayed from an earlier batch"
 
 
 def test_every_colouring_there_is_can_be_chosen(show):

@@ -81,7 +81,7 @@ def _print(shards: list[Shard], start: dict[str, int]) -> None:
     wanted = [r for r in shard.responses if all(r[name] == start[name] for name in ("group", "index") if name in start)]
     if not wanted:
         raise ValueError(f"step {start['step']} holds no responses")
-    print_response(shard, wanted[0])
+    print_response(shard, next((r for r in wanted if r["group"] in shard.trees), wanted[0]))
 
 
 def _write(args: Namespace, shards: list[Shard], **said: Any) -> None:

@@ -33,14 +33,15 @@ function drawGroups(box, step, chosen) {
     const all = rowsOf(step, group);
     const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
     const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
-    const facts = make("span", { className: "facts", textContent: `mean reward ${number(meanReward(rows))}${rows[0].tree ? " · tree" : ""}` });
-    return { value: group, parts: [make("span", { className: "start", textContent: question(rows[0]) }), ticks, facts] };
+    const facts = make("span", { className: "facts", textContent: groupFacts(rows) });
+    return { value: group, parts: [make("span", { className: "start", textContent: question(rows) }), ticks, facts] };
   }), chosen);
 }
 
 function drawResponses(box, rows, metric, chosen) {
   choices(box, "index", rows.map((row) => {
-    const facts = `${number(row.raw.reward)} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
+    const reward = row.isReplayed ? REPLAYED : number(row.raw.reward);
+    const facts = `${reward} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
     return { value: row.index, parts: [
       make("b", { textContent: `#${row.index}` }), rewardBar(row, "bar"),
       make("span", { className: "facts", textContent: facts }), strip(row, metric),
@@ -48,21 +49,27 @@ function drawResponses(box, rows, metric, chosen) {
   }), chosen);
 }
 
-function meanReward(rows) {
+const REPLAYED = "replayed from an earlier batch";
+
+// The mean of a tree is its root's: few of its leaves are rows.
+function groupFacts(rows) {
+  if (rows[0].tree) return `V ${number(rows[0].tree[0]?.value)} · tree`;
   const rewards = rows.map((row) => row.raw.reward).filter(Number.isFinite);
-  return rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : NaN;
+  if (rewards.length) return `mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}`;
+  return rows.every((row) => row.isReplayed) ? REPLAYED : "no reward";
 }
 
 // The last thing of some length that a prompt says: chat templates and system prompts stand before it.
-function question(row) {
-  const prompt = DATA.prompts[row.raw.prompt];
+function question(rows) {
+  const prompt = rows.map((row) => row.asked).reduce((a, b) => (b.length < a.length ? b : a));
   const parts = prompt.split(/<\|[^|]*\|>/).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
-  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${row.group}`;
+  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${rows[0].group}`;
 }
 
 function rewardBar(row, className) {
   const [low, high] = REWARD_RANGE;
-  const box = make("span", { className: `reward ${className}`, "aria-hidden": "true" });
+  const missing = Number.isFinite(row.raw.reward) ? "" : " missing";
+  const box = make("span", { className: `reward ${className}${missing}`, "aria-hidden": "true" });
   const bar = make("i");
   const share = `${(100 * ((row.raw.reward ?? low) - low)) / (high - low)}%`;
   bar.style[className === "tick" ? "height" : "width"] = share;

@@ -10,6 +10,10 @@ function groupsOf(step) {
   return unique(rowsOf(step).map((row) => row.group));
 }
 
+function hasTree(group) {
+  return rowsOf(view.step, group)[0].tree !== null;
+}
+
 function groupRows() {
   return rowsOf(view.step, view.group).filter((row) => row.header.algorithm === view.algorithm);
 }
@@ -27,7 +31,7 @@ function go(change, { focus = false, scroll = false } = {}) {
   const before = { ...view };
   Object.assign(view, change);
   view.step = fitting(view.step, STEPS);
-  view.group = fitting(view.group, groupsOf(view.step));
+  view.group = fitting(view.group, [...groupsOf(view.step).filter(hasTree), ...groupsOf(view.step)]);
   const rows = rowsOf(view.step, view.group);
   const algorithms = unique(rows.map((row) => row.header.algorithm));
   view.algorithm = fitting(view.algorithm, algorithms);
@@ -58,7 +62,7 @@ function draw(rows, layouts, algorithms) {
   BOX["group-count"].textContent = groupsOf(view.step).length;
   BOX["response-count"].textContent = groupRows().length;
   BOX.facts.textContent = factsOf(rows);
-  BOX.prompt.querySelector("div").textContent = DATA.prompts[rows[0].raw.prompt];
+  BOX.prompt.querySelector("div").textContent = DATA.prompts[responseRows()[0].raw.prompt];
   BOX.tree.hidden = view.layout !== "tree";
   if (view.layout === "tree") {
     again("tree", [...place, view.algorithm], () => showTree(BOX.tree, groupRows(), (index) => go({ index, layout: "one" }, { focus: true })));
@@ -89,7 +93,7 @@ function drawColumns() {
     const text = new TextView(row, compared ? `Response ${row.index}, ${title}` : title, { metric: view.metric, eager: view.layout === "one" && rows.length < 5 });
     texts.push(text);
     const heading = make("h2", { textContent: title });
-    heading.append(make("span", { className: "facts", textContent: ` reward ${number(row.raw.reward)}` }));
+    heading.append(make("span", { className: "facts", textContent: row.isReplayed ? ` ${REPLAYED}` : ` reward ${number(row.raw.reward)}` }));
     const rewards = Object.entries(row.raw.rewards ?? {}).map(([name, value]) => `${name} ${number(value)}`);
     const facts = [...(rewards.length > 1 ? rewards : []), counted(row.length, "token"), ...(row.raw.truncated ? ["cut off at the limit"] : [])];
     const column = make("article", { className: "column" }, heading, make("p", { className: "facts", textContent: facts.join(" · ") }), strip(row, view.metric), text.box);
