@@ -304,6 +304,58 @@ def test_algorithms_stand_side_by_side_on_the_same_response(show):
     assert count(page, ".column") == 4 and page.evaluate("texts.every(t => t.row.header.algorithm === 'S-trace')")
 
 
+def many() -> list[Shard]:
+    """The same responses under six algorithms, the last of which credits a hundredth."""
+    shards = []
+    for k in range(6):
+        rows = [{**row, "completion": "", "advantages": [k] * len(row["tokens"])} for row in group_of("GRPO")]
+        for row in rows:
+            row["credit"] = [x / (100 if k == 5 else 1) for x in row["credit"]]
+        shards.append(Shard(header(f"Algorithm {k}"), {}, rows))
+    return shards
+
+
+def test_many_algorithms_are_stacked_and_are_the_lines_of_the_panel(show):
+    page = show(many(), fragment="token=45")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.column')].map(e => e.getBoundingClientRect()).map(r => [r.left, r.top])"
+    )
+    assert len(boxes) == 6 and len({left for left, _ in boxes}) == 1 and boxes == sorted(boxes, key=lambda box: box[1])
+    assert texts(page, "#panel thead th") == ["Credit", "A", "W"]
+    assert texts(page, "#panel .many tbody th") == [f"Algorithm {k}" for k in range(6)]
+    assert texts(page, "#panel .many td:nth-child(3)") == ["0", "+1", "+2", "+3", "+4", "+5"]
+    assert "Entropy, nats" in texts(page, "#panel .shared th") and "Advantage A" not in texts(page, "#panel .shared th")
+    assert page.evaluate("BOX.panel.scrollWidth <= BOX.panel.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.evaluate("texts[4].box.focus()")
+    page.press("ArrowRight")
+    assert page.evaluate("[view.token, activeText() === texts[4], scrollY < 1200]") == [46, True, True]
+    page.evaluate(
+        "document.querySelectorAll('.text').forEach(e => { e.style.maxHeight = '4em' }), texts[0].box.scrollTop = 30"
+    )
+    page.settle()
+    page.settle()
+    assert page.evaluate("texts.map(t => t.box.scrollTop)") == [30] * 6
+
+
+def test_algorithms_have_one_scale_or_each_its_own(show):
+    page = show(many())
+    assert texts(page, "#scale option:checked") == ["one for all"]
+    strips = "[0, 5].map(k => document.querySelectorAll('.column .strip')[k].innerHTML)"
+    one, small = page.evaluate(strips)
+    assert one != small and "p1" in small
+    page.evaluate("(s => { s.value = 'own'; s.dispatchEvent(new Event('change', { bubbles: true })) })(BOX.scale)")
+    first, last = page.evaluate(strips)
+    assert first.replace(" over", "") == last.replace(" over", "") and "p1" not in last
+    looks = page.evaluate("[0, 5].map(k => (texts[k].fill(), texts[k].spans[45].className))")
+    assert looks[0] == looks[1]
+    ends = [float(text.removeprefix(" scale ends at ")) for text in texts(page, ".column .end")]
+    assert ends[0] == pytest.approx(100 * ends[5], rel=0.01)
+    assert "scale=own" in page.evaluate("location.hash")
+    page = show([s_trace()])
+    assert page.evaluate("BOX['scale-choice'].hidden")
+
+
 def test_a_group_stands_side_by_side_and_is_filled_when_it_comes_into_sight(show):
     rows = [{**group_of("GRPO")[0], "index": i, "reward": i / 15} for i in range(16)]
     page = show([Shard(header("GRPO"), {}, rows)], fragment="layout=group")

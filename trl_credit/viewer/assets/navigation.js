@@ -92,16 +92,18 @@ function factsOf(rows) {
 
 // --- legend ---
 
-function drawLegend(box, metric) {
+// `algorithm`: whose scale it is, or null where one scale is for all. `isOwn`: each algorithm has its own.
+function drawLegend(box, metric, algorithm, isOwn) {
   const { label, unit, signed, about, assigned } = METRICS[metric];
-  const max = maximum(metric);
+  const max = maximum(metric, algorithm);
   const levels = Array.from({ length: LEVELS }, (_, k) => k + 1);
   const classes = signed
     ? [...levels.map((k) => `n${k}`).reverse(), "zero", ...levels.map((k) => `p${k}`)]
     : ["zero", ...levels.map((k) => `s${k}`)];
   const scale = make("span", { className: "scale", "aria-hidden": "true" }, ...classes.map((one) => make("i", { className: one })));
   const ends = [signed ? number(-max) : "0", ...(signed ? ["0"] : []), number(max, signed)];
-  const axis = make("span", { className: "axis" }, ...ends.map((text) => make("span", { textContent: text })));
+  const said = isOwn && algorithm === null ? [...(signed ? ["−end"] : []), "0", "end"] : ends;
+  const axis = make("span", { className: "axis" }, ...said.map((text) => make("span", { textContent: text })));
   const samples = [
     ...(metric === "clip" || METRICS[metric].max ? [] : [["p6 over", signed ? "beyond the scale" : "beyond"]]),
     ...(assigned ? [["unassigned", "unassigned: left out of the policy term, not zero"]] : []),
@@ -115,6 +117,6 @@ function drawLegend(box, metric) {
       make("span", { className: "what" }, make("b", { textContent: label }), unit ? ` in ${unit}` : ""),
       make("span", { className: "scalewithaxis" }, scale, axis)),
     make("div", { className: "samples" }, ...samples),
-    make("p", { className: "note", textContent: about }),
+    make("p", { className: "note", textContent: isOwn ? `${about} Each algorithm has a scale of its own: colours of two do not compare.` : about }),
   );
 }
