@@ -3,9 +3,14 @@
 import base64
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -213,6 +218,35 @@ def test_what_is_not_finite_is_unknown():
     assert there["reward"] is None and there["rewards"] == {"a": None} and there["columns"]["entropy"] == [None, 1]
 
 
+def test_a_table_and_notes_stand_at_the_top_as_text():
+    table = [["algorithm", "cosine"], ["GRPO", "1"], ["<b>mine</b>", "0.5"]]
+    text = build_page(explained(), title="run", table=table, notes=["S-trace is left out: <script>x</script>."])
+    there = text.partition('<div class="page">')[0]
+    assert there.count("<tr>") == 3 and there.count('<th scope="col">') == 2 and "<td>0.5</td>" in there
+    assert "&lt;b&gt;mine&lt;/b&gt;" in there and "&lt;script&gt;x" in there and "<script>x" not in text
+    assert '<details class="overview" open>' in there
+    assert (
+        "overview" not in build_page(explained(), title="run").partition('<div class="page">')[0].partition("<body>")[2]
+    )
+    with pytest.raises(ValueError, match="row 1 of the table has 1 cells, its head 2"):
+        build_page(explained(), title="run", table=[["a", "b"], ["c"]])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
+    import torch
+
+    from trl_credit.trainer.log_entries import origin_of
+
+    drawn = [
+        SimpleNamespace(question=q, birth=birth) for q, birth in (("a", 1), ("b", 3), ("c", 2), ("b", 3), ("d", 3))
+    ]
+    plan = SimpleNamespace(drawn=drawn, iteration=3, n_real=2)
+    made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
+    origin = origin_of(SimpleNamespace(rank=rank, num_processes=2), made)
+    assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
+
+
 def test_no_shards_are_refused():
     with pytest.raises(ValueError, match="no shard"):
         build_page([], title="t")
@@ -295,6 +329,16 @@ def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
     assert main([str(shard)]) == 0 and shard.with_suffix(".html").exists()
     assert main([str(run), "--terminal", "--response", "0/1"]) == 0
     assert "step 20, response 0/1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["view", "RUN", "--terminal"], ["view", "RUN"], ["recipes"]])
+def test_a_reader_that_goes_ends_the_command_without_a_word(run, argv):
+    gone, end = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "trl_credit", *(word.replace("RUN", str(run)) for word in argv)]
+    done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, text=True)
+    os.close(end)
+    assert done.stderr == "" and done.returncode in (1, 128 + signal.SIGPIPE)  # 1: rich ends it by itself
 
 
 def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):

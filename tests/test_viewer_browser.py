@@ -7,7 +7,18 @@ import pytest
 from chromium import Chromium, find_chromium
 from test_viewer import EVIL, SHARDS, evil_shards
 from test_viewer_colours import PAIRS, contrast
-from viewer_helpers import group_of, header, response, s_trace, spo_chain, with_trace
+from viewer_helpers import (
+    PROMPT,
+    SOLUTION,
+    group_of,
+    header,
+    response,
+    s_trace,
+    spo_chain,
+    spo_tree,
+    tokens_of,
+    with_trace,
+)
 
 from trl_credit.logs import Shard
 from trl_credit.viewer import build_page, palette
@@ -293,6 +304,58 @@ def test_algorithms_stand_side_by_side_on_the_same_response(show):
     assert count(page, ".column") == 4 and page.evaluate("texts.every(t => t.row.header.algorithm === 'S-trace')")
 
 
+def many() -> list[Shard]:
+    """The same responses under six algorithms, the last of which credits a hundredth."""
+    shards = []
+    for k in range(6):
+        rows = [{**row, "completion": "", "advantages": [k] * len(row["tokens"])} for row in group_of("GRPO")]
+        for row in rows:
+            row["credit"] = [x / (100 if k == 5 else 1) for x in row["credit"]]
+        shards.append(Shard(header(f"Algorithm {k}"), {}, rows))
+    return shards
+
+
+def test_many_algorithms_are_stacked_and_are_the_lines_of_the_panel(show):
+    page = show(many(), fragment="token=45")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.column')].map(e => e.getBoundingClientRect()).map(r => [r.left, r.top])"
+    )
+    assert len(boxes) == 6 and len({left for left, _ in boxes}) == 1 and boxes == sorted(boxes, key=lambda box: box[1])
+    assert texts(page, "#panel thead th") == ["Credit", "A", "W"]
+    assert texts(page, "#panel .many tbody th") == [f"Algorithm {k}" for k in range(6)]
+    assert texts(page, "#panel .many td:nth-child(3)") == ["0", "+1", "+2", "+3", "+4", "+5"]
+    assert "Entropy, nats" in texts(page, "#panel .shared th") and "Advantage A" not in texts(page, "#panel .shared th")
+    assert page.evaluate("BOX.panel.scrollWidth <= BOX.panel.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    page.evaluate("texts[4].box.focus()")
+    page.press("ArrowRight")
+    assert page.evaluate("[view.token, activeText() === texts[4], scrollY < 1200]") == [46, True, True]
+    page.evaluate(
+        "document.querySelectorAll('.text').forEach(e => { e.style.maxHeight = '4em' }), texts[0].box.scrollTop = 30"
+    )
+    page.settle()
+    page.settle()
+    assert page.evaluate("texts.map(t => t.box.scrollTop)") == [30] * 6
+
+
+def test_algorithms_have_one_scale_or_each_its_own(show):
+    page = show(many())
+    assert texts(page, "#scale option:checked") == ["one for all"]
+    strips = "[0, 5].map(k => document.querySelectorAll('.column .strip')[k].innerHTML)"
+    one, small = page.evaluate(strips)
+    assert one != small and "p1" in small
+    page.evaluate("(s => { s.value = 'own'; s.dispatchEvent(new Event('change', { bubbles: true })) })(BOX.scale)")
+    first, last = page.evaluate(strips)
+    assert first.replace(" over", "") == last.replace(" over", "") and "p1" not in last
+    looks = page.evaluate("[0, 5].map(k => (texts[k].fill(), texts[k].spans[45].className))")
+    assert looks[0] == looks[1]
+    ends = [float(text.removeprefix(" scale ends at ")) for text in texts(page, ".column .end")]
+    assert ends[0] == pytest.approx(100 * ends[5], rel=0.01)
+    assert "scale=own" in page.evaluate("location.hash")
+    page = show([s_trace()])
+    assert page.evaluate("BOX['scale-choice'].hidden")
+
+
 def test_a_group_stands_side_by_side_and_is_filled_when_it_comes_into_sight(show):
     rows = [{**group_of("GRPO")[0], "index": i, "reward": i / 15} for i in range(16)]
     page = show([Shard(header("GRPO"), {}, rows)], fragment="layout=group")
@@ -333,6 +396,41 @@ def test_a_tree_opens_and_leads_to_the_responses(show):
     assert [line.partition("Setting")[0] for line in lines] == ["V 1A +0.333", "V 1A +0.333", "V 0A −0.667"]
     page.evaluate("document.querySelectorAll('.node button')[1].click()")
     assert page.evaluate("[view.layout, view.index]") == ["one", 1] and texts(page, ".boundary")[1] == "V 0.667"
+
+
+def replayed_and_fresh() -> Shard:
+    """A group whose tree is of an earlier batch, and one with its tree, of which few leaves are rows."""
+    shard = spo_tree()
+    nodes = shard.trees[0]
+    leaf = shard.responses[3]
+    first = nodes[leaf["nodes"][0]]["text"]
+    cut = len(tokens_of(first))
+    late = {name: x[cut:] if isinstance(x, list) and len(x) == len(leaf["tokens"]) else x for name, x in leaf.items()}
+    late |= {"prompt": PROMPT + first, "segment_nodes": leaf["nodes"][1:], "segment_ids": [0] * len(late["tokens"])}
+    inner = {**leaf, "reward": None, "rewards": {}, "index": 1, "prompt": PROMPT + first}
+    zero = {**leaf, "reward": 0.0, "index": 2, "prompt": PROMPT + first}
+    fresh = [{**row, "group": 1} for row in ({**late, "index": 0}, inner, zero)]
+    old = [{**response(SOLUTION, index=i), "reward": None, "rewards": {}} for i in (0, 1)]
+    said = header("SPO-tree", settings={"rollouts": "tree"})
+    return Shard(said, {1: nodes}, [*old, *fresh])
+
+
+def test_a_group_with_a_tree_shows_the_value_of_its_root_and_comes_first(show):
+    page = show([replayed_and_fresh()])
+    assert texts(page, "#groups .facts") == ["replayed from an earlier batch", "V 0.444 · tree"]
+    assert page.evaluate("[view.group, view.index]") == [1, 0]
+    assert "Let's think" in texts(page, "#prompt div")[0]  # this response's prompt, with what it goes on from
+    assert (
+        texts(page, "#groups .start")[1].startswith("Train A makes") and "Let's" not in texts(page, "#groups .start")[1]
+    )
+    missing = "[...document.querySelectorAll('#responses .bar')].map(e => e.classList.contains('missing'))"
+    assert page.evaluate(missing) == [False, True, False]
+    grounds = "[...document.querySelectorAll('#responses .bar')].map(e => getComputedStyle(e).backgroundImage)"
+    first, second, third = page.evaluate(grounds)
+    assert first == third != second
+    page.evaluate("go({ group: 0 })")
+    assert all(text.startswith("replayed from an earlier batch · ") for text in texts(page, "#responses .facts"))
+    assert texts(page, ".column h2")[0] == "Response 0 replayed from an earlier batch"
 
 
 def test_every_colouring_there_is_can_be_chosen(show):

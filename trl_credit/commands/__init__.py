@@ -1,5 +1,7 @@
 """The command `trl-credit`, also `python -m trl_credit`. Each of its parts is a module with `main(argv) -> int`."""
 
+import os
+import signal
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -24,6 +26,8 @@ COMMANDS = {
     "push": Command("push", "Push a trained model, its card and plots to the Hub."),
     "recipes": Command("recipes", "List, search and print the recipes of the papers' runs."),
 }
+# whose output is read, and no longer made when the reader goes
+READ = ("view", "explain", "recipes")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +43,21 @@ def main(argv: list[str] | None = None) -> int:
     if first not in COMMANDS:
         print(f"error: trl-credit has no command {first!r}{choose(first, COMMANDS)}", file=sys.stderr)
         return 2
-    return import_module(f".{COMMANDS[first].module}", __name__).main(argv[1:])
+    part = import_module(f".{COMMANDS[first].module}", __name__)
+    if first not in READ:
+        return part.main(argv[1:])
+    try:
+        code = part.main(argv[1:])
+        sys.stdout.flush()  # here, and not at the exit, where nobody could catch what goes wrong
+    except BrokenPipeError:
+        return _left_alone()
+    return code
+
+
+def _left_alone() -> int:
+    """The exit code of a command whose reader has gone, such as `head`: that of one that the signal ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left once more at the exit
+    return 128 + signal.SIGPIPE
 
 
 def _help() -> str:

@@ -45,6 +45,8 @@ def main(argv: list[str]) -> int:
             print(row.recipe)
         else:
             print(_resolved(row) if args.resolved else _raw(row), end="")
+    except BrokenPipeError:
+        raise  # the reader of standard output has gone, which is no mistake
     except (ValueError, OSError) as error:
         fail(error, code=2)
     return 0

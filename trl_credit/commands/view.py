@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
             _print(shards, start)
         else:
             _write(args, shards, start=start, note=note)
+    except BrokenPipeError:
+        raise  # the reader of standard output has gone, which is no mistake
     except (ValueError, OSError) as error:
         fail(error, code=2)
     return 0
@@ -79,7 +81,7 @@ def _print(shards: list[Shard], start: dict[str, int]) -> None:
     wanted = [r for r in shard.responses if all(r[name] == start[name] for name in ("group", "index") if name in start)]
     if not wanted:
         raise ValueError(f"step {start['step']} holds no responses")
-    print_response(shard, wanted[0])
+    print_response(shard, next((r for r in wanted if r["group"] in shard.trees), wanted[0]))
 
 
 def _write(args: Namespace, shards: list[Shard], **said: Any) -> None:

@@ -51,14 +51,20 @@ class Origin:
 
 
 def origin_of(trainer: Any, made: Made) -> Origin:
-    """Of a generation batch: groups are numbered alike on all processes, in the order of the batch."""
+    """Of a generation batch: groups are numbered alike on all processes, in the order of the batch.
+
+    Those whose tree was grown in this batch come before those that are replayed: `log_credit_groups` takes the first.
+    """
     rows, rank, processes = made.batch.written_t.size(0), trainer.rank, trainer.num_processes
     if made.plan is None:
         size = trainer.group_size
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
         return Origin(tags, places, sizes, made.batch.rewards, trainer._gathered_rewards, made.values)
-    number = {question: i for i, question in enumerate(dict.fromkeys(row.question for row in made.plan.drawn))}
+    drawn, born = made.plan.drawn, made.plan.iteration
+    fresh = {row.question for row in drawn if row.birth == born}
+    questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
+    number = {question: i for i, question in enumerate(questions)}
     sizes, places = [0] * len(number), {}
     for tag, row in enumerate(made.plan.drawn):
         group = number[row.question]

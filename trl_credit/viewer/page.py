@@ -41,7 +41,15 @@ NUMBERS = (
 )
 
 
-def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | None = None, note: str = "") -> str:
+def build_page(
+    shards: Sequence[Shard],
+    *,
+    title: str,
+    start: dict[str, int] | None = None,
+    note: str = "",
+    table: Sequence[Sequence[str]] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     """A page that shows shards: the steps of a run, or what several algorithms make of the same responses.
 
     Args:
@@ -53,15 +61,24 @@ def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | N
             The `step`, `group` and `index` of the response that is shown first; what it leaves out is the first one.
         note (`str`, *optional*):
             A line below the title.
+        table (list of lists of `str`, *optional*):
+            Shown above the responses, in a section that can be closed; the first row is the head, the first column
+            names the rows.
+        notes (list of `str`):
+            Lines below the table.
 
     Returns:
         `str`: HTML, 5 to 40 bytes per token, by how many columns are logged and vary.
 
     Raises:
-        ValueError: there are no shards, or a field holds what it must not; the message names it.
+        ValueError: there are no shards, a row of the table is not as long as its head, or a field holds what it must
+            not; the message names it.
     """
     if not shards:
         raise ValueError("there is nothing to show: no shard was given")
+    for i, row in enumerate(table or ()):
+        if len(row) != len(table[0]):
+            raise ValueError(f"row {i} of the table has {len(row)} cells, its head {len(table[0])}")
     prompts: dict[str, int] = {}
     vocabulary: dict[tuple[int | None, str], int] = {}
     coded = [_coded_shard(shard, prompts, vocabulary) for shard in shards]
@@ -85,7 +102,14 @@ def build_page(shards: Sequence[Shard], *, title: str, start: dict[str, int] | N
     )
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     page = environment.from_string(_asset("template.html")).render(
-        title=title, note=note, policy=policy, style=Markup(style), script=Markup(script), data=Markup(inert_json(data))
+        title=title,
+        note=note,
+        table=table or [],
+        notes=notes,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(inert_json(data)),
     )
     # half a character, which JSON may hold and UTF-8 may not, becomes a question mark
     return page.encode("utf-8", "replace").decode("utf-8")

@@ -71,6 +71,20 @@ class Row {
   get tree() {
     return this.shard.trees[this.group] ?? null;
   }
+
+  // Of a tree of a batch before, which is not logged, nor are its rewards.
+  get isReplayed() {
+    return this.header.settings?.rollouts === "tree" && this.tree === null && !this.raw.nodes && !Number.isFinite(this.raw.reward);
+  }
+
+  // The prompt that was asked: rows of a tree may begin behind some of its nodes.
+  get asked() {
+    const prompt = DATA.prompts[this.raw.prompt];
+    const { nodes, segment_nodes: own } = this.raw;
+    if (this.tree === null || !nodes || !own?.length) return prompt;
+    const before = nodes.slice(0, Math.max(nodes.indexOf(own[0]), 0)).map((node) => this.tree[node]?.text ?? "").join("");
+    return prompt.endsWith(before) ? prompt.slice(0, prompt.length - before.length) : prompt;
+  }
 }
 
 const ROWS = DATA.shards.flatMap((shard) => shard.responses.map((raw) => new Row(shard, raw)));

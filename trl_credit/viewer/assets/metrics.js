@@ -71,12 +71,15 @@ const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit" || 
 const MAXIMA = new Map();
 
 // The end of the scale, one for the whole page, so that a colour means one number: the 99th percentile of what is not 0.
-function maximum(metric) {
+// Or of one algorithm alone, where that was chosen.
+function maximum(metric, algorithm = null) {
   if (METRICS[metric].max) return METRICS[metric].max;
-  if (!MAXIMA.has(metric)) {
-    const sizes = new Float32Array(ROWS.reduce((total, row) => total + row.length, 0));
+  const key = JSON.stringify([metric, algorithm]);
+  if (!MAXIMA.has(key)) {
+    const rows = ROWS.filter((row) => algorithm === null || row.header.algorithm === algorithm);
+    const sizes = new Float32Array(rows.reduce((total, row) => total + row.length, 0));
     let count = 0;
-    for (const row of ROWS) {
+    for (const row of rows) {
       const values = valuesOf(row, metric);
       const [inLoss, assigned] = [row.column("loss_mask"), METRICS[metric].assigned ? row.column("policy_mask") : null];
       for (let i = 0; values !== null && i < row.length; i++) {
@@ -86,16 +89,21 @@ function maximum(metric) {
       }
     }
     const sorted = sizes.subarray(0, count).sort();
-    MAXIMA.set(metric, sorted[Math.ceil(0.99 * (sorted.length - 1))] ?? 1);
+    MAXIMA.set(key, sorted[Math.ceil(0.99 * (sorted.length - 1))] ?? 1);
   }
-  return MAXIMA.get(metric);
+  return MAXIMA.get(key);
 }
 
-function levelClass(value, metric) {
+// The end of the scale that a row is coloured by.
+function scaleEnd(row, metric) {
+  return maximum(metric, view.scale === "own" ? row.header.algorithm : null);
+}
+
+function levelClass(value, metric, end) {
   const size = Math.abs(value);
   if (size <= ZERO) return "zero";
   const letter = !METRICS[metric].signed ? "s" : value > 0 ? "p" : "n";
-  const level = Math.ceil((size / maximum(metric)) * LEVELS);
+  const level = Math.ceil((size / end) * LEVELS);
   return `${letter}${Math.min(Math.max(level, 1), LEVELS)}${level > LEVELS ? " over" : ""}`;
 }
 
@@ -110,7 +118,7 @@ function classOf(row, i, metric) {
   const value = valuesOf(row, metric)?.[i] ?? NaN;
   if (isEmpty(row, i, metric)) return "unassigned";
   const mark = row.isUnassigned(i) ? " masked" : metric === "trace" && row.at("selected", i) === 1 ? " selected" : "";
-  return (Number.isNaN(value) ? "unknown" : levelClass(value, metric)) + mark;
+  return (Number.isNaN(value) ? "unknown" : levelClass(value, metric, scaleEnd(row, metric))) + mark;
 }
 
 // The token's value in words.

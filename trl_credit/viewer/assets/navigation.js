@@ -33,14 +33,15 @@ function drawGroups(box, step, chosen) {
     const all = rowsOf(step, group);
     const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
     const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
-    const facts = make("span", { className: "facts", textContent: `mean reward ${number(meanReward(rows))}${rows[0].tree ? " · tree" : ""}` });
-    return { value: group, parts: [make("span", { className: "start", textContent: question(rows[0]) }), ticks, facts] };
+    const facts = make("span", { className: "facts", textContent: groupFacts(rows) });
+    return { value: group, parts: [make("span", { className: "start", textContent: question(rows) }), ticks, facts] };
   }), chosen);
 }
 
 function drawResponses(box, rows, metric, chosen) {
   choices(box, "index", rows.map((row) => {
-    const facts = `${number(row.raw.reward)} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
+    const reward = row.isReplayed ? REPLAYED : number(row.raw.reward);
+    const facts = `${reward} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
     return { value: row.index, parts: [
       make("b", { textContent: `#${row.index}` }), rewardBar(row, "bar"),
       make("span", { className: "facts", textContent: facts }), strip(row, metric),
@@ -48,21 +49,27 @@ function drawResponses(box, rows, metric, chosen) {
   }), chosen);
 }
 
-function meanReward(rows) {
+const REPLAYED = "replayed from an earlier batch";
+
+// The mean of a tree is its root's: few of its leaves are rows.
+function groupFacts(rows) {
+  if (rows[0].tree) return `V ${number(rows[0].tree[0]?.value)} · tree`;
   const rewards = rows.map((row) => row.raw.reward).filter(Number.isFinite);
-  return rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : NaN;
+  if (rewards.length) return `mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}`;
+  return rows.every((row) => row.isReplayed) ? REPLAYED : "no reward";
 }
 
 // The last thing of some length that a prompt says: chat templates and system prompts stand before it.
-function question(row) {
-  const prompt = DATA.prompts[row.raw.prompt];
+function question(rows) {
+  const prompt = rows.map((row) => row.asked).reduce((a, b) => (b.length < a.length ? b : a));
   const parts = prompt.split(/<\|[^|]*\|>/).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
-  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${row.group}`;
+  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${rows[0].group}`;
 }
 
 function rewardBar(row, className) {
   const [low, high] = REWARD_RANGE;
-  const box = make("span", { className: `reward ${className}`, "aria-hidden": "true" });
+  const missing = Number.isFinite(row.raw.reward) ? "" : " missing";
+  const box = make("span", { className: `reward ${className}${missing}`, "aria-hidden": "true" });
   const bar = make("i");
   const share = `${(100 * ((row.raw.reward ?? low) - low)) / (high - low)}%`;
   bar.style[className === "tick" ? "height" : "width"] = share;
@@ -85,16 +92,18 @@ function factsOf(rows) {
 
 // --- legend ---
 
-function drawLegend(box, metric) {
+// `algorithm`: whose scale it is, or null where one scale is for all. `isOwn`: each algorithm has its own.
+function drawLegend(box, metric, algorithm, isOwn) {
   const { label, unit, signed, about, assigned } = METRICS[metric];
-  const max = maximum(metric);
+  const max = maximum(metric, algorithm);
   const levels = Array.from({ length: LEVELS }, (_, k) => k + 1);
   const classes = signed
     ? [...levels.map((k) => `n${k}`).reverse(), "zero", ...levels.map((k) => `p${k}`)]
     : ["zero", ...levels.map((k) => `s${k}`)];
   const scale = make("span", { className: "scale", "aria-hidden": "true" }, ...classes.map((one) => make("i", { className: one })));
   const ends = [signed ? number(-max) : "0", ...(signed ? ["0"] : []), number(max, signed)];
-  const axis = make("span", { className: "axis" }, ...ends.map((text) => make("span", { textContent: text })));
+  const said = isOwn && algorithm === null ? [...(signed ? ["−end"] : []), "0", "end"] : ends;
+  const axis = make("span", { className: "axis" }, ...said.map((text) => make("span", { textContent: text })));
   const samples = [
     ...(metric === "clip" || METRICS[metric].max ? [] : [["p6 over", signed ? "beyond the scale" : "beyond"]]),
     ...(assigned ? [["unassigned", "unassigned: left out of the policy term, not zero"]] : []),
@@ -108,6 +117,6 @@ function drawLegend(box, metric) {
       make("span", { className: "what" }, make("b", { textContent: label }), unit ? ` in ${unit}` : ""),
       make("span", { className: "scalewithaxis" }, scale, axis)),
     make("div", { className: "samples" }, ...samples),
-    make("p", { className: "note", textContent: about }),
+    make("p", { className: "note", textContent: isOwn ? `${about} Each algorithm has a scale of its own: colours of two do not compare.` : about }),
   );
 }

@@ -48,6 +48,16 @@ function showToken(box, rows, i, onToken) {
   const id = row.tokenId(i);
   box.append(make("p", { className: "note", textContent:
     `token ${i + 1} of ${row.length.toLocaleString("en")}${id === null ? "" : ` · id ${id}`}` }));
+  if (rows.length > MANY) {
+    box.append(manyTable(rows, i), ...sharedTable(rows, i));
+  } else {
+    box.append(make("div", { className: "scroll" }, numberTable(rows, i)));
+  }
+  for (const one of rows) box.append(...origin(one, i, rows.length > 1, onToken));
+}
+
+// A column per algorithm.
+function numberTable(rows, i) {
   const table = make("table");
   if (rows.length > 1) {
     const names = rows.map((one) => make("th", { scope: "col", textContent: one.header.algorithm }));
@@ -56,12 +66,36 @@ function showToken(box, rows, i, onToken) {
   const body = make("tbody");
   for (const [label, of, needed] of NUMBERS) {
     if (needed && rows.every((one) => one.column(needed) === null)) continue;
-    const cells = rows.map((one) => make("td", { textContent: of(one, i) }));
-    body.append(make("tr", {}, make("th", { scope: "row", textContent: label }), ...cells));
+    body.append(line(label, rows.map((one) => of(one, i))));
   }
   table.append(body);
-  box.append(make("div", { className: "scroll" }, table));
-  for (const one of rows) box.append(...origin(one, i, rows.length > 1, onToken));
+  return table;
+}
+
+function line(name, values) {
+  return make("tr", {}, make("th", { scope: "row", textContent: name }), ...values.map((text) => make("td", { textContent: text })));
+}
+
+// A line per algorithm, for more of them than fit as columns, with what tells them apart.
+const MAIN = { "Effective credit": "Credit", "Advantage A": "A", "Log weight W": "W" };
+
+function manyTable(rows, i) {
+  const shown = NUMBERS.filter(([label]) => label in MAIN);
+  const heads = shown.map(([label]) => make("th", { scope: "col", textContent: MAIN[label], title: label }));
+  const lines = rows.map((row) => line(row.header.algorithm, shown.map(([, of]) => of(row, i))));
+  return make("table", { className: "many" }, make("thead", {}, make("tr", {}, make("td"), ...heads)), make("tbody", {}, ...lines));
+}
+
+// What is the same under all algorithms.
+function sharedTable(rows, i) {
+  const lines = [];
+  for (const [label, of, needed] of NUMBERS) {
+    if (label in MAIN || (needed && rows.some((row) => row.column(needed) === null))) continue;
+    const values = unique(rows.map((row) => of(row, i)));
+    if (values.length === 1 && values[0] !== "–") lines.push(line(label, values));
+  }
+  if (lines.length === 0) return [];
+  return [make("h3", { textContent: "The same for all" }), make("table", { className: "shared" }, make("tbody", {}, ...lines))];
 }
 
 // Where the credit of a token came from.

@@ -1,13 +1,19 @@
 // What is looked at (`view`), and what keys and pointer do to it.
 
 const BOX = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
+const SCALES = { one: "one for all", own: "one for each algorithm" };
+const MANY = 3; // algorithms beyond which they are stacked, for so many do not stand side by side
 const LAYOUTS = { one: "Response", group: "Group", tree: "Tree" };
-const view = { step: null, group: null, index: null, token: null, metric: null, layout: "one", algorithm: null };
+const view = { step: null, group: null, index: null, token: null, metric: null, layout: "one", algorithm: null, scale: null };
 const drawn = new Map(); // of each part of the page, what it was drawn for
 let texts = []; // a TextView per column
 
 function groupsOf(step) {
   return unique(rowsOf(step).map((row) => row.group));
+}
+
+function hasTree(group) {
+  return rowsOf(view.step, group)[0].tree !== null;
 }
 
 function groupRows() {
@@ -27,10 +33,11 @@ function go(change, { focus = false, scroll = false } = {}) {
   const before = { ...view };
   Object.assign(view, change);
   view.step = fitting(view.step, STEPS);
-  view.group = fitting(view.group, groupsOf(view.step));
+  view.group = fitting(view.group, [...groupsOf(view.step).filter(hasTree), ...groupsOf(view.step)]);
   const rows = rowsOf(view.step, view.group);
   const algorithms = unique(rows.map((row) => row.header.algorithm));
   view.algorithm = fitting(view.algorithm, algorithms);
+  view.scale = algorithms.length > 1 ? fitting(view.scale, Object.keys(SCALES)) : null;
   view.index = fitting(view.index, unique(rows.map((row) => row.index)));
   view.metric = fitting(view.metric, METRIC_NAMES);
   const layouts = Object.keys(LAYOUTS).filter((name) => name !== "tree" || groupRows()[0]?.tree);
@@ -47,27 +54,39 @@ function draw(rows, layouts, algorithms) {
   options(BOX.step, STEPS.map((step) => [step, String(step)]), view.step);
   options(BOX.metric, METRIC_NAMES.map((name) => [name, METRICS[name].label]), view.metric);
   options(BOX.algorithm, algorithms.map((name) => [name, name]), view.algorithm);
+  options(BOX.scale, Object.entries(SCALES), view.scale);
+  BOX["scale-choice"].hidden = view.scale === null;
   BOX["algorithm-choice"].hidden = algorithms.length < 2 || view.layout === "one";
   const place = [view.step, view.group];
   again("layouts", layouts, () => choices(BOX.layouts, "layout", layouts.map((name) => ({ value: name, parts: [LAYOUTS[name]] }))));
   again("groups", [view.step], () => drawGroups(BOX.groups, view.step));
-  again("responses", [...place, view.algorithm, view.metric], () => drawResponses(BOX.responses, groupRows(), view.metric));
+  again("responses", [...place, view.algorithm, view.metric, view.scale], () => drawResponses(BOX.responses, groupRows(), view.metric));
   choose(BOX.layouts, view.layout);
   choose(BOX.groups, view.group);
   choose(BOX.responses, view.index);
   BOX["group-count"].textContent = groupsOf(view.step).length;
   BOX["response-count"].textContent = groupRows().length;
   BOX.facts.textContent = factsOf(rows);
-  BOX.prompt.querySelector("div").textContent = DATA.prompts[rows[0].raw.prompt];
+  BOX.prompt.querySelector("div").textContent = DATA.prompts[responseRows()[0].raw.prompt];
   BOX.tree.hidden = view.layout !== "tree";
   if (view.layout === "tree") {
     again("tree", [...place, view.algorithm], () => showTree(BOX.tree, groupRows(), (index) => go({ index, layout: "one" }, { focus: true })));
   }
   again("columns", [...place, view.layout, view.layout === "one" ? view.index : view.algorithm], drawColumns);
-  again("legend", [view.metric], () => {
-    drawLegend(BOX.legend, view.metric);
-    texts.forEach((text) => text.shade(view.metric));
+  const isOwn = view.scale === "own";
+  const whose = isOwn && view.layout !== "one" ? view.algorithm : null;
+  again("legend", [view.metric, isOwn, whose], () => {
+    drawLegend(BOX.legend, view.metric, whose, isOwn);
+    for (const text of texts) {
+      text.shade(view.metric);
+      const old = text.box.closest(".column").querySelector(".strip");
+      old.replaceWith(strip(text.row, view.metric));
+    }
   });
+  for (const text of texts) {
+    const end = isOwn && whose === null ? ` scale ends at ${number(scaleEnd(text.row, view.metric))}` : "";
+    text.box.closest(".column").querySelector(".end").textContent = end;
+  }
   for (const column of BOX.columns.children) column.classList.toggle("chosen", view.layout === "group" && column.index === view.index);
 }
 
@@ -81,7 +100,8 @@ function again(part, key, redraw) {
 function drawColumns() {
   for (const text of texts) NEAR.unobserve(text.box);
   const rows = { one: responseRows, group: groupRows, tree: () => [] }[view.layout]();
-  BOX.columns.className = rows.length > 1 ? "several" : "";
+  const stacked = view.layout === "one" && rows.length > MANY;
+  BOX.columns.className = stacked ? "stacked" : rows.length > 1 ? "several" : "";
   texts = [];
   BOX.columns.replaceChildren(...rows.map((row) => {
     const compared = view.layout === "one" && rows.length > 1;
@@ -89,9 +109,10 @@ function drawColumns() {
     const text = new TextView(row, compared ? `Response ${row.index}, ${title}` : title, { metric: view.metric, eager: view.layout === "one" && rows.length < 5 });
     texts.push(text);
     const heading = make("h2", { textContent: title });
-    heading.append(make("span", { className: "facts", textContent: ` reward ${number(row.raw.reward)}` }));
+    heading.append(make("span", { className: "facts", textContent: row.isReplayed ? ` ${REPLAYED}` : ` reward ${number(row.raw.reward)}` }));
     const rewards = Object.entries(row.raw.rewards ?? {}).map(([name, value]) => `${name} ${number(value)}`);
     const facts = [...(rewards.length > 1 ? rewards : []), counted(row.length, "token"), ...(row.raw.truncated ? ["cut off at the limit"] : [])];
+    heading.append(make("span", { className: "facts end" }));
     const column = make("article", { className: "column" }, heading, make("p", { className: "facts", textContent: facts.join(" · ") }), strip(row, view.metric), text.box);
     column.index = row.index;
     return column;
@@ -99,7 +120,8 @@ function drawColumns() {
 }
 
 function activeText() {
-  return texts.find((text) => text.row.index === view.index) ?? texts[0] ?? null;
+  const there = texts.filter((text) => text.row.index === view.index);
+  return there.find((text) => text.box === document.activeElement) ?? there[0] ?? texts[0] ?? null;
 }
 
 // Puts the cursor where `view` says: into one response, or into the same one as each algorithm credited it.
@@ -133,7 +155,7 @@ function remembered() {
   const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const numbers = ["step", "group", "index", "token"].filter((name) => /^\d+$/.test(said[name]));
   return { ...DATA.start, ...Object.fromEntries(numbers.map((name) => [name, Number(said[name])])),
-    ...(said.metric && { metric: said.metric }), ...(said.layout && { layout: said.layout }) };
+    ...(said.metric && { metric: said.metric }), ...(said.layout && { layout: said.layout }), ...(said.scale && { scale: said.scale }) };
 }
 
 // --- keys and pointer ---
@@ -185,7 +207,17 @@ function listen() {
       if ((event.target.name || event.target.id) === name) go({ [name]: Number(event.target.value) });
     });
   }
-  for (const name of ["metric", "layout", "algorithm"]) {
+  BOX.columns.addEventListener("scroll", ({ target }) => { // stacked texts are of the same tokens, and scroll as one
+    if (target.view === undefined || view.layout !== "one" || target.scrollTop === target.followed) return;
+    for (const { box } of texts) {
+      if (box === target) continue;
+      box.view.fill();
+      box.scrollTop = target.scrollTop;
+      box.followed = box.scrollTop; // so that it does not lead in turn
+    }
+    delete target.followed;
+  }, { capture: true });
+  for (const name of ["metric", "layout", "algorithm", "scale"]) {
     document.addEventListener("change", (event) => {
       if ((event.target.name || event.target.id) === name) go({ [name]: event.target.value });
     });
