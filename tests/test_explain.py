@@ -142,6 +142,7 @@ def test_the_command_on_a_file(rollouts, tmp_path, capsys):
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm |")
     for name in ("GRPO", "S-trace", "GSPO-token", "twice on GRPO"):
         assert f"| {name} |" in printed and name in page
+    assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: it values" in page
     assert "SPO-chain is left out: it values" in printed and "give --model and --reward" in printed
     assert "SPO-tree is left out: it samples responses of its own, as a tree of 216 leaves for each of 2" in printed
 

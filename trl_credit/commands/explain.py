@@ -29,6 +29,8 @@ def main(argv: list[str]) -> int:
     try:
         args = _parser().parse_args(argv)
         _run(args)
+    except BrokenPipeError:  # whoever reads the table has gone
+        raise
     except (ValueError, OSError, ImportError) as error:
         fail(error, code=2)
     return 0
@@ -176,14 +178,17 @@ def _with_segments(
 
 def _show(args: Namespace, shard: "Shard", found: dict[str, "Explained"], left_out: dict[str, str]) -> None:
     from ..explain import markdown_table
+    from ..explain.table import COLUMNS, rows_of
     from ..viewer import build_page
 
-    text = markdown_table(list(found.values()), grpo=found.get("grpo"))
+    explained, grpo = list(found.values()), found.get("grpo")
+    text = markdown_table(explained, grpo=grpo)
     notes = [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     print("\n".join([text, *([""] if notes else []), *notes]))
-    shards, cut = _fitting([one.shard for one in found.values()])
+    shards, cut = _fitting([one.shard for one in explained])
     output = _output(args)
-    write_whole(output, build_page(shards, title=f"{args.rollouts}, by algorithm", note=cut))
+    said = {"note": cut, "table": [COLUMNS, *rows_of(explained, grpo=grpo)], "notes": notes}
+    write_whole(output, build_page(shards, title=f"{args.rollouts}, by algorithm", **said))
     write_whole(output.with_suffix(".md"), "\n".join([text, "", *notes]) + "\n")
     print(f"\n{output}{f' ({cut})' if cut else ''}\n{output.with_suffix('.md')}")
 
