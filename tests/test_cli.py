@@ -80,7 +80,7 @@ def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
         script.reward == ["demo"]
         and data.decontaminate == ["math500"]
         and model.model_name_or_path == demo_model_path()
-        and args.max_steps == 150
+        and args.max_steps == 200
     )
     _, _, args, model, _ = parse_arguments(["--model_name_or_path", "some/model", "--output_dir", "out"])
     assert model.model_name_or_path == "some/model" and args.max_steps == -1

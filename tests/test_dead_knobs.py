@@ -225,4 +225,4 @@ def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
     assert demo_settings(CreditConfig, rollouts="tree", tree_branching=[8]).keys() & DEMO_SEGMENTS.keys() == {
         "tree_branching"
     }
-    assert torch.tensor(config.max_completion_length) == 28
+    assert torch.tensor(config.max_completion_length) == 40

@@ -52,7 +52,8 @@ def test_scores_are_those_of_the_samples_in_the_file(tmp_path):
         texts = [s["text"] for s in line["samples"]]
         assert [s["correct"] for s in line["samples"]] == [text[-2:] == f"={answer}" for text in texts]
         lengths = [len(s["text"]) + (not s["truncated"]) for s in line["samples"]]
-        assert [s["length"] for s in line["samples"]] == lengths
+        # a special token in the midst of a response has no text
+        assert all(0 <= s["length"] - n <= 2 for s, n in zip(line["samples"], lengths, strict=True))
     right = [sum(s["correct"] for s in line["samples"]) for line in lines]
     by_hand = {
         "pass@1": [c / 4 for c in right],

@@ -39,7 +39,7 @@ def train(
         learning_rate=1e-4,
         per_device_train_batch_size=16,
         num_generations=8,
-        max_completion_length=28,
+        max_completion_length=40,
     )
     trainer = trainer_class(demo_model_path(), demo_reward, args=args, train_dataset=demo_dataset(64))
     if callback:

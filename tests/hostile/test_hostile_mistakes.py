@@ -322,7 +322,7 @@ def test_what_is_no_mistake(tmp_path, monkeypatch):
         ("--protocol demo_gredy", "unknown --protocol 'demo_gredy': did you mean 'demo_greedy'?"),
         ("--protocol demo --output_dir file", "--output_dir='file' is a file"),
         ("--protocol demo --output_dir file/x", "--output_dir='file/x' lies below 'file'"),
-        ("demo", "'demo' stands behind no flag"),
+        ("nowhere --protocol demo", "'nowhere' is neither a folder nor found on the Hub"),
     ],
 )
 def test_evaluation(refused, tmp_path, words, said):

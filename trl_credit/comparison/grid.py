@@ -117,7 +117,7 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
             raise ValueError(f"--algo {text!r}: {algo!r} is no algorithm{choose(algo, ALGORITHMS)}")
         if not name and len(words) > 1:
             raise ValueError(f"--algo {text!r}: give it a name, NAME={text}")
-        label = name or ALGORITHMS[algo][1]._name
+        label = name or ALGORITHMS[algo][1].title()
         entries.append(Entry(name or algo, label, ("--algo", algo, *words[1:])))
     for text in credit:
         name, _, function = text.rpartition("=")

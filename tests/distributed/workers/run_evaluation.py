@@ -25,7 +25,7 @@ def main(folder: str) -> None:
         learning_rate=0.0,
         per_device_train_batch_size=8,
         num_generations=4,
-        max_completion_length=28,
+        max_completion_length=40,
     )
     trainer = CreditTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
     # 7 problems: one process of two does one of them a second time

@@ -35,7 +35,7 @@ def main(folder: str) -> None:
         logging_steps=1,
         per_device_train_batch_size=4,
         num_generations=4,
-        max_completion_length=28,
+        max_completion_length=40,
         learning_rate=1e-3,
         lr_scheduler_type="constant",
         temperature=1.5,

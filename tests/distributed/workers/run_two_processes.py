@@ -20,7 +20,7 @@ def main(folder: str) -> None:
         logging_steps=1,
         per_device_train_batch_size=6,  # groups of 4: the second group lies on both processes
         num_generations=4,
-        max_completion_length=28,
+        max_completion_length=40,
         learning_rate=1e-4,
         loss_type="dapo",
         baseline="optimal",

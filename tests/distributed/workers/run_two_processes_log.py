@@ -24,7 +24,7 @@ def main(folder: str) -> None:
             steps_per_generation=2,
             gradient_accumulation_steps=1,
             num_generations=4,
-            max_completion_length=24,
+            max_completion_length=40,
             learning_rate=1e-4,
             beta=0.01,
             log_credit=every,
