@@ -93,18 +93,7 @@ def equal_plain(answer: str, gold: str) -> bool:
         return False
     if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
         return False
-    for compare in (
-        same_claims,
-        _words,
-        _letters,
-        _brackets,
-        _lists,
-        _clocks,
-        _ratios,
-        _based,
-        _equations,
-        _quantities,
-    ):
+    for compare in _COMPARE:
         verdict = compare(answer, gold)
         if verdict is not None:
             return verdict
