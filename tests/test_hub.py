@@ -249,12 +249,12 @@ def test_train_and_push_end_to_end(hub, tmp_path):
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
         "tokenizer = AutoTokenizer.from_pretrained('me/x')\n"
         "model = AutoModelForCausalLM.from_pretrained('me/x')\n"
-        "ids = tokenizer('1+1-1+1-1:', return_tensors='pt', return_token_type_ids=False)\n"
+        "ids = tokenizer('1+1-1+1-1+1-1:', return_tensors='pt', return_token_type_ids=False)\n"
         "print(tokenizer.decode(model.generate(**ids, max_new_tokens=8, do_sample=False)[0]))\n"
     )
     loaded = run_in_shell(["-c", loading], hub, tmp_path)
     assert loaded.returncode == 0, loaded.stderr[-2000:]
-    assert "1+1-1+1-1:1+1=2" in loaded.stdout
+    assert "1+1-1+1-1+1-1:1+1=2" in loaded.stdout
     assert "GET /me/x/resolve/main/model.safetensors" in " ".join(hub.requests).replace(repo.sha("main"), "main")
 
 

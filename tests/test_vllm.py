@@ -67,9 +67,9 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
     assert result["prefix_caching"] is True
     assert len(result["calls"]) == 2 * 2 and result["syncs"] == 2
     for main, rollouts in (result["calls"][:2], result["calls"][2:]):
-        assert {(n, limit) for _, n, limit in main} == {(1, 28)}
-        # ten tokens of prompt: what a prefix has more of, its continuations have less of
-        assert all(n == 9 and length - 10 + limit == 28 for length, n, limit in rollouts)
+        assert {(n, limit) for _, n, limit in main} == {(1, 40)}
+        # 14 tokens of prompt: what a prefix has more of, its continuations have less of
+        assert all(n == 9 and length - 14 + limit == 40 for length, n, limit in rollouts)
         assert len({limit for _, _, limit in rollouts}) > 3
     for row in result["log"]:
         assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
@@ -81,7 +81,7 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
     result = run_segments("spo_tree", engine, tmp_path)
     if engine == "vllm":
         assert len(result["calls"]) == 2 * 3 and result["syncs"] == 2
-        assert [{(n, limit) for _, n, limit in call} for call in result["calls"][:3]] == [{(3, 6)}, {(2, 6)}, {(2, 16)}]
+        assert [{(n, limit) for _, n, limit in call} for call in result["calls"][:3]] == [{(3, 6)}, {(2, 6)}, {(2, 28)}]
         assert max(row["credit/replay/age"] for row in result["log"]) > 0
         # rows that were replayed count as sampled by what is stored, new ones are corrected
         assert all(0.0 < row["sampling/sampling_logp_difference/mean"] for row in result["log"])
@@ -93,7 +93,7 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
         for node in tree["nodes"]:
             *inner, own = node["path"]
             assert all(len(segment) == 6 and eos not in segment for segment in inner)
-            assert 0 < len(own) <= (6 if len(node["path"]) < 3 else 16) and eos not in own[:-1]
+            assert 0 < len(own) <= (6 if len(node["path"]) < 3 else 28) and eos not in own[:-1]
             assert (node["logps"] is not None) == (engine == "vllm")
             assert node["logps"] is None or len(node["logps"]) == len(own)
             if node["children"] == 0:
@@ -151,8 +151,8 @@ def test_a_real_server_gets_every_prefix_once(server, tmp_path):
     chain, tree = result["spo_chain"], result["spo_tree"]
     assert chain["syncs"] == tree["syncs"] == 2 and len(chain["calls"]) == 4 and len(tree["calls"]) == 6
     for (prompts, n, limit), (prefixes, per_prefix, budget) in (chain["calls"][:2], chain["calls"][2:]):
-        assert (prompts, n, limit) == (2, 8, 28) and per_prefix == 9 and prefixes > 2 and budget <= 28
-    assert [call[1:] for call in tree["calls"][:3]] == [[3, 6], [2, 6], [2, 16]]
+        assert (prompts, n, limit) == (2, 8, 40) and per_prefix == 9 and prefixes > 2 and budget <= 40
+    assert [call[1:] for call in tree["calls"][:3]] == [[3, 6], [2, 6], [2, 28]]
     assert tree["calls"][0][0] == 2 and tree["calls"][1][0] <= 6 and tree["calls"][2][0] <= 12
     for first, *others in (chain["log"], tree["log"]):
         # later on the server, to which no weights are sent here, is the policy as it was

@@ -9,7 +9,7 @@ import torch
 from fsdp_on_cpus import check_sharded, shard_on_cpus
 
 from trl_credit import HADWConfig, HADWTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path
 
 
 class Poisoned(HADWTrainer):
@@ -19,6 +19,11 @@ class Poisoned(HADWTrainer):
         if last and self.state.global_step == 1 and torch.is_grad_enabled():
             output[0].data.fill_(math.nan)
         return output
+
+
+def either_way(completions: list[str], **kwargs) -> list[float]:
+    """Of the task's own reward a small batch may have nothing but zeros."""
+    return [float(sum(map(ord, text)) % 2) for text in completions]
 
 
 def main(folder: str) -> None:
@@ -40,7 +45,7 @@ def main(folder: str) -> None:
         lr_scheduler_type="constant",
         temperature=1.5,
     )
-    trainer = Poisoned(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(32))
+    trainer = Poisoned(demo_model_path(), either_way, args, train_dataset=demo_dataset(32))
     trainer.train()
     check_sharded(trainer.model)
     trainer.save_model(folder)
