@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.coefficients import (
     eligible_coefficient,
     lambda_trace_coefficient,
     lambda_weight_coefficient,
     sequence_coefficient,
-    unclipped,
 )
 from trl_credit.credit.theory import (
     group_bias,
@@ -155,8 +155,8 @@ def traces() -> Figure:
                 log_weight = lambda_trace_log_weight(s * noise, decay=decay, **log_ratio)
             else:
                 log_weight = token_log_weight(s * noise, **log_ratio)
-            passed = unclipped(log_weight, advantages=sign, clip_range=clip)
-            clipped.append(100 * (1 - passed.float().mean().item()))
+            cut = is_clipped(log_weight, advantage_t=sign.unsqueeze(1), clip_range=clip)
+            clipped.append(100 * cut.float().mean().item())
             credit = coefficient(s * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
             on_policy = coefficient(0 * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
             halved.append(100 * (credit < on_policy / 2).float().mean().item())

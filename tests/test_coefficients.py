@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import toy_inputs
 
+from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.coefficients import (
     eligibility_traces,
     eligible_coefficient,
@@ -12,7 +13,6 @@ from trl_credit.credit.coefficients import (
     lambda_weight_coefficient,
     sequence_coefficient,
     terminal_log_weight,
-    unclipped,
 )
 from trl_credit.credit.selection import select_high_entropy
 from trl_credit.credit.weights import lambda_trace_log_weight, sequence_log_weight
@@ -105,19 +105,26 @@ def test_on_policy_the_three_traces_are_one():
     assert found[0][0, 0].item() == pytest.approx((1 - DECAY**12) / (1 - DECAY), rel=1e-14)
 
 
-def test_unclipped_by_hand():
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("surrogate", [[False, False, False, True], [True, False, False, False], [False] * 4]),
+        ("ratio", [[False, False, False, True], [False, False, False, True], [False] * 4]),
+    ],
+)
+def test_is_clipped_by_hand(form, expected):
     log_weight_t = torch.tensor([[0.79, 0.81, 1.24, 1.26]] * 3, dtype=torch.float64).log()
-    found = unclipped(log_weight_t, advantages=torch.tensor([1.0, -1.0, 0.0]), clip_range=CLIP)
-    assert found.tolist() == [[True, True, True, False], [False, True, True, True], [True] * 4]
+    advantage_t = torch.tensor([[1.0], [-1.0], [0.0]])
+    assert is_clipped(log_weight_t, advantage_t=advantage_t, clip_range=CLIP, form=form).tolist() == expected
 
 
 def test_the_share_that_the_lambda_trace_clips():
     """docs/theory.md: the same noise clips 27 % of tokens in the ε-trace, and one in 15,000 in GRPO and P-trace."""
     noise = 0.05 * torch.randn(200, 1000, generator=torch.Generator().manual_seed(1))
-    signs = torch.tensor([1.0, -1.0]).repeat(100)
+    signs = torch.tensor([1.0, -1.0]).repeat(100).unsqueeze(1)
     given = {"old_logp_t": torch.zeros_like(noise), "mask_t": torch.ones_like(noise)}
     traced = lambda_trace_log_weight(noise, decay=0.99, **given)
-    shares = [1 - unclipped(w, advantages=signs, clip_range=(0.8, 1.2)).double().mean() for w in (traced, noise)]
+    shares = [is_clipped(w, advantage_t=signs, clip_range=(0.8, 1.2)).double().mean() for w in (traced, noise)]
     assert shares[0].item() == pytest.approx(0.27, abs=0.015)
     assert shares[1].item() == pytest.approx(1 / 15_000, abs=1e-4)
 

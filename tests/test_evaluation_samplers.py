@@ -132,7 +132,9 @@ def test_vllm_agrees_with_transformers(tmp_path):
         extra = [s["length"] - len(s["text"]) - (not s["truncated"]) for line in theirs for s in line["samples"]]
         # a sampled special token is none of the text
         assert min(extra) >= 0 and sum(n == 0 for n in extra) > 0.95 * len(extra), extra
-    assert greedy["metrics"]["pass@1"]["value"] > 0.95
+    # a twentieth of the responses may be others, and so may be right or wrong
+    assert abs(greedy["metrics"]["pass@1"]["value"] - ours[1]["metrics"]["pass@1"]["value"]) < 0.05
+    assert 0.0 < greedy["metrics"]["pass@1"]["value"] < 1.0
     # five standard errors, of which the interval is some two to each side
     width = sampled["metrics"]["pass@1"]["high"] - sampled["metrics"]["pass@1"]["low"]
     assert abs(sampled["metrics"]["pass@1"]["value"] - ours[0]["metrics"]["pass@1"]["value"]) < 2 * width

@@ -8,7 +8,8 @@ import torch
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.commands.explain import main
-from trl_credit.credit.effective import effective_credit, is_clipped, travelled
+from trl_credit.credit.clipping import is_clipped
+from trl_credit.credit.effective import effective_credit, travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.explain import explain, markdown_table, read_rollouts
 
@@ -76,6 +77,20 @@ def test_the_credit_of_grpo_and_of_traces_in_closed_form(rollouts):
         assert traced["credit"] == pytest.approx([a + b for a, b in zip(own, handed_back, strict=True)])
     assert any(sum(r["is_clipped"]) for r in grpo.shard.responses)
     assert grpo.horizon == 0.0 and trace.horizon > 0.5
+
+
+def test_what_the_other_form_of_the_minimum_clips_is_said(rollouts):
+    """With clip_form="ratio" a ratio above the range has no gradient whatever A is, and one below keeps its own."""
+    shard = read_rollouts(rollouts())
+    settings = {"clip_form": "ratio", "use_bias_correction_kl": False}
+    found = explain(shard, config_of("grpo_lambda", **settings, trace_lambda=0.0), name="GRPO-λ")
+    negative = 0
+    for given, row in zip(shard.responses, found.shard.responses, strict=True):
+        above = [math.exp(a - b) > 1.2 for a, b in zip(given["trainer_logprobs"], given["old_logprobs"], strict=True)]
+        assert row["is_clipped"] == [int(c) for c in above]
+        assert [c == 0 for c in row["credit"]] == above
+        negative += (given["reward"] < 0.5) * sum(above)
+    assert negative
 
 
 def test_how_far_credit_travels():

@@ -1,7 +1,6 @@
 """A page of blocks, as Markdown and as HTML that needs neither a script nor a network."""
 
 import base64
-import hashlib
 import html
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
+
+from ..viewer.page import source_hash
 
 
 class Heading(NamedTuple):
@@ -87,7 +88,7 @@ def as_html(blocks: Sequence[Block], drawn: Mapping[tuple[str, bool], str]) -> s
             The SVG of each picture, by its stem and whether it is for dark ground. As an image an SVG runs nothing.
     """
     style = _asset("report.css")
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; img-src data:; style-src {source_hash(style)}; base-uri 'none'; form-action 'none'"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_asset("report.html")).render(
         title=blocks[0].text,
@@ -114,7 +115,3 @@ def _data_url(svg: str) -> str:
 
 def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -1,8 +1,31 @@
-"""Other minima of a clipped ratio than PPO's, as what to put into PPO's."""
+"""Which tokens a minimum of clipped ratios leaves without a gradient, and another minimum than PPO's put into PPO's."""
 
 import math
 
 import torch
+
+
+def is_clipped(
+    log_weight_t: torch.Tensor, *, advantage_t: torch.Tensor, clip_range: tuple[float, float], form: str = "surrogate"
+) -> torch.Tensor:
+    """Where a token has no gradient of its own, since the clipped side is the smaller one. Bool, shape (B, T).
+
+    `"surrogate"`, PPO's minimum: ρ > 1 + ε_high with A > 0, or ρ < 1 − ε_low with A < 0. `"ratio"`, that of
+    [`clip_ratio_alone`]: ρ > 1 + ε_high, whatever the sign of A. Where A is 0 there is nothing to clip.
+
+    Args:
+        log_weight_t (`torch.Tensor`):
+            W = log ρ, shape (B, T), nats; its value alone is read.
+        advantage_t (`torch.Tensor`):
+            A, shape (B, T) or (B, 1), of which the sign counts.
+        clip_range (`tuple[float, float]`):
+            1 − ε_low and 1 + ε_high.
+    """
+    low, high = clip_range
+    ratio_t = log_weight_t.detach().exp()
+    if form == "ratio":
+        return (ratio_t > high) & (advantage_t != 0)
+    return ((ratio_t > high) & (advantage_t > 0)) | ((ratio_t < low) & (advantage_t < 0))
 
 
 def clip_ratio_alone(

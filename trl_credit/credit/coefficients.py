@@ -8,6 +8,7 @@ method clips at token l, and u_l is 0 where it is clipped. All run over loss tok
 import torch
 
 from .advantages import trace_loss_weight
+from .clipping import is_clipped
 from .scan import discounted_scan, reverse_discounted_scan
 from .weights import (
     eligible_gradient,
@@ -16,25 +17,6 @@ from .weights import (
     token_log_weight,
     traced_credit,
 )
-
-
-def unclipped(log_weight_t: torch.Tensor, *, advantages: torch.Tensor, clip_range: tuple[float, float]) -> torch.Tensor:
-    """u_t: where the minimum of PPO lets a gradient through, ρ ≤ 1 + ε_high for A > 0 and ρ ≥ 1 − ε_low for A < 0.
-
-    Args:
-        log_weight_t (`torch.Tensor`):
-            W = log ρ, shape (B, T).
-        advantages (`torch.Tensor`):
-            A, shape (B,).
-        clip_range (`tuple[float, float]`):
-            (1 − ε_low, 1 + ε_high).
-
-    Returns:
-        `torch.Tensor`: bool, shape (B, T).
-    """
-    low, high = clip_range
-    ratio, sign = log_weight_t.detach().exp(), advantages.sign().unsqueeze(1)
-    return ~((ratio > high) & (sign > 0) | (ratio < low) & (sign < 0))
 
 
 def eligible_coefficient(
@@ -196,5 +178,6 @@ def _passed(
     log_weight_t: torch.Tensor, advantages: torch.Tensor, clip_range: tuple[float, float], mask_t: torch.Tensor
 ) -> torch.Tensor:
     """ρ u at loss tokens, 0 at others."""
-    passes = unclipped(log_weight_t, advantages=advantages, clip_range=clip_range) & mask_t.bool()
+    clipped = is_clipped(log_weight_t, advantage_t=advantages.unsqueeze(1), clip_range=clip_range)
+    passes = mask_t.bool() & ~clipped
     return torch.where(passes, log_weight_t.detach().exp(), 0.0)

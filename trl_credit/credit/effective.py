@@ -39,14 +39,6 @@ def effective_credit(
     return torch.zeros_like(logp_t) if found is None else found
 
 
-def is_clipped(
-    log_weight_t: torch.Tensor, *, advantage_t: torch.Tensor, clip_range: tuple[float, float]
-) -> torch.Tensor:
-    """Whether the clipped side is the smaller one, so that a token has no gradient of its own. Bool, shape (B, T)."""
-    ratio_t = log_weight_t.detach().exp()
-    return ((ratio_t < clip_range[0]) & (advantage_t < 0)) | ((ratio_t > clip_range[1]) & (advantage_t > 0))
-
-
 def travelled(
     log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, coefficient_t: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,8 +11,9 @@ import torch
 from ..assignment import baseline_function, credit_function, policy_mask, with_ratio_clipped
 from ..config import CreditConfig
 from ..credit.advantages import group_advantage, whiten
+from ..credit.clipping import is_clipped
 from ..credit.difficulty import difficulty_weight
-from ..credit.effective import effective_credit, is_clipped, travelled
+from ..credit.effective import effective_credit, travelled
 from ..credit.tokens import Credit, Tokens, turn_numbers
 from ..credit.weights import sequence_log_weight, token_log_weight
 from ..logs import Shard
@@ -129,7 +130,8 @@ def _measured(shard: Shard, config: CreditConfig, tokens: Tokens, credit: Credit
     credit_t = effective_credit(
         used.log_weight, logp_t=tokens.logp_t, advantage_t=used.advantage, clip_range=clip_range, mask_t=kept_t
     )
-    clipped_t = is_clipped(log_weight_t, advantage_t=advantage_t.detach(), clip_range=clip_range) & kept_t
+    given = {"advantage_t": advantage_t.detach(), "clip_range": clip_range, "form": config.clip_form}
+    clipped_t = is_clipped(log_weight_t, **given) & kept_t
     horizon = None
     if not whole:
         size_t = torch.where(kept_t, advantage_t.detach().abs(), 0.0)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import CreditConfig
+from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
 from .live import LivePass
 from .metrics import used_log_weight, wide
@@ -167,10 +168,11 @@ def _lists(
         ratio, advantage = found["log_weight"].exp(), found["advantages"]
         if config.loss_type == "cispo":
             clipped = (ratio > clip[1]) & (advantage > 0)
-        elif config.clip_form == "ratio":
-            clipped = (ratio > 1 + clip[1]) & (advantage != 0)
         else:
-            clipped = ((ratio < 1 - clip[0]) & (advantage < 0)) | ((ratio > 1 + clip[1]) & (advantage > 0))
+            clip_range = (1 - clip[0], 1 + clip[1])
+            clipped = is_clipped(
+                found["log_weight"], advantage_t=advantage, clip_range=clip_range, form=config.clip_form
+            )
         if config.loss_type != "cispo" and config.delta is not None:
             clipped |= (ratio > config.delta) & (advantage < 0)
         clipped &= found["policy_mask"]

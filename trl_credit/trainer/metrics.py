@@ -7,6 +7,7 @@ import torch
 from ..assignment import log_probability_gradient
 from ..config import CreditConfig
 from ..credit.advantages import trace_statistics
+from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
 from ..credit.weights import sequence_log_weight, traced_sum
 
@@ -52,12 +53,8 @@ def loss_statistics(
     advantage = wide(credit.advantage.detach())
     stats = {"trained_tokens_per_row": (kept.sum(), len(kept))}
     if not carries_loss:
-        ratio = used_log_weight(config, credit, tokens).exp()
-        above = ratio > clip_range[1]
-        if config.clip_form == "ratio":
-            clipped = above & (advantage != 0)
-        else:
-            clipped = ((ratio < clip_range[0]) & (advantage < 0)) | (above & (advantage > 0))
+        log_weight_t = used_log_weight(config, credit, tokens)
+        clipped = is_clipped(log_weight_t, advantage_t=advantage, clip_range=clip_range, form=config.clip_form)
         clipped_n, kept_n = (clipped * kept).sum(-1), kept.sum(-1)
         stats["clip_fraction"] = (clipped_n.sum(), kept_n.sum())
         stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())

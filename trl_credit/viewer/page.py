@@ -94,8 +94,8 @@ def build_page(
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
+            f"script-src {source_hash(script)}",
+            f"style-src {source_hash(style)}",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -165,5 +165,6 @@ def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def source_hash(text: str) -> str:
+    """How a Content-Security-Policy names a script or style that stands in the page itself."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
