@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from evaluation_helpers import SCRIPT, SMALL, run, sample_file
+from matplotlib.axes import Axes
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trl_credit.demo import demo_dataset, demo_model_path
@@ -310,6 +311,15 @@ def test_the_axis_is_the_step_for_checkpoints_of_one_run_alone(tmp_path, monkeyp
     for models in runs:
         plot_rows([{**row, "model": m} for m in models], tmp_path / "p.png")
     assert drawn == ["curves", "bars", "bars", "bars"]
+
+
+def test_the_axis_says_which_reading_is_drawn(tmp_path, monkeypatch):
+    labels = []
+    monkeypatch.setattr(Axes, "set_ylabel", lambda axes, label, **kwargs: labels.append(label))
+    scores = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}
+    row = {"model": "a", "protocol": "p", "metrics": scores}
+    plot_rows([{**row, "set": "one"}, {**row, "set": "two", "metrics_strict": scores}], tmp_path / "p.png")
+    assert labels == ["percent", "percent, read permissively"]
 
 
 def test_answers_are_read_permissively_and_strictly_and_the_table_says_which(tmp_path, sampler):

@@ -544,13 +544,19 @@ def test_evaluation_becomes_a_table_and_a_model_index(finished):
         }
 
     rows = [row("Qwen/Qwen3-1.7B", 0.5), row("checkpoint-1", 0.55), row("checkpoint-2", 0.612)]
-    rows.append(row("checkpoint-2", 0.2, set="aime24"))
+    strictly = {"pass@1": {"value": 0.1, "low": 0.0, "high": 0.3}}
+    rows.append(row("checkpoint-2", 0.2, set="aime24", metrics_strict=strictly))
     _, card = finished(evaluation=json.dumps({"version": 1, "rows": rows}))
     assert "## Evaluation\n\n### Scores\n\n| set |\n|---|\n| 61.2 &lt;b> |" in card.text
     # a backslash before an entity would show it as it is written, and two before "!" would make it a picture
     assert r"&lt;i> \\&lt;u> \![a](b) \![c](d) \\\![e](f)" in card.text
-    results = {(r.dataset_name, r.dataset_config, r.metric_type): r.metric_value for r in card.data.eval_results}
-    assert results == {("math500", "avg@4", "pass@1"): 0.612, ("aime24", "avg@4", "pass@1"): 0.2}
+    assert {r.metric_type for r in card.data.eval_results} == {"pass@1"}
+    results = {(r.dataset_name, r.dataset_config, r.metric_name): r.metric_value for r in card.data.eval_results}
+    assert results == {
+        ("math500", "avg@4", "pass@1"): 0.612,
+        ("aime24", "avg@4", "pass@1 (permissive)"): 0.2,
+        ("aime24", "avg@4", "pass@1 (strict)"): 0.1,
+    }
     assert card.data.to_dict()["model-index"][0]["name"] == "x"
 
 

@@ -67,6 +67,45 @@ def test_the_limit_depends_on_the_answer_alone():
     assert [seconds(text, 1.0) for text in light] == [1.0] * len(light)
 
 
+def slow_pairs(n):
+    """Answers of ordinary looks that take their judge seconds, none of them right."""
+    return [(f"(x+1)^{{{60 + i}}}(y+2)^{{60}}", f"(x+1)^{{{59 + i}}}(y+2)^{{61}}") for i in range(n)]
+
+
+def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(pool):
+    ordinary = [(f"\\frac{{{2 * i}}}{{2}}", str(i + (i % 5 == 0))) for i in range(1, 30)]
+    alone = JudgePool.equal(pool, ordinary)[0]
+    pool._remembered.clear()
+    hangs = slow_pairs(12)
+    verdicts, counts = pool.equal(hangs[:6] + ordinary + hangs[6:], timeout=1.0, slow_answers=2)
+    assert verdicts[6:-6] == alone and sum(alone) == 24 and not any(verdicts[:6] + verdicts[-6:])
+    assert (counts.timed_out, counts.over_budget, counts.failed) == (12, 10, 0)
+    heavy = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 14)]  # these have a tenth anyway
+    verdicts, counts = pool.equal([*heavy, *hangs[:1]], timeout=1.0, slow_answers=1)
+    assert (counts.timed_out, counts.over_budget) == (6, 0)
+
+
+def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):
+    monkeypatch.setattr("trl_credit.rewards.judging.pool.FIRST_SHARE", 0.01)
+    slow, hangs = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2)
+    verdicts, counts = pool.equal([*hangs, slow], timeout=1.0, slow_answers=2)
+    assert (verdicts, counts.timed_out, counts.over_budget) == ([False] * 3, 3, 1)
+    assert slow not in [question[:2] for question in pool._remembered]  # nothing is known of it
+    for pairs, budget in (([slow, *hangs], 1), ([*hangs, slow], None)):
+        pool._remembered.clear()
+        verdicts, counts = pool.equal(pairs, timeout=1.0, slow_answers=budget)
+        assert verdicts[pairs.index(slow)] and counts.over_budget == (2 if budget else 0)
+
+
+def test_the_accuracy_reward_says_what_was_over_its_budget():
+    logged = {}
+    texts = [f"\\boxed{{{answer}}}" for answer, _ in slow_pairs(4)] + ["\\boxed{7.0}"]
+    golds = [gold for _, gold in slow_pairs(4)] + ["7"]
+    given = {"timeout": 0.5, "slow_answers": 1, "log_metric": logged.__setitem__}
+    assert accuracy_reward(texts, golds, **given) == [0.0] * 4 + [1.0]
+    assert (logged["accuracy/timed_out"], logged["accuracy/over_budget"]) == (4.0, 3.0)
+
+
 def test_equal_pairs_are_judged_once(pool):
     verdicts, counts = pool.equal([("0.5", "\\frac{1}{2}")] * 100 + [("0.5", "\\frac{1}{3}")] * 100)
     assert verdicts == [True] * 100 + [False] * 100 and counts.judged == 2

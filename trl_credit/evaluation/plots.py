@@ -19,7 +19,7 @@ def plot_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     """Draws one panel per set, to a PNG.
 
     Where all models are `checkpoint-<step>` of one run the x axis is the step, with the 95 % intervals as bands; else
-    models are bars with error bars. Scores are in percent.
+    models are bars with error bars. Scores are in percent, of the permissive reading where there are two, and say so.
 
     Raises:
         ValueError: there are no rows.
@@ -38,7 +38,7 @@ def plot_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
         (_bars if _steps(mine) is None else _curves)(axes, mine)
         # a $ in a name would start a formula
         axes.set_title((f"{name}, {protocol}" if several else name).replace("$", r"\$"))
-        axes.set_ylabel("percent")
+        axes.set_ylabel("percent, read permissively" if any(row.get("metrics_strict") for row in mine) else "percent")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3, axis="y")
         # under the axes: bars leave no room within

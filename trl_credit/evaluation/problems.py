@@ -199,7 +199,7 @@ def judge_strictly(
     if reward != "accuracy":
         return None
     answers = [r.get("answer") for r in references]
-    rewards = accuracy_reward(list(texts), answers, problem=list(problems), timeout=_PATIENCE)
+    rewards = accuracy_reward(list(texts), answers, problem=list(problems), timeout=_PATIENCE, slow_answers=None)
     return [bool(r) for r in rewards]
 
 
@@ -281,7 +281,7 @@ def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBa
 
 
 _REWARDS: dict[str, Callable[..., list[float | None]]] = {
-    "accuracy": functools.partial(accuracy_reward, strict=False, timeout=_PATIENCE),
+    "accuracy": functools.partial(accuracy_reward, strict=False, timeout=_PATIENCE, slow_answers=None),
     "demo": demo_reward,
     "knights_and_knaves": knights_and_knaves_reward,
 }

@@ -275,20 +275,26 @@ def _citations(args: Any) -> str:
 
 
 def _eval_results(path: Path, own: set[str], public: Public) -> list[EvalResult]:
-    """The metrics of `evaluation.json` for the models named in `own`, by the last part of their names."""
+    """The metrics of `evaluation.json` for the models named in `own`, by the last part of their names.
+
+    Where answers were read in two ways both are there, and each says which it is.
+    """
     results = {}
     for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
-        for metric, numbers in row["metrics"].items():
+        strict = row.get("metrics_strict") or {}
+        readings = [(metric, " (permissive)" if strict else "", numbers) for metric, numbers in row["metrics"].items()]
+        readings += [(metric, " (strict)", numbers) for metric, numbers in strict.items()]
+        for metric, reading, numbers in readings:
             value = numbers["value"]
             if PurePath(row["model"]).name in own and value is not None and math.isfinite(value):
                 name, protocol, measure = (public.text(str(text)) for text in (row["set"], row["protocol"], metric))
-                results[name, protocol, measure] = EvalResult(
+                results[name, protocol, measure + reading] = EvalResult(
                     task_type="text-generation",
                     dataset_type=name,
                     dataset_name=name,
                     dataset_config=protocol,
                     metric_type=measure,
-                    metric_name=measure,
+                    metric_name=measure + reading,
                     metric_value=value,
                 )
     return list(results.values())

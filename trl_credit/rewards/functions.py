@@ -15,6 +15,7 @@ from ..names import resolve_function
 from .judging import (
     ANSWER_TIMEOUT,
     LONGEST_ANSWER,
+    SLOW_ANSWERS,
     Rules,
     asks_order,
     default_pool,
@@ -65,6 +66,7 @@ def accuracy_reward(
     problem: list[str | None] | None = None,
     strict: bool = True,
     timeout: float = ANSWER_TIMEOUT,
+    slow_answers: int | None = SLOW_ANSWERS,
     log_metric: Callable[[str, float], None] | None = None,
     **kwargs: Any,
 ) -> list[float | None]:
@@ -74,7 +76,8 @@ def accuracy_reward(
     is the answer or is bold; what stands in `<think>` is none. Equality is math-verify's, made stricter (see
     `trl_credit.rewards.judging.equal`). An answer must be a value and no copy of the problem, and words and letters are
     ordered: docs/data.md has the policy. Answers are parsed in worker processes: one that takes longer than `timeout`,
-    or more than 2 GiB, is wrong and does no harm. Counted per batch: `accuracy/timed_out`, `accuracy/failed`,
+    or more than 2 GiB, is wrong and does no harm; nor do hundreds of them, of which all but `slow_answers` are ended
+    after a tenth of it. Counted per batch: `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`,
     `accuracy/unevaluated` (answers that leave work to their reader, right or not) and `accuracy/restated` (right ones
     that were copied).
 
@@ -91,6 +94,9 @@ def accuracy_reward(
             `False` asks whether the answer equals the gold, however much of it is left to be worked out.
         timeout (`float`, *optional*, defaults to 1.0):
             Seconds of processor time for one answer; a tenth of them for towers of powers and huge factorials.
+        slow_answers (`int`, *optional*, defaults to 16):
+            Different answers of a batch that may take more than a tenth of `timeout`; further ones are wrong. `None`:
+            all of them may. An answer that takes less is judged alike whatever the others do.
         log_metric (`Callable`, *optional*):
             As TRL passes it.
 
@@ -106,11 +112,14 @@ def accuracy_reward(
         if text and gold and len(text) <= LONGEST_ANSWER
     ]
     rules = [_rules(found[i], golds[i], problems[i]) if strict else Rules() for i in asked]
-    verdicts, counts = default_pool().equal([(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout)
+    verdicts, counts = default_pool().equal(
+        [(found[i], golds[i]) for i in asked], rules=rules, timeout=timeout, slow_answers=slow_answers
+    )
     right = [i for i, verdict in zip(asked, verdicts, strict=True) if verdict]
     copied = {i for i in right if strict and restated(found[i], golds[i], problems[i])}
     if log_metric is not None:
         log_metric("accuracy/timed_out", float(counts.timed_out))
+        log_metric("accuracy/over_budget", float(counts.over_budget))
         log_metric("accuracy/failed", float(counts.failed))
         log_metric("accuracy/unevaluated", float(counts.unevaluated))
         log_metric("accuracy/restated", float(len(copied)))

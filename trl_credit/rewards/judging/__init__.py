@@ -2,13 +2,14 @@
 in which that is found out."""
 
 from .extract import LONGEST_ANSWER, extract_answer, read_gold
-from .pool import ANSWER_TIMEOUT, JudgePool, default_pool
+from .pool import ANSWER_TIMEOUT, SLOW_ANSWERS, JudgePool, default_pool
 from .problem import asks_order, is_product, names, restated
 from .rules import Rules
 
 
 __all__ = [
     "ANSWER_TIMEOUT",
+    "SLOW_ANSWERS",
     "LONGEST_ANSWER",
     "JudgePool",
     "Rules",

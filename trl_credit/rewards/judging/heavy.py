@@ -13,5 +13,5 @@ _SHARE = 0.1
 
 
 def seconds(answer: str, limit: float) -> float:
-    """The limit of an answer. It depends on the answer alone: a verdict must not change with those beside it."""
+    """The limit of an answer by its looks, the same whatever stands beside it."""
     return limit * _SHARE if _HEAVY.search(answer) else limit

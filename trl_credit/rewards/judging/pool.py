@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .heavy import seconds
 from .rules import Rules
 from .worker import wall_limit
 
 
 ANSWER_TIMEOUT = 1.0  # seconds of processor time: more than three times what any gold of the sets takes
+FIRST_SHARE = 0.1  # of it, which every answer has: all but one gold in 700 need less
+SLOW_ANSWERS = 16  # of a batch that have all of it
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
 _MOST_REMEMBERED = 100_000  # outcomes
@@ -33,10 +36,12 @@ _Question = tuple[str | None, str, Rules, float]  # answer, gold, rules and seco
 @dataclass
 class Counts:
     """What became of answers. `judged`: pairs that had not been judged before; `timed_out` and `failed` (the parser
-    raised, or its process died): answers that count as wrong for it; `unevaluated`: those that strict rules refuse."""
+    raised, or its process died): answers that count as wrong for it; `over_budget`: those of `timed_out` that had the
+    first share of their time alone; `unevaluated`: those that strict rules refuse."""
 
     judged: int = 0
     timed_out: int = 0
+    over_budget: int = 0
     failed: int = 0
     unevaluated: int = 0
 
@@ -45,10 +50,9 @@ class JudgePool:
     """Worker processes that say whether answers equal their golds.
 
     An answer that takes more than its seconds of processor time counts as wrong, and the process that judged it is
-    ended. The limit depends on the answer alone, neither on how many others were ended nor on how busy the machine
-    is: a limit that fell with the hangs of a batch would make the verdict of a slow answer depend on its neighbours.
-    Workers start at the first answer that needs one and end with this process. May be used from any thread, and by
-    every process of a distributed run, each with workers of its own.
+    ended. The limit depends on the answer, not on how busy the machine is; a batch may have a budget of slow answers,
+    see [`~JudgePool.equal`]. Workers start at the first answer that needs one and end with this process. May be used
+    from any thread, and by every process of a distributed run, each with workers of its own.
 
     Args:
         size (`int`, *optional*):
@@ -75,13 +79,28 @@ class JudgePool:
         *,
         rules: Sequence[Rules] | None = None,
         timeout: float = ANSWER_TIMEOUT,
+        slow_answers: int | None = None,
     ) -> tuple[list[bool], Counts]:
-        """Judges (answer, gold) pairs, `timeout` seconds of processor time for each (wall time where the system cannot
-        fork), a fifth of it for towers of powers and huge factorials; an answer of `None` asks if the gold is readable.
+        """Judges (answer, gold) pairs. Equal pairs are judged once.
 
-        `rules` say for each pair how strictly, by default not at all.
+        With `slow_answers`, a batch of answers that hang has a bounded cost: all are judged with the first tenth of
+        their time, and of those that need more the first `slow_answers` different ones, in their order, with all of
+        it. So an answer that needs less than a tenth has the same verdict whatever stands beside it; one that needs
+        more may lose it to that many others before it, is counted, and is judged again when it comes again.
 
-        Returns the verdicts and what was counted on the way. Equal pairs are judged once.
+        Args:
+            pairs (`list[tuple[str | None, str]]`):
+                An answer of `None` asks if the gold is readable.
+            rules (`list[Rules]`, *optional*):
+                For each pair how strictly; by default not at all.
+            timeout (`float`, *optional*, defaults to 1.0):
+                Seconds of processor time for each (wall time where the system cannot fork), a tenth of them for towers
+                of powers and huge factorials.
+            slow_answers (`int`, *optional*):
+                ≥ 0. By default all have all of their time.
+
+        Returns:
+            `tuple[list[bool], Counts]`: the verdicts, and what was counted on the way.
 
         Raises:
             RuntimeError: a worker cannot be started.
@@ -90,14 +109,21 @@ class JudgePool:
         asked = [(*pair, rule, timeout) for pair, rule in zip(pairs, rules or [Rules()] * len(pairs), strict=True)]
         known = {question: remembered[question] for question in dict.fromkeys(asked) if question in remembered}
         new = [question for question in dict.fromkeys(asked) if question not in known]
-        for question, outcome in zip(new, self._threads.map(self._ask, new), strict=True):
+        found = self._judge(new, FIRST_SHARE if slow_answers is not None else 1.0)
+        if slow_answers is not None:
+            slow = [q for q in new if found[q] == "timeout" and _limit(q) > timeout * FIRST_SHARE]
+            found |= dict.fromkeys(slow[slow_answers:], "over budget") | self._judge(slow[:slow_answers], 1.0)
+        for question, outcome in found.items():
             known[question] = outcome
-            if not outcome.startswith("error") and len(question[0] or "") <= _LONGEST_REMEMBERED:
+            is_final = not outcome.startswith("error") and outcome != "over budget"
+            if is_final and len(question[0] or "") <= _LONGEST_REMEMBERED:
                 remembered[question] = outcome
         outcomes = [known[question] for question in asked]
+        over_budget = outcomes.count("over budget")
         counts = Counts(
             judged=len(new),
-            timed_out=outcomes.count("timeout"),
+            timed_out=outcomes.count("timeout") + over_budget,
+            over_budget=over_budget,
             failed=sum(outcome.startswith("error") for outcome in outcomes),
             unevaluated=outcomes.count("unevaluated"),
         )
@@ -116,12 +142,21 @@ class JudgePool:
             worker.end()
             self._idle.put(worker)
 
-    def _ask(self, question: _Question) -> str:
+    def _judge(self, questions: Sequence[_Question], share: float) -> dict[_Question, str]:
+        """What workers say, each within that share of a question's seconds, or what it may have if that is less."""
+        return dict(zip(questions, self._threads.map(lambda q: self._ask(q, share), questions), strict=True))
+
+    def _ask(self, question: _Question, share: float) -> str:
         worker = self._idle.get()
         try:
-            return worker.ask(question)
+            return worker.ask(question, limit=min(_limit(question), question[-1] * share))
         finally:
             self._idle.put(worker)
+
+
+def _limit(question: _Question) -> float:
+    """Seconds of processor time that it may have."""
+    return seconds(question[0] or "", question[-1])
 
 
 class _Worker:
@@ -129,14 +164,14 @@ class _Worker:
         self._memory = memory
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, question: _Question) -> str:
+    def ask(self, question: _Question, *, limit: float) -> str:
         """`1`, `0`, `unevaluated`, `error …` or `timeout`."""
         if self._process is not None and self._process.poll() is not None:
             self.end()  # something ended it since the last answer: that is no fault of this one
         if self._process is None:
             self._start()
         answer, gold, rules, timeout = question
-        request = json.dumps([answer, gold, timeout, *rules]) + "\n"
+        request = json.dumps([answer, gold, limit, *rules]) + "\n"
         reply, late = self._exchange(request, wall_limit(timeout))
         if late or not reply:
             self.end()

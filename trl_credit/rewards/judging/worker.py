@@ -32,7 +32,6 @@ def wall_limit(limit: float) -> float:
 def serve(requests: TextIO, replies: TextIO, busy: mmap.mmap) -> None:
     """Answers requests until the pipe closes. `busy` is 1 while one is judged."""
     from judging.equal import readable
-    from judging.heavy import seconds
     from judging.rules import Rules
     from judging.verdict import judged
 
@@ -41,7 +40,7 @@ def serve(requests: TextIO, replies: TextIO, busy: mmap.mmap) -> None:
         busy[0] = 1
         answer, gold, limit, *rules = json.loads(line)
         if FORKS:  # what it ends with is this process
-            signal.setitimer(signal.ITIMER_PROF, seconds(answer or "", limit))
+            signal.setitimer(signal.ITIMER_PROF, limit)
         if hasattr(signal, "alarm"):  # should the parent die meanwhile, nobody else ends what waits
             signal.alarm(math.ceil(wall_limit(limit)) + 1)
         try:
