@@ -1,6 +1,7 @@
 """The rollout log: effective credit against closed forms, whole groups, resumes, and training that does not notice."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from segment_helpers import TREE
 
 import trl_credit
 from trl_credit.logs import read_shard, steps
+from trl_credit.trainer.log_entries import origin_of
 
 
 def shards(trainer):
@@ -346,3 +348,14 @@ def test_a_loss_that_is_not_finite_is_logged_without_credit(make_trainer):
     trainer, _ = logged(make_trainer, (trl_credit.CreditConfig, Infinite), max_steps=3, epsilon_high=1e30)
     for step, shard in shards(trainer).items():
         assert all((row["credit"] is None) == (step == 2) for row in shard.responses)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
+    drawn = [
+        SimpleNamespace(question=q, birth=birth) for q, birth in (("a", 1), ("b", 3), ("c", 2), ("b", 3), ("d", 3))
+    ]
+    plan = SimpleNamespace(drawn=drawn, iteration=3, n_real=2)
+    made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
+    origin = origin_of(SimpleNamespace(rank=rank, num_processes=2), made)
+    assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]

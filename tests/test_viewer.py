@@ -10,7 +10,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from io import StringIO
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -230,21 +229,6 @@ def test_a_table_and_notes_stand_at_the_top_as_text():
     )
     with pytest.raises(ValueError, match="row 1 of the table has 1 cells, its head 2"):
         build_page(explained(), title="run", table=[["a", "b"], ["c"]])
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
-    import torch
-
-    from trl_credit.trainer.log_entries import origin_of
-
-    drawn = [
-        SimpleNamespace(question=q, birth=birth) for q, birth in (("a", 1), ("b", 3), ("c", 2), ("b", 3), ("d", 3))
-    ]
-    plan = SimpleNamespace(drawn=drawn, iteration=3, n_real=2)
-    made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
-    origin = origin_of(SimpleNamespace(rank=rank, num_processes=2), made)
-    assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
 
 
 def test_no_shards_are_refused():

@@ -10,6 +10,10 @@ credit to be assigned.
 There are 60 facts (a digit, a sign, an operand). The warm start taught the model a wrong digit for 18 of them: it
 prefers it to the right one, .6 to .4. So greedy decoding fails on most problems, and reinforcement learning has to
 teach it something that it does not know.
+
+A longer variant, for a checkpoint of one's own (`python -m trl_credit.demo.warm_start --countdown 10 --steps 900`),
+counts down before each digit: 3+2:9876543210=5. Then one token in 17 decides, eleven more are routine, and what follows
+from a wrong digit is far away.
 """
 
 import random
@@ -22,7 +26,8 @@ N_STEPS = 6
 MAX_OPERAND = 3
 MISTAUGHT = 18  # of the 60 facts
 WRONG_RATE = 0.6
-DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + 4  # tokens: a step and its separator are six, and some room to go astray
+_ROOM = 4  # tokens to go astray in
+DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + _ROOM  # a step and its separator are six
 
 
 def draw_problem(rng: random.Random) -> str:
@@ -38,10 +43,18 @@ def mistaught_facts(*, seed: int = 0) -> dict[str, int]:
     return {fact: (_result(fact) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, MISTAUGHT)}
 
 
-def work_out(prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None) -> str:
+def longest(countdown: int) -> int:
+    """Tokens that a response may have when it counts down from `countdown` − 1 in each step; 0 is the embedded task."""
+    return DEMO_MAX_COMPLETION_LENGTH + N_STEPS * len(_routine(countdown))
+
+
+def work_out(
+    prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, countdown: int = 0
+) -> str:
     """The worked solution of `prompt`; with `mistaught`, these facts are wrong with the chance `WRONG_RATE`.
 
-    A wrong result is carried on, as a model that errs would carry it on.
+    A wrong result is carried on, as a model that errs would carry it on. With a `countdown`, at most 10, each step
+    counts down before its digit.
     """
     running, steps = int(prompt[0]), []
     for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
@@ -49,8 +62,13 @@ def work_out(prompt: str, *, rng: random.Random | None = None, mistaught: dict[s
         running = _result(fact)
         if mistaught is not None and fact in mistaught and rng.random() < WRONG_RATE:
             running = mistaught[fact]
-        steps.append(f"{fact}={running}")
+        steps.append(f"{fact}{_routine(countdown)}={running}")
     return ";".join(steps)
+
+
+def _routine(countdown: int) -> str:
+    """ ":9876543210": every token follows from the one before."""
+    return ":" * bool(countdown) + "".join(str(digit) for digit in reversed(range(countdown)))
 
 
 def _result(fact: str) -> int:

@@ -4,6 +4,8 @@ Supervised learning in two halves. First right solutions, until every single ste
 of the 60 facts are wrong more often than right, so that the model prefers what is wrong: .17 of its greedy and .29 of
 its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
 one seed gives one checkpoint on one machine.
+
+With `--countdown 10` its responses are three times as long, see `task.py` and docs/results/countdown.md.
 """
 
 import argparse
@@ -16,10 +18,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM,
 
 from .task import (
     CHARACTERS,
-    DEMO_MAX_COMPLETION_LENGTH,
     demo_dataset,
     demo_reward,
     draw_problem,
+    longest,
     mistaught_facts,
     work_out,
 )
@@ -59,18 +61,20 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, greedy: bool, n: int = 1024) -> float:
+def accuracy(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, greedy: bool, n: int = 1024, countdown: int = 0
+) -> float:
     """pass@1, greedy or at temperature 1, on `n` problems of another seed than training uses."""
     data = demo_dataset(n, seed=1)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
     how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     with torch.no_grad():
-        ids = model.generate(**inputs, max_new_tokens=DEMO_MAX_COMPLETION_LENGTH, **how)
+        ids = model.generate(**inputs, max_new_tokens=longest(countdown), **how)
     texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].size(1) :], skip_special_tokens=True)
     return sum(demo_reward(texts, data["answer"])) / n
 
 
-def train(steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def train(steps: int, seed: int, *, countdown: int = 0) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Warm-starts a model for `steps` optimizer steps, the second half of them on solutions with the wrong facts."""
     set_seed(seed)
     rng = random.Random(seed)
@@ -82,7 +86,8 @@ def train(steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerF
         for step in bar:
             prompts = [draw_problem(rng) for _ in range(BATCH_SIZE)]
             mistaught = mistaught_facts() if step >= steps // 2 else None
-            texts = [p + work_out(p, rng=rng, mistaught=mistaught) + tokenizer.eos_token for p in prompts]
+            given = {"rng": rng, "mistaught": mistaught, "countdown": countdown}
+            texts = [p + work_out(p, **given) + tokenizer.eos_token for p in prompts]
             ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all of one length
             labels = ids.clone()
             labels[:, : len(prompts[0])] = -100
@@ -101,15 +106,24 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="folder to write the checkpoint to")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--countdown",
+        type=int,
+        default=0,
+        choices=range(11),
+        metavar="N",
+        help="count down from N - 1 in each step, at most 10",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)  # tensors this small lose more to waiting than they gain
-    model, tokenizer = train(args.steps, args.seed)
+    model, tokenizer = train(args.steps, args.seed, countdown=args.countdown)
     model.eval()
-    greedy, sampled = (accuracy(model, tokenizer, greedy=greedy) for greedy in (True, False))
-    if not (0.05 <= greedy <= 0.25 and 0.2 <= sampled <= 0.35):
+    greedy, sampled = (accuracy(model, tokenizer, greedy=g, countdown=args.countdown) for g in (True, False))
+    lowest = 0.1 if args.countdown else 0.2
+    if not (0.05 <= greedy <= 0.25 and lowest <= sampled <= 0.35):
         raise SystemExit(
-            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not between .05 and .25 and between .2 and .35: "
-            "nothing written. Try another seed."
+            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not between .05 and .25 and between {lowest} "
+            "and .35: nothing written. Try another seed, or more steps."
         )
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
