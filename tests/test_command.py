@@ -103,6 +103,8 @@ def test_a_resolved_recipe_says_what_its_files_say(call, tmp_path):
         (["show", "s_trace/qwen3_4b_s_trac"], "there is no recipe 's_trace/qwen3_4b_s_trac': did you mean 's_trace/"),
         (["show", "qwen3_4b_random_mask"], f"did you mean '{VARIANT}'?"),
         (["show", "xyzzy"], "there is no recipe 'xyzzy': `recipes` lists them"),
+        (["show"], "`show NAME` takes the name of one recipe: `recipes` lists them"),
+        (["path", "a", "b"], "`path NAME` takes the name of one recipe"),
         (["path", VARIANT], "has no file of its own"),
         (["gspo", "--resolved"], "--resolved goes with `show NAME`"),
         (["--resolve"], "unknown flag '--resolve': did you mean '--resolved'?"),

@@ -261,11 +261,11 @@ def test_the_terminal_shows_the_group_and_the_credit_in_colour():
 
 
 def test_a_completion_does_not_command_the_terminal():
-    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[bold]"
+    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[bold]\ud800"
     shard = Shard(header(evil), {}, [response("x", tokens=[evil], rewards={evil: 1.0, "b": 0.0})])
     out = printed(shard, color_system=None, legacy_windows=False)
     assert not set("\x1b\x07\x9b\r\u202e") & set(re.sub(r"\x1b\[[\d;]*m", "", out))
-    assert "[bold]" in out
+    assert "[bold]<d800>" in out
 
 
 def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
@@ -305,6 +305,9 @@ def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
     page = run / "credit_log" / "view.html"
     assert "step 10, 20" in capsys.readouterr().out
     assert [shard["header"]["step"] for shard in Page(page.read_text("utf-8")).data["shards"]] == [10, 20]
+    made = page.read_text("utf-8")
+    page.unlink()
+    assert main([str(page.parent)]) == 0 and page.read_text("utf-8") == made  # the folder of the shards will do
     out = run / "one.html"
     assert main([str(run), "--step", "10", "--response", "1/2", "--output", str(out)]) == 0
     data = Page(out.read_text("utf-8")).data

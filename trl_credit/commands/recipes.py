@@ -31,7 +31,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--resolved", action="store_true", help="with show: all settings, in one piece")
     try:
         args = parser.parse_args(argv)
-        asks = args.words[:1] in (["show"], ["path"]) and len(args.words) == 2
+        asks = args.words[:1] in (["show"], ["path"])
+        if asks and len(args.words) != 2:
+            raise ValueError(f"`{args.words[0]} NAME` takes the name of one recipe: `recipes` lists them")
         if args.resolved and not (asks and args.words[0] == "show"):
             raise ValueError("--resolved goes with `show NAME`")
         if not asks:

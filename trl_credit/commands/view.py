@@ -11,7 +11,7 @@ from ..files import write_whole
 from ..logs import FOLDER, Shard
 from ..mistakes import OneLineParser, fail
 from ..viewer import build_page
-from ..viewer.runs import name_of, read_run
+from ..viewer.runs import folder_of, name_of, read_run
 
 
 _HELP = (
@@ -85,7 +85,7 @@ def _print(shards: list[Shard], start: dict[str, int]) -> None:
 
 
 def _write(args: Namespace, shards: list[Shard], **said: Any) -> None:
-    run = Path(args.run)
+    run = folder_of(args.run)
     beside = run.with_suffix(".html") if run.is_file() else run / FOLDER / "view.html"
     output = Path(args.output) if args.output is not None else beside
     page = build_page(shards, title=name_of(args.run), **said)

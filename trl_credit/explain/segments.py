@@ -34,8 +34,8 @@ def cost(shard: Shard, config: CreditConfig) -> str:
     lengths = torch.tensor([len(response["tokens"]) for response in shard.responses]).unsqueeze(1)
     left = ((lengths - torch.arange(boundaries.size(1))) * boundaries).sum().item() * config.rollouts_per_state
     return (
-        f"it values {states:,} states by {config.rollouts_per_state * states:,} continuations, of about {left:,} "
-        "tokens in all: give --model and --reward to have them made"
+        f"it values {states:,} state{'s' * (states != 1)} by {config.rollouts_per_state * states:,} continuations, of "
+        f"about {left:,} tokens in all: give --model and --reward to have them made"
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..logs import Shard, read_shard
+from ..logs import FOLDER, Shard, read_shard
 from ..logs import steps as logged_steps
 
 
@@ -23,7 +23,7 @@ def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[
         OSError: there is no such file.
         ValueError: nothing was logged, or not these steps; or a shard is damaged.
     """
-    run = Path(run)
+    run = folder_of(run)
     if run.is_file():
         shard = read_shard(run)
         if steps and list(steps) != [shard.header["step"]]:
@@ -50,9 +50,15 @@ def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[
     return shards[::-1], ""
 
 
+def folder_of(run: str | Path) -> Path:
+    """The run's folder, where the folder of its shards is named; else what is named."""
+    run = Path(run)
+    return run.parent if run.name == FOLDER and not (run / FOLDER).is_dir() else run
+
+
 def name_of(run: str | Path) -> str:
     """A run as its page is titled: the last two parts of its path."""
-    return "/".join(Path(run).resolve().parts[-2:]).removeprefix("/")
+    return "/".join(folder_of(run).resolve().parts[-2:]).removeprefix("/")
 
 
 def _listed(steps: Sequence[int]) -> str:

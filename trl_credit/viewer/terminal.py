@@ -33,6 +33,7 @@ _ZERO = 1e-7  # as in assets/metrics.js
 _COMMANDS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
 _COMMANDS |= {code: f"<{code:02x}>" for code in (*range(0x80, 0xA0), 0x061C, *range(0x200E, 0x2010))}
 _COMMANDS |= {code: f"<{code:04x}>" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+_COMMANDS |= {code: f"<{code:04x}>" for code in range(0xD800, 0xE000)}  # half a character, which no terminal takes
 
 
 def print_response(shard: Shard, response: dict[str, Any], console: Console | None = None) -> None:
