@@ -231,6 +231,18 @@ def test_a_table_and_notes_stand_at_the_top_as_text():
         build_page(explained(), title="run", table=[["a", "b"], ["c"]])
 
 
+def test_a_page_begins_where_there_is_credit(tmp_path, capsys):
+    rows = [response("a", group=g, credit=[0.0 if g < 2 else 0.5]) for g in range(4)]
+    shard = Shard(header("GRPO", step=7), {}, rows)
+    assert Page(build_page([shard], title="t")).data["start"] == {"step": 7, "group": 2}
+    assert Page(build_page([shard], title="t", start={"step": 7, "group": 1})).data["start"]["group"] == 1
+    nothing = Shard(header("GRPO", step=7), {}, rows[:2])
+    assert Page(build_page([nothing], title="t", start={"step": 7})).data["start"] == {"step": 7}
+    write_shard(shard_path(tmp_path, 7), shard)
+    assert main([str(tmp_path), "--terminal"]) == 0
+    assert "response 2/0" in capsys.readouterr().out
+
+
 def test_no_shards_are_refused():
     with pytest.raises(ValueError, match="no shard"):
         build_page([], title="t")

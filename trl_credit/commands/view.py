@@ -81,7 +81,8 @@ def _print(shards: list[Shard], start: dict[str, int]) -> None:
     wanted = [r for r in shard.responses if all(r[name] == start[name] for name in ("group", "index") if name in start)]
     if not wanted:
         raise ValueError(f"step {start['step']} holds no responses")
-    print_response(shard, next((r for r in wanted if r["group"] in shard.trees), wanted[0]))
+    coloured = [r for r in wanted if any(r.get("credit") or ())] or wanted
+    print_response(shard, next((r for r in coloured if r["group"] in shard.trees), coloured[0]))
 
 
 def _write(args: Namespace, shards: list[Shard], **said: Any) -> None:

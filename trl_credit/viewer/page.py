@@ -58,7 +58,8 @@ def build_page(
         title (`str`):
             What is shown: the name of a run.
         start (`dict`, *optional*):
-            The `step`, `group` and `index` of the response that is shown first; what it leaves out is the first one.
+            The `step`, `group` and `index` of the response that is shown first. What it leaves out is the first one, and
+            for the group the first that has credit.
         note (`str`, *optional*):
             A line below the title.
         table (list of lists of `str`, *optional*):
@@ -83,7 +84,7 @@ def build_page(
     vocabulary: dict[tuple[int | None, str], int] = {}
     coded = [_coded_shard(shard, prompts, vocabulary) for shard in shards]
     data = {
-        "start": start or {},
+        "start": _start(shards, start or {}),
         "prompts": list(prompts),
         "token_ids": [token for token, _ in vocabulary],
         "tokens": [text for _, text in vocabulary],
@@ -163,6 +164,15 @@ def _columns(response: dict[str, Any], where: str) -> dict[str, Coded]:
 
 def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _start(shards: Sequence[Shard], start: dict[str, int]) -> dict[str, int]:
+    """`start` with a group: one whose responses all earned the same has nothing to show."""
+    if "group" in start:
+        return start
+    shard = next((one for one in shards if one.header["step"] == start.get("step")), shards[0])
+    group = next((r["group"] for r in shard.responses if any(r.get("credit") or ())), None)
+    return start if group is None else {"step": shard.header["step"], "group": group} | start
 
 
 def source_hash(text: str) -> str:
