@@ -9,5 +9,5 @@ cd "$(dirname "$0")/.."
 visible="${CUDA_VISIBLE_DEVICES-0}"
 export CUDA_VISIBLE_DEVICES="${visible%%,*}"  # TRL refuses several GPUs in one process
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-export VLLM_LOGGING_LEVEL="${VLLM_LOGGING_LEVEL:-ERROR}" NCCL_CUMEM_ENABLE="${NCCL_CUMEM_ENABLE:-0}"
+export VLLM_LOGGING_LEVEL="${VLLM_LOGGING_LEVEL:-ERROR}"
 exec python benchmarks/gpu "$@"

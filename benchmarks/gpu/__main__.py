@@ -28,9 +28,10 @@ def run_task(args: Namespace, argv: list[str], task: str, *, seconds: float, fol
     results, log = folder / f"{task}.jsonl", folder / f"{task}.log"
     command = [sys.executable, str(HERE), *argv, "--task", task, "--results", str(results)]
     recorder = Recorder(results)
+    threads = {"OMP_NUM_THREADS": "1"} if args.dry_run else {}  # tensors this small are faster on one
     with log.open("w") as file:
         # a session of its own, so that whatever an engine has started ends with it
-        process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | threads, start_new_session=True)
         try:
             code = process.wait(max(seconds, 0.1))
             if code != 0:
@@ -98,4 +99,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

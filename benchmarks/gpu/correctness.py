@@ -1,8 +1,9 @@
 """One optimizer step on the GPU, in float32 and in bfloat16, against float32 on the CPU; and short runs on the GPU.
 
 The same weights and the same rows: generation batches of the embedded model (responses, a chain, trees as nodes and
-packed), sampled on the CPU, and fixed rows of a larger random model with long traces. Compared are the log-probabilities
-that credit is computed from, the gradient of the loss, and the log-probabilities after a step of AdamW.
+packed), sampled on the CPU, and fixed rows of a larger random model with long traces. Compared are the
+log-probabilities that credit is computed from, the gradient of the loss, and the log-probabilities after a step of
+AdamW.
 
 In a dry run the device is the CPU: float32 is then equal to itself, and the bfloat16 is that of a CPU.
 """
@@ -27,8 +28,9 @@ WIDE = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "
 WIDE |= {"num_key_value_heads": 4, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 2048}
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 TINY |= {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 64, "max_position_embeddings": 128}
-# nats; nats; ‖difference‖ / ‖gradient‖
-TOLERANCE = {"float32": (2e-3, 2e-3, 1e-2), "bfloat16": (0.5, 0.05, 0.2)}
+# nats; nats; ‖difference‖ / ‖gradient‖. On a CPU the attention "eager" in the place of "sdpa" is 4e-6, 2e-6, 2e-6 away
+# in float32, and bfloat16 .1, .01, .06; 1e-2 leaves room for a token that a selector or the clip range takes otherwise
+TOLERANCE = {"float32": (1e-3, 1e-3, 1e-2), "bfloat16": (0.4, 0.05, 0.2)}
 LEARNING_RATE = 1e-4
 
 
@@ -105,7 +107,7 @@ def differences(found: Step, wanted: Step) -> tuple[float, float, float]:
 
 def settings_of(case: Case, machine: Machine) -> dict[str, Any]:
     config_class, _ = ALGORITHMS[case.algo]
-    rows = 16 if machine.dry else 64
+    rows = 16 if machine.dry else 32
     if case.wide:
         rows = 4 if machine.dry else 8
         own = {"beta": 0.0, "num_generations": rows, "max_completion_length": 32 if machine.dry else 1024}
@@ -138,7 +140,7 @@ def rows_of(case: Case, trainer: Any, sizes: dict[str, int]) -> dict[str, Any]:
     return inputs | {"old_per_token_logps": logps + 0.1 * noise}
 
 
-def variants(machine: Machine, recorder: Recorder) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def variants() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, precision and model arguments of what is compared with float32 on the CPU."""
     yield "float32", "float32", {}
     yield "bfloat16", "bfloat16", {}
@@ -153,7 +155,7 @@ def compare(case: Case, machine: Machine, model: str, sizes: dict[str, int], rec
     with trainer_for(ALGORITHMS[case.algo], model, **Machine(dry=True).settings(bf16=False), **settings) as trainer:
         inputs = rows_of(case, trainer, sizes)
         wanted = take_step(trainer, inputs)
-    for name, precision, arguments in variants(machine, recorder):
+    for name, precision, arguments in variants():
         if arguments and settings.get("tree_rows") == "packed":
             continue  # refused with flash attention, which has no mask of any shape
         with recorder.attempt(f"{case.name}: {name}"):
@@ -183,7 +185,7 @@ def run(case: Case, machine: Machine, recorder: Recorder) -> None:
     numbers = [x for row in log for x in row.values() if isinstance(x, float)]
     reward = sum(row["reward"] for row in log) / max(len(log), 1)
     # the embedded model is right on .29 of its sampled responses; a dry run has few of them
-    low, high = (0.0, 0.8) if machine.dry else (0.1, 0.6)
+    low, high = (0.0, 0.8) if machine.dry else (0.1, 0.5)
     steps = trainer.state.global_step
     ok = steps == small["max_steps"] and all(map(math.isfinite, numbers)) and sound
     found = f"{steps} steps, reward {reward:.2f}, {moved} of {len(after)} weights moved"
@@ -194,13 +196,14 @@ def run(case: Case, machine: Machine, recorder: Recorder) -> None:
 def main(args: Namespace, recorder: Recorder) -> None:
     machine = Machine(args.dry_run)
     torch.set_float32_matmul_precision("highest")  # no TF32
-    sizes = TINY if machine.dry else WIDE
+    sizes, threads = TINY if machine.dry else WIDE, torch.get_num_threads()
     if not is_flash_attn_2_available():
         recorder.not_run("flash attention", "flash_attn is not installed, or not for this device")
     with tempfile.TemporaryDirectory() as folder:
         random_qwen3(sizes, torch.device("cpu")).save_pretrained(folder)
         demo_tokenizer().save_pretrained(folder)
         for case in CASES:
+            torch.set_num_threads(threads if case.wide else 1)  # which mostly wait for each other on a tiny model
             with recorder.attempt(case.name):
                 compare(case, machine, folder if case.wide else demo_model_path(), sizes, recorder)
             machine.free()

@@ -17,9 +17,9 @@ FIRST, LAST = 3, 10  # steps of 64 responses that are averaged
 
 def main(args: Namespace, recorder: Recorder) -> None:
     machine = Machine(args.dry_run)
-    steps = args.learning_steps or (3 if machine.dry else 100)
+    steps = args.learning_steps or (3 if machine.dry else 80)
     # three steps teach nothing: what a dry run shows is that it ends
-    least = args.least_rise if args.least_rise is not None else (-1.0 if machine.dry else 0.1)
+    least = args.least_rise if args.least_rise is not None else (-1.0 if machine.dry else 0.2)
     small = {"per_device_train_batch_size": 16} if machine.dry else {}
     for algo in ALGOS:
         with recorder.attempt(algo):

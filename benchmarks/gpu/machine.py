@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
-from trl_credit.demo import demo_dataset, demo_reward
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "log_level": "error"}
@@ -29,8 +29,7 @@ class Machine:
         return torch.device("cpu" if self.dry else "cuda:0")
 
     def settings(self, *, bf16: bool = True) -> dict[str, Any]:
-        """Of a configuration, besides those of the algorithm. The dry run has float32 where bfloat16 is said to be
-        measured for speed alone, and bfloat16 where its error is."""
+        """Of a configuration, besides those of the algorithm. `bf16` is autocast: weights are float32."""
         return {**QUIET, "use_cpu": self.dry, "bf16": bf16}
 
     def seconds(self) -> float:
@@ -100,7 +99,7 @@ def on(device: torch.device, inputs: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def trainer_for(pair: tuple[type, type], model: Any, *, data: Dataset | None = None, **settings: Any) -> Iterator[Any]:
-    """A trainer on the embedded task, or on rows of its tokenizer with another model, ready to step.
+    """A trainer on the embedded task. `model`: a folder with a tokenizer, or a model, which gets the embedded one's.
 
     accelerate has one device and one precision per process: use a trainer before the next one is made, or make both
     alike.
@@ -123,11 +122,8 @@ def make_ready(trainer: Any) -> None:
     trainer.model.train()
 
 
-def demo_tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    from trl_credit.demo import demo_model_path
-
+def demo_tokenizer() -> PreTrainedTokenizerBase:
+    """Of the embedded model, for models that have none."""
     return AutoTokenizer.from_pretrained(demo_model_path())
 
 

@@ -11,7 +11,7 @@ TASKS = {
     "speed": ("speed",),
     "learning": ("learning",),
 }
-SECONDS = {"correctness": 140, "vllm": 170, "speed": 170, "learning": 110}  # together under ten minutes
+SECONDS = {"correctness": 150, "vllm": 160, "speed": 170, "learning": 90}  # together under ten minutes
 ALGORITHMS = ("grpo", "s_trace", "p_trace", "grpo_lambda", "spo_chain")
 
 
@@ -33,9 +33,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--algos", nargs="+", default=list(ALGORITHMS), help="of the speed part")
     parser.add_argument("--lengths", type=int, nargs="+", help="tokens per completion of the speed part (2048 8192)")
     parser.add_argument("--tokens", type=int, help="completion tokens of a step of the speed part (16384)")
-    parser.add_argument("--repeats", type=int, help="measured steps of the speed part (8)")
-    parser.add_argument("--learning_steps", type=int, help="optimizer steps of the learning part (100)")
-    parser.add_argument("--least_rise", type=float, help="of the reward in the learning part (.1)")
+    parser.add_argument("--repeats", type=int, help="measured steps of the speed part (5)")
+    parser.add_argument("--learning_steps", type=int, help="optimizer steps of the learning part (80)")
+    parser.add_argument("--least_rise", type=float, help="of the reward in the learning part (.2)")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     return parser

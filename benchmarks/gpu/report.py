@@ -29,15 +29,12 @@ def heading(args: Namespace, card: str) -> str:
 
     title = f"# benchmarks/gpu.sh on {card}"
     if args.dry_run:
-        title = (
-            "# Dry run of benchmarks/gpu.sh on a CPU\n\n**Tiny sizes on a CPU: no figure here says anything of a GPU.**"
-        )
+        title = "# Dry run of benchmarks/gpu.sh\n\n**Tiny sizes on a CPU: no figure here says anything of a GPU.**"
         memory = ""
     else:
         memory = f", {torch.cuda.get_device_properties(0).total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}"
-        memory += _output(
-            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0", say=", driver "
-        )
+        query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0")
+        memory += _output(*query, say=", driver ")
     commit = _output("git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD", say=", commit ")
     hardware = f"{card}{memory}; {os.cpu_count()} CPU cores ({platform.machine()}); Python {platform.python_version()}"
     versions = ", ".join(_versions())
@@ -76,21 +73,15 @@ def _columns(entry: dict[str, str]) -> dict[str, str]:
 
 
 def _table(rows: list[dict[str, str]]) -> str:
-    lines = [
-        list(rows[0]),
-        ["---"] * len(rows[0]),
-        *([cell.replace("|", "\\|") for cell in row.values()] for row in rows),
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    cells = [[cell.replace("|", "\\|") for cell in row.values()] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [list(rows[0]), ["---"] * len(rows[0]), *cells])
 
 
 def _versions() -> list[str]:
     """By module: builds for other devices have other names."""
     packages = importlib.metadata.packages_distributions()
-    return [
-        f"{name} {importlib.metadata.version(packages[name][0])}" if name in packages else f"no {name}"
-        for name in MODULES
-    ]
+    version = importlib.metadata.version
+    return [f"{name} {version(packages[name][0])}" if name in packages else f"no {name}" for name in MODULES]
 
 
 def _output(*command: str, say: str) -> str:

@@ -1,8 +1,9 @@
 """Time and memory of one optimizer step against TRL's `GRPOTrainer`, alternating in one process, on fixed rows.
 
 A step is loss, backward pass under gradient checkpointing (TRL's default), gradient clipping and AdamW, with float32
-weights under bfloat16 autocast and π_old given. Generation is left out: it is TRL's in both. TRL has the same loss type,
-clip range and advantages, and β = 0. The ratio is the median over pairs of steps that followed each other.
+weights under bfloat16 autocast (a dry run: without) and π_old given. Generation is left out: it is TRL's in both. TRL
+has the same loss type, clip range and advantages, and β = 0. The ratio is the median over pairs of steps that followed
+each other. Peak memory is that of one trainer alone: without what the other keeps between its steps.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ MODEL |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 TINY |= {"num_key_value_heads": 1, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 512}
 SEGMENT = 100  # tokens of a segment of a chain, about one in 2k of SPO's
-WARM_UP = 2  # pairs of steps: kernels are compiled in the first
+WARM_UP = 1  # pairs of steps: kernels are compiled in the first
 DRIFT = 0.05  # nats, the standard deviation of log π − log π_old: some tokens are clipped
 SAME = ("loss_type", "epsilon", "epsilon_high", "importance_sampling_level")
 GIB = 1024**3
@@ -84,7 +85,6 @@ def measure(machine: Machine, algo: str, *, length: int, tokens: int, repeats: i
                     times[trainer].append(seconds)
                     peaks[trainer] = max(peaks[trainer], machine.peak_bytes())
         held = {ours: held_bytes(ours), theirs: held_bytes(theirs)}
-        # of one trainer alone: without what the other one keeps between its steps
         alone = {ours: peaks[ours] - held[theirs], theirs: peaks[theirs] - held[ours]}
         found = [statistics.median(times[t]) for t in (ours, theirs)]
         ratio = statistics.median(a / b for a, b in zip(times[ours], times[theirs], strict=True))
@@ -108,7 +108,7 @@ def measure(machine: Machine, algo: str, *, length: int, tokens: int, repeats: i
 def main(args: Namespace, recorder: Recorder) -> None:
     machine = Machine(args.dry_run)
     tokens = args.tokens or (256 if machine.dry else 16384)
-    repeats = args.repeats or (3 if machine.dry else 8)
+    repeats = args.repeats or (3 if machine.dry else 5)
     for length in args.lengths or ([32, 64] if machine.dry else [2048, 8192]):
         for algo in args.algos:
             with recorder.attempt(f"{algo}, {length:,}"):
