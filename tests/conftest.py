@@ -48,6 +48,7 @@ SLOW = (
     "test_evaluation_callback.py::test_two_processes",
     "test_evaluation_samplers.py::test_vllm",
     "test_faults.py::test_when_a_process_dies",
+    "test_gpu_script.py::test_a_",
     "test_hostile_cards.py::test_an_interrupted_",
     "test_hostile_rewards.py::test_a_training_run_that_hangs",
     "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[power",

@@ -1,0 +1,92 @@
+"""`benchmarks/gpu.sh` on a CPU: that every part runs, and that what is wrong is an exit code."""
+
+import importlib
+import math
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu.sh"
+
+
+def run(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(SCRIPT), "--dry_run", *flags], capture_output=True, text=True, timeout=580)
+
+
+def test_a_dry_run_of_all_parts(tmp_path):
+    output = tmp_path / "found.md"
+    before = os.times()
+    # the usual limits are for a GPU that nobody shares
+    limits = [f"--{part}_seconds=400" for part in ("correctness", "vllm", "speed", "learning")]
+    done = run("--output", str(output), *limits)
+    after = os.times()
+    assert done.returncode == 0, done.stdout + done.stderr
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 90  # seconds of one core: nobody waits longer to see whether the script runs
+    written = output.read_text(encoding="utf-8")
+    assert "Tiny sizes on a CPU" in written and "trl " in written and "torch " in written
+    for text in (done.stdout, written):
+        lines = [line for line in text.splitlines() if line.startswith("**") and ":" in line and "(" in line]
+        assert [line.split("** (")[0] for line in lines] == [
+            "**correctness: ok",
+            "**vllm: not run",
+            "**speed: ok",
+            "**learning: ok",
+        ]
+    # float32 on the device of a dry run is the reference itself, to the bit; bfloat16 is not
+    exact = [line for line in written.splitlines() if ": float32 |" in line]
+    assert len(exact) == 10 and all("gradient 0.0e+00 |" in line for line in exact)
+    rough = [line for line in written.splitlines() if ": bfloat16 |" in line]
+    assert len(rough) == 10 and not any("gradient 0.0e+00 |" in line for line in rough)
+    assert sum(": a run |" in line for line in written.splitlines()) == 5
+    for algo in ("grpo", "s_trace", "p_trace", "grpo_lambda", "spo_chain"):
+        assert written.count(f"| `{algo}` | 8 × 32 |") == written.count(f"| `{algo}` | 4 × 64 |") == 1
+    assert "flash attention |" in written and "vLLM, colocated, with sleep mode |" in written
+
+
+def test_a_failed_check_a_part_that_hangs_and_mistakes(tmp_path):
+    output = tmp_path / "found.md"
+    # no reward rises by 2; and nothing is imported within a tenth of a second
+    flags = ("--least_rise=2", "--learning_steps=1", "--correctness_seconds=.1", "--output", str(output))
+    start = time.perf_counter()
+    done = run("learning", "correctness", *flags)
+    assert done.returncode == 1, done.stdout + done.stderr
+    written = output.read_text(encoding="utf-8")
+    assert "| grpo: rise of the reward | +0.000 | at least +2.000 | FAILED |" in written
+    assert "**learning: FAILED** (0 of 2 checks, 2 measured" in written
+    assert "| correctness | stopped after 0 s | an end before | FAILED |" in written
+    assert "**correctness: FAILED** (0 of 1 checks" in written
+    assert time.perf_counter() - start < 300
+    refused = run("--output", str(tmp_path / "no" / "file.md"))
+    assert refused.returncode == 2 and "there is no folder" in refused.stderr
+    refused = run("lerning")
+    assert refused.returncode == 2 and "unknown part 'lerning'" in refused.stderr
+
+
+def test_what_is_wrong_is_never_ok(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent / "gpu")
+    correctness, record, report = (importlib.import_module(name) for name in ("correctness", "record", "report"))
+    right = correctness.Step(torch.zeros(3), {"w": torch.tensor([3.0, 4.0])}, torch.zeros(3))
+    off = replace(right, logps=torch.tensor([0.0, -0.5, 0.2]), gradient={"w": torch.tensor([3.0, 4.5])})
+    assert correctness.differences(right, right) == (0.0, 0.0, 0.0)
+    assert correctness.differences(off, right) == pytest.approx((0.5, 0.0, 0.1))
+    # what is no number is within no tolerance, and a weight without a gradient is not one with the gradient 0
+    nan = replace(right, logps=torch.tensor([math.nan, 0.0, 0.0]))
+    assert not correctness.differences(nan, right)[0] <= 1e9
+    assert correctness.differences(replace(right, gradient={}), right)[2] == math.inf
+    recorder = record.Recorder(tmp_path / "found.jsonl")
+    with recorder.attempt("a"):
+        raise RuntimeError("two\nlines")
+    recorder.check("b", "1", wanted="1", ok=True)
+    with (tmp_path / "found.jsonl").open("a") as file:
+        file.write('{"kind": "check", "wh')  # killed while it wrote
+    found = record.read(tmp_path / "found.jsonl")
+    assert [entry["outcome"] for entry in found] == ["FAILED", "ok"] and found[0]["found"] == "RuntimeError: two"
+    assert report.failed(found) and report.failed([]) and not report.failed(found[1:])
+    assert report.result_line("c", found, seconds=1.0) == "**c: FAILED** (1 of 2 checks, 1 s)"
