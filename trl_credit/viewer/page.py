@@ -58,8 +58,8 @@ def build_page(
         title (`str`):
             What is shown: the name of a run.
         start (`dict`, *optional*):
-            The `step`, `group` and `index` of the response that is shown first. What it leaves out is the first one, and
-            for the group the first that has credit.
+            The `step`, `group` and `index` of the response that is shown first. What it leaves out is the first one, of
+            groups the first that has credit.
         note (`str`, *optional*):
             A line below the title.
         table (list of lists of `str`, *optional*):
