@@ -210,7 +210,7 @@ def test_the_row_of_a_node_has_its_whole_prefix_as_prompt():
     a = tree.root.children[0]
     row = next(r for r in training_rows(tree) if list(r.completion_ids) == a.children[0].segment.ids)
     assert list(row.prompt_ids) == tree.prompt_ids + a.segment.ids
-    assert row.advantages == (0.5, 0.5) and row.segments == (0, 0)
+    assert list(row.advantages) == [0.5, 0.5] and list(row.segments) == [0, 0]
 
 
 # growing

@@ -2,6 +2,7 @@
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -203,6 +204,7 @@ def training_rows(
     question = question_key(tree.prompt_ids)
     number = tree.numbers()
     rows, seen = [], set()
+    prompts: dict[int, array] = {}  # by the node they end with: siblings share theirs
     for path in paths:
         own = [node for node in (path[-1:] if form == "nodes" else path) if credited(node) and id(node) not in seen]
         if not own:
@@ -210,25 +212,28 @@ def training_rows(
         seen.update(map(id, own))
         first, last = path.index(own[0]), path.index(own[-1])
         span = path[first : last + 1]
+        before = path[first - 1] if first else tree.root
+        if id(before) not in prompts:
+            prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
         is_own = [any(node is mine for mine in own) for node in span]
         lengths = [len(node.segment.ids) for node in span]
         logps = [node.segment.logps for node in span]
         rows.append(
             Row(
                 question=question,
-                prompt_ids=(*tree.prompt_ids, *(token for node in path[:first] for token in node.segment.ids)),
-                completion_ids=tuple(token for node in span for token in node.segment.ids),
-                advantages=tuple(
+                prompt_ids=prompts[id(before)],
+                completion_ids=[token for node in span for token in node.segment.ids],
+                advantages=[
                     x
                     for node, mine, n in zip(span, is_own, lengths, strict=True)
                     for x in [node.advantage if mine else 0.0] * n
-                ),
-                segments=tuple(
+                ],
+                segments=[
                     x for i, (mine, n) in enumerate(zip(is_own, lengths, strict=True)) for x in [i if mine else -1] * n
-                ),
+                ],
                 accuracy=accuracy,
-                quarters=tuple(x for node in span for x in response_quarters(node)),
-                sampling_logps=None if logps[0] is None else tuple(x for part in logps for x in part),
+                quarters=[x for node in span for x in response_quarters(node)],
+                sampling_logps=None if logps[0] is None else [x for part in logps for x in part],
                 nodes=tuple(number[id(node)] for node in path[: last + 1]),
                 segment_nodes=tuple(number[id(node)] for node in span),
             )
@@ -302,14 +307,14 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     place(root, 0)
     return Row(
         question=question_key(tree.prompt_ids),
-        prompt_ids=tuple(prompt),
-        completion_ids=tuple(tokens[len(prompt) :]),
-        advantages=tuple(advantages),
-        segments=tuple(segments),
+        prompt_ids=prompt,
+        completion_ids=tokens[len(prompt) :],
+        advantages=advantages,
+        segments=segments,
         accuracy=accuracy,
-        quarters=tuple(quarters),
-        sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
-        visible_until=tuple(until),
+        quarters=quarters,
+        sampling_logps=None if credited[0].segment.logps is None else logps,
+        visible_until=until,
         nodes=tuple(places[id(node)] for node in tree.root.walk()[1:] if id(node) in needed),
         segment_nodes=tuple(own),
     )
