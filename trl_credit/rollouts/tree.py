@@ -10,6 +10,7 @@ import torch
 
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
+from .packing import shortest_groups
 from .policy import Continuation
 from .replay import Row, question_key
 
@@ -242,25 +243,14 @@ def training_rows(
 
 
 def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), keep_zero: bool = False) -> list[Row]:
-    """At most `max_rows` rows of about equal length, in which branches lie one after the other.
+    """At most `max_rows` rows, the longest as short as it can be, in which branches lie one after the other.
 
     Every token is there once but for the prompt, the prefixes that rows have in common, and one token per branch: a
     branch that does not follow its parent directly begins with the parent's last token again, from which its own first
     token is predicted. `visible_until` keeps branches from seeing each other.
     """
-    nodes = [n for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
-    total = sum(len(n.segment.ids) for n in {id(n): n for node in nodes for n in node.path()}.values())
-    groups: list[list[Node]] = []
-    held: set[int] = set()
-    length = 0
-    for node in nodes:
-        if not groups or (length >= total / max_rows and len(groups) < max_rows):
-            groups.append([])
-            held, length = set(), 0
-        new = [n for n in node.path() if id(n) not in held]
-        held.update(map(id, new))
-        length += sum(len(n.segment.ids) for n in new)
-        groups[-1].append(node)
+    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
+    groups = shortest_groups(paths, prompt=len(tree.prompt_ids), max_rows=max_rows)
     return [_pack(tree, group, accuracy) for group in groups]
 
 
