@@ -251,10 +251,10 @@ def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), ke
     """
     paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
     groups = shortest_groups(paths, prompt=len(tree.prompt_ids), max_rows=max_rows)
-    return [_pack(tree, group, accuracy) for group in groups]
+    return [pack(tree, group, accuracy) for group in groups]
 
 
-def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
+def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes and their ancestors, depth first."""
     mine = set(map(id, credited))
     needed = {id(n) for node in credited for n in node.path()}

@@ -283,14 +283,17 @@ class RolloutEngine(MeasuredTrainer):
             context = getattr(config, "max_position_embeddings", None)
         return left if context is None else min(left, context - prompt_length - written)
 
-    def row_logps(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
-        size = self.args.per_device_train_batch_size
-        found: list[tuple[float, ...]] = []
+    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
+        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of about one length go together, and no pass is padded for
+        those of another."""
+        order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
+        found: list[list[float]] = [[]] * len(rows)
         filler = Row("", (self._tokenizer.eos_token_id,), (self._tokenizer.eos_token_id,), (0.0,), (-1,))
-        for i in range(0, self.largest(len(rows)), size):
-            part = list(rows[i : i + size])
-            logps = self._behavior_logps(self._padded(part or [filler])).tolist()
-            found += [tuple(logp[: len(row.completion_ids)]) for row, logp in zip(part, logps)]  # noqa: B905
+        for i in range(0, self.largest(-(-len(rows) // at_once)) * at_once, at_once):
+            part = order[i : i + at_once]
+            logps = self._behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
+            for k, logp in zip(part, logps):  # noqa: B905
+                found[k] = logp[: len(rows[k].completion_ids)]
         return found
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
