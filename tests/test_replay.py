@@ -1,14 +1,19 @@
 """The replay buffer: who is drawn, when, how often; and that a checkpoint holds all of it."""
 
 import collections
+import pickle
+import random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from trl_credit.rollouts import ReplayBuffer, Row
+from trl_credit.rollouts.policy import Continuation
+from trl_credit.rollouts.tree import Node, Tree, training_rows
 
 
 def rows(question, n, start=0):
@@ -19,7 +24,7 @@ def rows(question, n, start=0):
 
 
 def ident(row):
-    return row.question, row.completion_ids
+    return row.question, tuple(row.completion_ids)
 
 
 def test_a_tree_of_258_lasts_eight_iterations():
@@ -113,6 +118,36 @@ def test_state_is_restored_to_the_last_draw(tmp_path):
         left, right = first.draw(2), second.draw(2)
         assert list(map(vars, left)) == list(map(vars, right))
     assert first.expired == second.expired and first.iteration == second.iteration
+
+
+def test_a_file_has_the_layout_it_always_had(tmp_path):
+    buffer = ReplayBuffer(life=4, cap=3, seed=7)
+    buffer.add(rows("a", 5))
+    unknown = (-1.0, float("nan"))
+    buffer.add([Row("b", (4,), (5, 2**31 - 1), (0.5, 0.0), (0, -1), sampling_logps=unknown, quarters=(3, -1))] * 2)
+    buffer.add([Row("b", (4, 5), (6,), (-0.25,), (0,), accuracy=0.5, visible_until=(3, 3, 3))])
+    buffer.draw(2)
+    buffer.save(tmp_path / "replay.safetensors")
+    with safe_open(tmp_path / "replay.safetensors", framework="pt") as file:
+        # of its content and types; as rows of tuples wrote it
+        assert file.metadata()["sha256"] == "5317551823a570f6cb642179323bd51775536bd25e1bac2995a6d32b272fb4d1"
+
+
+def test_a_row_takes_ten_bytes_a_token():
+    rng = random.Random(0)
+    tree = Tree({}, [rng.randrange(150_000) for _ in range(200)])
+    for level in range(2):
+        for parent in [node for node in tree.root.walk() if node.depth == level]:
+            for _ in range(6):
+                segment = Continuation([rng.randrange(150_000) for _ in range(300)], None)
+                parent.children.append(Node(parent, segment, level + 1, advantage=0.5))
+    found = training_rows(tree)
+    tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in found)
+    sent = pickle.dumps(found)
+    assert len(found) == 42 and len(sent) < 10 * tokens
+    assert [list(row.prompt_ids) for row in pickle.loads(sent)] == [list(row.prompt_ids) for row in found]
+    siblings = [row.prompt_ids for row in found if len(row.nodes) == 2]
+    assert len(siblings) == 36 and len(set(map(id, siblings))) == 6  # a prefix is there once for all its children
 
 
 def test_an_empty_buffer_is_saved_too(tmp_path):

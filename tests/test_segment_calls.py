@@ -1,6 +1,7 @@
 """Segment credit through the real trainer: what the engine is asked for, and how often."""
 
 import math
+import random
 
 import pytest
 from datasets import Dataset
@@ -29,6 +30,21 @@ def test_rollout_batches_bound_a_call(make_trainer):
     trainer.train()
     assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
     assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
+
+
+def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
+    rng = random.Random(0)
+    prefixes = [[rng.randrange(3, 20) for _ in range(rng.randint(1, 9))] for _ in range(9)]
+    budgets = [1, 8, 2, 7, 1, 8, 2, 7, 1]
+    found, calls = {}, {}
+    for size in (None, 4):
+        trainer = make_trainer(**CHAIN, rollout_batch_size=size, top_k=1)  # the most probable token: nothing is drawn
+        calls[size] = engine_calls(trainer)
+        found[size] = trainer.continue_prefixes(prefixes, n=2, budgets=budgets)
+    assert calls == {None: [(18, 8)], 4: [(4, 8), (4, 7), (4, 2), (4, 1), (2, 1)]}  # 74 slots; as they come, 122
+    assert [c.ids for c in found[4]] == [c.ids for c in found[None]]
+    assert all(1 <= len(c.ids) <= budgets[i // 2] for i, c in enumerate(found[4]))
+    assert max(len(c.ids) for c in found[4]) == 8
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])

@@ -72,7 +72,7 @@ def test_resuming_with_replay_is_going_on(make_trainer, tmp_path):
 
 
 def test_one_seed_one_run(make_trainer):
-    for settings in (CHAIN, {**TREE, "replay_iterations": 3, "replay_cap": 2}):
+    for settings in (CHAIN, {**CHAIN, "rollout_batch_size": 6}, {**TREE, "replay_iterations": 3, "replay_cap": 2}):
         histories = []
         for _ in range(2):
             trainer = make_trainer(**settings, max_steps=3)

@@ -1,10 +1,12 @@
 """Partitions and the advantages of segments: the worked examples of the specification, and what holds for any row."""
 
 import math
+import random
+import tracemalloc
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trl_credit.credit.advantages import whiten
@@ -219,6 +221,35 @@ def test_identical_prefixes_are_one_state_within_a_group():
     assert requests.states == [(0, 0), (0, 2), (1, 1), (2, 0)]
     assert requests.index_t.tolist() == [[0, -1, 1], [0, 2, 1], [3, -1, -1]]
     assert requests.shared == 2
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3))
+@settings(max_examples=60)
+def test_the_digests_of_prefixes_tell_what_the_prefixes_tell(seed, vocabulary):
+    rng = random.Random(seed)
+    lengths = [rng.randint(0, 9) for _ in range(6)]
+    ids = [[rng.randrange(vocabulary) * 10**9 for _ in range(n)] for n in lengths]
+    boundaries = torch.tensor([[b < n and rng.random() < 0.6 for b in range(9)] for n in lengths])
+    groups = [rng.choice("qr") for _ in lengths]
+    index_t, states, known = torch.full((6, 9), -1), [], {}
+    for row, b in boundaries.nonzero().tolist():
+        if (key := (groups[row], tuple(ids[row][:b]))) not in known:
+            known[key] = len(states)
+            states.append((row, b))
+        index_t[row, b] = known[key]
+    requests = plan_requests(boundaries, groups=groups, completion_ids=ids)
+    assert requests.states == states and torch.equal(requests.index_t, index_t)
+    assert requests.shared == boundaries.sum() - len(states)
+
+
+def test_states_take_memory_by_number_and_not_by_length():
+    boundaries = torch.ones(2, 2048, dtype=torch.bool)
+    tracemalloc.start()
+    requests = plan_requests(boundaries, groups=["q", "q"], completion_ids=[list(range(2048)), list(range(1, 2049))])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(requests.states) == 2 * 2048 - 1
+    assert peak < 500 * boundaries.sum()  # 8,000 bytes each where whole prefixes are kept
 
 
 def test_leave_one_out_mean():

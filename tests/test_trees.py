@@ -1,5 +1,6 @@
 """Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
 
+import itertools
 import math
 import random
 
@@ -205,12 +206,62 @@ def test_packed_rows_are_of_about_equal_length():
     assert nodes > 3 * unique
 
 
+def test_the_longest_of_many_packed_rows_is_not_what_repeated_ancestors_make_it():
+    rng = random.Random(0)
+    tree = Tree({}, [1] * 20)
+    for level in range(3):
+        for parent in [node for node in tree.root.walk() if node.depth == level]:
+            for _ in range(6):
+                parent.children.append(Node(parent, Continuation([2] * 60, None), level + 1, value=rng.random()))
+    assign_tree_credit([tree])
+    for max_rows, longest in ((8, 2086), (16, 1113), (32, 626)):  # 2,513, 1,965 and 2,209 without counting them
+        rows = packed_rows(tree, max_rows=max_rows)
+        lengths = [len(row.prompt_ids) + len(row.completion_ids) for row in rows]
+        assert len(rows) <= max_rows and max(lengths) == longest < 1.05 * sum(lengths) / len(rows)
+
+
+@given(
+    st.recursive(st.sampled_from([0, 1]), lambda inner: st.lists(inner, min_size=1, max_size=3), max_leaves=8),
+    st.integers(1, 4),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_other_cuts_make_the_longest_packed_row_shorter(shape, max_rows, seed):
+    tree, rng = build(shape if isinstance(shape, list) else [shape]), random.Random(seed)
+    for node in tree.root.walk()[1:]:
+        node.segment = Continuation([7] * rng.randint(0, 9), None)
+        node.advantage = rng.choice([0.0, 0.5])
+    nodes = [node for node in tree.root.walk_paths() if node.segment.ids and node.advantage]
+
+    def longest(groups):
+        """Of rows that are made of each group by itself."""
+        lengths = [0]
+        for group in groups:
+            for node in tree.root.walk():
+                node.advantage = float(any(node is mine for mine in group))
+            lengths += [len(r.prompt_ids) + len(r.completion_ids) for r in packed_rows(tree, max_rows=1)]
+        return max(lengths)
+
+    rows = packed_rows(tree, max_rows=max_rows)
+    assert len(rows) <= max_rows
+    best = (
+        min(
+            longest([nodes[i:j] for i, j in itertools.pairwise([0, *cuts, len(nodes)])])
+            for n in range(min(max_rows, len(nodes)))
+            for cuts in itertools.combinations(range(1, len(nodes)), n)
+        )
+        if nodes
+        else 0
+    )
+    assert max([0, *(len(r.prompt_ids) + len(r.completion_ids) for r in rows)]) == best
+
+
 def test_the_row_of_a_node_has_its_whole_prefix_as_prompt():
     tree = credit([[1, 0], [1, 1]])
     a = tree.root.children[0]
     row = next(r for r in training_rows(tree) if list(r.completion_ids) == a.children[0].segment.ids)
     assert list(row.prompt_ids) == tree.prompt_ids + a.segment.ids
-    assert row.advantages == (0.5, 0.5) and row.segments == (0, 0)
+    assert list(row.advantages) == [0.5, 0.5] and list(row.segments) == [0, 0]
 
 
 # growing

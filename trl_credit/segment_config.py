@@ -65,6 +65,7 @@ class SegmentKnobs:
             Value of rollouts and leaves that did not end. `None`: what the reward functions give them (SPO, Alg. 1).
         rollout_batch_size (`int`, *optional*):
             Continuations per engine call. `None`: all in one call, which is fastest where memory allows (vLLM queues).
+            Without vLLM, or with its server, those that may be longest come first, so that calls end together.
         tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):
             Children per node, from the root down.
         tree_segment_length (`int`, *optional*, defaults to `30`):

@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
 from ..segment_config import best_of
+from .behavior import with_behavior_logps
 from .policy import Policy
 from .replay import ReplayBuffer, Row, question_key, question_number
 from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
@@ -51,8 +52,8 @@ class Plan:
 
 class TreeCredit(NamedTuple):
     """Credit of planned rows: advantages, segment numbers (−1: no loss), the quarter of the response (0 … 3, −1: not
-    known) and the log-probabilities they were sampled with, all of shape (B, T), and whether they are replayed, p̂ and a
-    number for their prompt, shape (B,)."""
+    known) and π_old where it was stored with them (NaN: not known), all of shape (B, T), and whether they are replayed,
+    p̂ and a number for their prompt, shape (B,)."""
 
     advantages: torch.Tensor
     segment_ids: torch.Tensor
@@ -73,10 +74,12 @@ class Forest:
     Args:
         policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
+        can_pack (`bool`, *optional*, defaults to `False`):
+            Whether passes over branches side by side may stand for those over rows.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, *, can_pack: bool = False) -> None:
+        self.policy, self.can_pack = policy, can_pack
         config = policy.args
         self.buffer = ReplayBuffer(
             life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=config.replay_legacy
@@ -158,20 +161,22 @@ class Forest:
     def credit_tensors(self, plan: Plan, *, width: int) -> TreeCredit:
         """Credit of the planned rows, padded to `width` tokens."""
         rows, device = plan.rows, self.policy.device
+        replayed = torch.tensor([i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)])
         advantages = torch.zeros(len(rows), width)
         ids = torch.full((len(rows), width), -1)
         quarters = torch.full((len(rows), width), -1)
-        known = torch.zeros(len(rows), width)
+        known = torch.full((len(rows), width), math.nan)
         for i, row in enumerate(rows[: plan.n_real]):
             n = len(row.completion_ids)
             advantages[i, :n] = torch.tensor(row.advantages)
             ids[i, :n] = torch.tensor(row.segments)
             if row.quarters is not None:
                 quarters[i, :n] = torch.tensor(row.quarters)
-            logps = row.behavior_logps or row.sampling_logps
+            logps = row.behavior_logps
+            if logps is None and replayed[i]:
+                logps = row.sampling_logps
             if logps is not None:
                 known[i, :n] = torch.tensor(logps)
-        replayed = torch.tensor([i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)])
         p_hat = torch.tensor([row.accuracy for row in rows])
         prompts = torch.tensor([question_number(row.question) for row in rows])
         return TreeCredit(*(x.to(device) for x in (advantages, ids, quarters, known, replayed, p_hat, prompts)))
@@ -191,18 +196,22 @@ class Forest:
         config = self.policy.args
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
-        rows = []
+        rows: list[list[Row]] = []
         for tree in trees:
             given = {"accuracy": row_accuracy(tree, config), "keep_zero": keep_zero}
             if config.tree_rows == "packed":
-                rows += packed_rows(tree, max_rows=self.policy.group_size, **given)
+                rows.append(packed_rows(tree, max_rows=self.policy.group_size, **given))
             else:
-                rows += training_rows(tree, form=config.tree_rows, **given)
-        if config.replay_iterations > 1 and not self.policy.use_vllm:
-            # replayed rows need π_old of the policy that made them, which is the one at hand now
-            logps = self.policy.row_logps(rows)
-            rows = [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
-        return rows
+                rows.append(training_rows(tree, form=config.tree_rows, **given))
+        made = [row for own in rows for row in own]
+        if config.replay_iterations == 1 or self.policy.use_vllm:
+            return made
+        # replayed rows need π_old of the policy that made them, which is the one at hand now
+        row_logps, at_once = self.policy.row_logps, config.per_device_train_batch_size
+        if self.can_pack and config.tree_rows != "packed":
+            return with_behavior_logps(trees, rows, at_once=at_once, row_logps=row_logps)
+        logps = row_logps(made, at_once=at_once)
+        return [replace(row, behavior_logps=logp) for row, logp in zip(made, logps, strict=True)]
 
     def _record(self, trees: list[Tree]) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]

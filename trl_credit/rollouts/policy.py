@@ -105,8 +105,9 @@ class Policy(Protocol):
     def fill_old_logps(self, batch: Batch) -> None:
         """Computes π_old where TRL skipped that pass. Collective."""
 
-    def row_logps(self, rows: Sequence["Row"]) -> list[tuple[float, ...]]:
-        """Log-probabilities (nats) of the completions of rows under the policy as it is. Collective."""
+    def row_logps(self, rows: Sequence["Row"], *, at_once: int) -> list[list[float]]:
+        """Log-probabilities (nats) of the completions of rows under the policy as it is, by passes over `at_once` of
+        them. Collective."""
 
     def correct_by_segment(self, batch: Batch) -> None:
         """Takes TRL's correction for the engine over each segment in the place of each row."""

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import random
+from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -16,9 +18,32 @@ from safetensors.torch import save_file
 from ..files import put_in_place
 
 
+class Column(NamedTuple):
+    """How numbers by token are kept: `array`'s letter in memory and between processes, the type in a file."""
+
+    code: str
+    dtype: torch.dtype
+
+
+_COLUMNS = {
+    "prompt_ids": Column("i", torch.int64),
+    "completion_ids": Column("i", torch.int64),
+    "advantages": Column("f", torch.float64),  # of tensors of float32, so that nothing is rounded
+    "segments": Column("i", torch.int64),
+    "sampling_logps": Column("f", torch.float32),
+    "behavior_logps": Column("f", torch.float32),
+    "quarters": Column("b", torch.int64),
+    "visible_until": Column("i", torch.int64),
+}
+_OPTIONAL = ("quarters",)  # which buffers of 0.1 do not have
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """One row of a training batch: a prefix as prompt, and what was written after it.
+
+    What has a number per token becomes an `array` of int32 or float32 (quarters: int8), whatever sequence is given; an
+    array that is one already is kept, so that rows may share it, in memory and in what is sent to other processes.
 
     Attributes:
         question: Key of the prompt that the row belongs to.
@@ -40,18 +65,24 @@ class Row:
     """
 
     question: str
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    advantages: tuple[float, ...]
-    segments: tuple[int, ...]
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    advantages: Sequence[float]
+    segments: Sequence[int]
     accuracy: float = float("nan")
-    sampling_logps: tuple[float, ...] | None = None
-    behavior_logps: tuple[float, ...] | None = None
-    quarters: tuple[int, ...] | None = None
+    sampling_logps: Sequence[float] | None = None
+    behavior_logps: Sequence[float] | None = None
+    quarters: Sequence[int] | None = None
     birth: int = 0
-    visible_until: tuple[int, ...] | None = None
+    visible_until: Sequence[int] | None = None
     nodes: tuple[int, ...] | None = None
     segment_nodes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, (code, _) in _COLUMNS.items():
+            values = getattr(self, name)
+            if values is not None and getattr(values, "typecode", None) != code:
+                object.__setattr__(self, name, array(code, values))
 
 
 def question_key(prompt_ids: Sequence[int]) -> str:
@@ -159,11 +190,12 @@ class ReplayBuffer:
         """Writes the rows and the state of the draws to one safetensors file, whole or not at all."""
         rows = [row for group in self._rows.values() for row in group]
         tensors: dict[str, torch.Tensor] = {}
-        for name, dtype in _COLUMNS.items():
+        for name, (code, dtype) in _COLUMNS.items():
             values = [getattr(row, name) for row in rows]
             lengths = [-1 if value is None else len(value) for value in values]
             tensors[f"{name}/length"] = torch.tensor(lengths, dtype=torch.int64)
-            tensors[name] = torch.tensor([x for value in values if value is not None for x in value], dtype=dtype)
+            known = [np.asarray(value) for value in values if value is not None]
+            tensors[name] = torch.from_numpy(np.concatenate([np.zeros(0, dtype=code), *known])).to(dtype)
         tensors["accuracy"] = torch.tensor([row.accuracy for row in rows], dtype=torch.float64)
         tensors["birth"] = torch.tensor([row.birth for row in rows], dtype=torch.int64)
         version, internal, gauss = self._random.getstate()
@@ -205,19 +237,6 @@ class ReplayBuffer:
             self._rows[row.question].append(row)
 
 
-_COLUMNS = {
-    "prompt_ids": torch.int64,
-    "completion_ids": torch.int64,
-    "advantages": torch.float64,
-    "segments": torch.int64,
-    "sampling_logps": torch.float32,
-    "behavior_logps": torch.float32,
-    "quarters": torch.int64,
-    "visible_until": torch.int64,
-}
-_OPTIONAL = ("quarters",)  # which buffers of 0.1 do not have
-
-
 def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
     digest = hashlib.sha256(state.encode())
     for name in sorted(tensors):
@@ -234,7 +253,7 @@ def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]
             continue
         lengths = tensors[f"{name}/length"].tolist()
         parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
-        columns[name] = [None if length < 0 else tuple(next(parts).tolist()) for length in lengths]
+        columns[name] = [None if length < 0 else next(parts).tolist() for length in lengths]
     columns["accuracy"], columns["birth"] = tensors["accuracy"].tolist(), tensors["birth"].tolist()
     return [
         Row(question, **{name: values[i] for name, values in columns.items()}) for i, question in enumerate(questions)

@@ -16,8 +16,9 @@ from ..assignment import baseline_function
 from ..config import CreditConfig
 from ..credit.difficulty import batch_accuracy, group_accuracy
 from .attention import check_tree_attention, tree_attention
+from .behavior import can_pack
 from .chain import chain_credit
-from .forest import Forest, Plan
+from .forest import Forest, Plan, TreeCredit
 from .policy import Batch, Planned, Policy
 from .rows import trimmed, visible_columns
 
@@ -140,10 +141,10 @@ class Trees(Responses):
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
         super().__init__(policy)
-        self.forest = Forest(policy)
+        self.forest = Forest(policy, can_pack=can_pack(model_config))
         self.planned: Planned | None = None
         self._packed = policy.args.tree_rows == "packed"
-        self._attention = check_tree_attention(model_config) if self._packed else ""
+        self._attention = check_tree_attention(model_config) if self._packed or self.forest.can_pack else ""
 
     def check(self, inputs: list[dict[str, Any]]) -> None:
         _refuse_images(inputs, self.policy.args)
@@ -166,24 +167,38 @@ class Trees(Responses):
             # the π_old of replayed rows is already that of what sampled them
             batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
         if plan.has_replayed:  # the same on all processes
-            policy.fill_old_logps(batch)
-            known = replayed & ~credit.behavior_logp_t.isnan()
-            batch.old_logp_t = torch.where(known, credit.behavior_logp_t, batch.old_logp_t)
+            self._fill_old_logps(batch, plan, credit)
         policy.log_planned(plan)
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
         shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts, "plan": plan}
         return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
 
+    def _fill_old_logps(self, batch: Batch, plan: Plan, credit: TreeCredit) -> None:
+        """π_old as it was stored with the rows; what was not is computed. Where TRL has computed it, that is kept for
+        new rows. Collective."""
+        stored, known = credit.behavior_logp_t, ~credit.behavior_logp_t.isnan()
+        if batch.old_logp_t is not None:
+            known = known & credit.replayed.unsqueeze(1)
+        else:
+            batch.old_logp_t = torch.zeros_like(stored)
+            lengths = [len(row.completion_ids) for row in plan.rows]
+            missing = [i for i in range(plan.n_real) if not known[i, : lengths[i]].all()]
+            at_once = self.policy.args.per_device_train_batch_size
+            logps = self.policy.row_logps([plan.rows[i] for i in missing], at_once=at_once)
+            for i, logp in zip(missing, logps, strict=True):
+                batch.old_logp_t[i, : lengths[i]] = torch.tensor(logp)
+        batch.old_logp_t = torch.where(known, stored, batch.old_logp_t)
+
     def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return trimmed(inputs)
 
     @contextlib.contextmanager
     def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:
-        if not self._packed:
+        if not self._packed and named.get("token_type_ids") is None:  # which passes over trees alone have
             yield
             return
-        if self.planned is not None:  # passes over the rows before they are in a batch
+        if self._packed and self.planned is not None:  # passes over the rows before they are in a batch
             input_ids, width = passed[0], passed[2]
             columns = visible_columns(self.planned.rows, prompt_width=input_ids.size(1) - width, width=width)
             named["token_type_ids"] = columns.to(input_ids.device)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import torch
 
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
+from .packing import shortest_groups
 from .policy import Continuation
 from .replay import Row, question_key
 
@@ -203,6 +205,7 @@ def training_rows(
     question = question_key(tree.prompt_ids)
     number = tree.numbers()
     rows, seen = [], set()
+    prompts: dict[int, array] = {}  # by the node they end with: siblings share theirs
     for path in paths:
         own = [node for node in (path[-1:] if form == "nodes" else path) if credited(node) and id(node) not in seen]
         if not own:
@@ -210,25 +213,28 @@ def training_rows(
         seen.update(map(id, own))
         first, last = path.index(own[0]), path.index(own[-1])
         span = path[first : last + 1]
+        before = path[first - 1] if first else tree.root
+        if id(before) not in prompts:
+            prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
         is_own = [any(node is mine for mine in own) for node in span]
         lengths = [len(node.segment.ids) for node in span]
         logps = [node.segment.logps for node in span]
         rows.append(
             Row(
                 question=question,
-                prompt_ids=(*tree.prompt_ids, *(token for node in path[:first] for token in node.segment.ids)),
-                completion_ids=tuple(token for node in span for token in node.segment.ids),
-                advantages=tuple(
+                prompt_ids=prompts[id(before)],
+                completion_ids=[token for node in span for token in node.segment.ids],
+                advantages=[
                     x
                     for node, mine, n in zip(span, is_own, lengths, strict=True)
                     for x in [node.advantage if mine else 0.0] * n
-                ),
-                segments=tuple(
+                ],
+                segments=[
                     x for i, (mine, n) in enumerate(zip(is_own, lengths, strict=True)) for x in [i if mine else -1] * n
-                ),
+                ],
                 accuracy=accuracy,
-                quarters=tuple(x for node in span for x in response_quarters(node)),
-                sampling_logps=None if logps[0] is None else tuple(x for part in logps for x in part),
+                quarters=[x for node in span for x in response_quarters(node)],
+                sampling_logps=None if logps[0] is None else [x for part in logps for x in part],
                 nodes=tuple(number[id(node)] for node in path[: last + 1]),
                 segment_nodes=tuple(number[id(node)] for node in span),
             )
@@ -237,29 +243,18 @@ def training_rows(
 
 
 def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), keep_zero: bool = False) -> list[Row]:
-    """At most `max_rows` rows of about equal length, in which branches lie one after the other.
+    """At most `max_rows` rows, the longest as short as it can be, in which branches lie one after the other.
 
     Every token is there once but for the prompt, the prefixes that rows have in common, and one token per branch: a
     branch that does not follow its parent directly begins with the parent's last token again, from which its own first
     token is predicted. `visible_until` keeps branches from seeing each other.
     """
-    nodes = [n for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
-    total = sum(len(n.segment.ids) for n in {id(n): n for node in nodes for n in node.path()}.values())
-    groups: list[list[Node]] = []
-    held: set[int] = set()
-    length = 0
-    for node in nodes:
-        if not groups or (length >= total / max_rows and len(groups) < max_rows):
-            groups.append([])
-            held, length = set(), 0
-        new = [n for n in node.path() if id(n) not in held]
-        held.update(map(id, new))
-        length += sum(len(n.segment.ids) for n in new)
-        groups[-1].append(node)
-    return [_pack(tree, group, accuracy) for group in groups]
+    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
+    groups = shortest_groups(paths, prompt=len(tree.prompt_ids), max_rows=max_rows)
+    return [pack(tree, group, accuracy) for group in groups]
 
 
-def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
+def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes and their ancestors, depth first."""
     mine = set(map(id, credited))
     needed = {id(n) for node in credited for n in node.path()}
@@ -302,14 +297,14 @@ def _pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     place(root, 0)
     return Row(
         question=question_key(tree.prompt_ids),
-        prompt_ids=tuple(prompt),
-        completion_ids=tuple(tokens[len(prompt) :]),
-        advantages=tuple(advantages),
-        segments=tuple(segments),
+        prompt_ids=prompt,
+        completion_ids=tokens[len(prompt) :],
+        advantages=advantages,
+        segments=segments,
         accuracy=accuracy,
-        quarters=tuple(quarters),
-        sampling_logps=None if credited[0].segment.logps is None else tuple(logps),
-        visible_until=tuple(until),
+        quarters=quarters,
+        sampling_logps=None if credited[0].segment.logps is None else logps,
+        visible_until=until,
         nodes=tuple(places[id(node)] for node in tree.root.walk()[1:] if id(node) in needed),
         segment_nodes=tuple(own),
     )

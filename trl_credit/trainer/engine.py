@@ -118,8 +118,9 @@ class RolloutEngine(MeasuredTrainer):
     ) -> list[Continuation]:
         """`n` continuations of every prefix of token ids, those of one prefix together, by the policy as it is.
 
-        One engine call, or as many as `rollout_batch_size` asks for. Every process must call it, with as many prefixes
-        as it has (none is allowed).
+        One engine call, or as many as `rollout_batch_size` asks for: then the prefixes that may be continued longest
+        come first where an engine decodes all of a call until the last one ends, and the results are put back in order.
+        Every process must call it, with as many prefixes as it has (none is allowed).
 
         Args:
             prefixes (`list[list[int]]`):
@@ -134,19 +135,29 @@ class RolloutEngine(MeasuredTrainer):
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
         chunks = range(0, self.largest(-(-len(prefixes) // size)) * size, size)
-        found: list[Continuation] = []
+        order = list(range(len(prefixes)))
+        if len(chunks) > 1 and not self._has_own_limits:
+            order.sort(key=lambda i: -budgets[i])
+        found: list[list[Continuation]] = [[]] * len(prefixes)
         hidden = self.args.disable_tqdm or not self.accelerator.is_main_process
         bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
         for i in chunks:
-            part = slice(i, i + size)
-            found += self._continue_once(prefixes[part], n=n, budgets=budgets[part], bar=bar)
-        return found
+            part = order[i : i + size]
+            written = self._continue_once([prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], bar=bar)
+            for place, k in enumerate(part):
+                found[k] = written[place * n : (place + 1) * n]
+        return [continuation for of_prefix in found for continuation in of_prefix]
+
+    @property
+    def _has_own_limits(self) -> bool:
+        """Whether every prefix of an engine call has its own limit of tokens, in the place of one for all."""
+        return self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
 
     def _continue_once(
         self, prefixes: list[list[int]], *, n: int, budgets: list[int], bar: functools.partial
     ) -> list[Continuation]:
         wanted = len(prefixes)
-        alone = self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
+        alone = self._has_own_limits
         # a process without work takes part all the same, and a shared engine deals out equal shares
         missing = max(1 - wanted, 0) if alone or not self.use_vllm else self.largest(wanted) - wanted
         filler = prefixes[:1] or [[self._tokenizer.eos_token_id]]
@@ -272,14 +283,17 @@ class RolloutEngine(MeasuredTrainer):
             context = getattr(config, "max_position_embeddings", None)
         return left if context is None else min(left, context - prompt_length - written)
 
-    def row_logps(self, rows: Sequence[Row]) -> list[tuple[float, ...]]:
-        size = self.args.per_device_train_batch_size
-        found: list[tuple[float, ...]] = []
+    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
+        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of about one length go together, and no pass is padded for
+        those of another."""
+        order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
+        found: list[list[float]] = [[]] * len(rows)
         filler = Row("", (self._tokenizer.eos_token_id,), (self._tokenizer.eos_token_id,), (0.0,), (-1,))
-        for i in range(0, self.largest(len(rows)), size):
-            part = list(rows[i : i + size])
-            logps = self._behavior_logps(self._padded(part or [filler])).tolist()
-            found += [tuple(logp[: len(row.completion_ids)]) for row, logp in zip(part, logps)]  # noqa: B905
+        for i in range(0, self.largest(-(-len(rows) // at_once)) * at_once, at_once):
+            part = order[i : i + at_once]
+            logps = self._behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
+            for k, logp in zip(part, logps):  # noqa: B905
+                found[k] = logp[: len(rows[k].completion_ids)]
         return found
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
