@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from trl_credit.cli import parse_arguments
-from trl_credit.data.prompts import resolve_style
+from trl_credit.data.sets import resolve_style
 
 
 ROOT = Path(__file__).parents[1]
