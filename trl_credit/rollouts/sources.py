@@ -19,7 +19,7 @@ from .attention import check_tree_attention, tree_attention
 from .chain import chain_credit
 from .forest import Forest, Plan
 from .policy import Batch, Planned, Policy
-from .rows import trimmed, visible_columns
+from .rows import visible_columns
 
 
 logger = get_logger(__name__)
@@ -65,6 +65,7 @@ class Responses:
 
     state: dict[str, str] = {}  # what it keeps in a checkpoint → the setting that has it kept
     has_phases = False  # whether the time of its phases is worth logging
+    types_are_columns = False  # whether `token_type_ids` of its rows are those of `visible_columns`
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -84,10 +85,6 @@ class Responses:
             found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return Made(batch, advantages, *_accuracies(policy, batch))
-
-    def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a micro-batch for its loss. TRL uses the dict again in every one of `num_iterations`."""
-        return dict(inputs)
 
     @contextlib.contextmanager
     def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:
@@ -137,6 +134,7 @@ class Trees(Responses):
 
     state = {"replay": "rollouts='tree'"}
     has_phases = True
+    types_are_columns = True
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
         super().__init__(policy)
@@ -174,9 +172,6 @@ class Trees(Responses):
             logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
         shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts, "plan": plan}
         return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
-
-    def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return trimmed(inputs)
 
     @contextlib.contextmanager
     def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:

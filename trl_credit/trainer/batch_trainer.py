@@ -17,6 +17,7 @@ from .engine_calls import engine_awake
 from .live import known_policy_mask, whitened
 from .metrics import difficulty_statistics
 from .normalizer import Normalizer, prompt_weights
+from .padding import Padding
 from .reported import ReportedTrainer
 
 
@@ -34,6 +35,7 @@ class BatchTrainer(ReportedTrainer):
         super().__init__(model, reward_funcs, args, **kwargs)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
+        self._padding = Padding(self)
 
     @property
     def source(self) -> Responses:
@@ -44,6 +46,20 @@ class BatchTrainer(ReportedTrainer):
     def forest(self) -> Forest | None:
         """The trees that a run trains on, `None` without trees."""
         return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        if not self.model.training or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = self._padding.arranged(self._buffered_inputs, are_columns=self.source.types_are_columns)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        forward = super()._get_per_token_logps_and_entropies
+        if not self._padding.trims or len(args) < 4:  # a TRL that passed tensors by name would be left alone
+            return forward(*args, **kwargs)
+        return self._padding.forward(forward, *args, are_columns=self.source.types_are_columns, **kwargs)
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> Made:
         """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""
