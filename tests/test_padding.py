@@ -225,7 +225,7 @@ def test_metrics_of_windows_of_one_micro_batch_are_the_same(run):
     for left, right in zip(*logs, strict=True):
         assert left.keys() == right.keys()
         for name, value in left.items():
-            if not any(word in name for word in ("time", "seconds", "runtime", "per_second", "flos")):
+            if value is not None and not any(word in name for word in ("time", "second", "flos")):
                 assert right[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
