@@ -20,8 +20,8 @@ __all__ = ["CHOICES", "FUNCTION_KNOBS", "TRACES", "CreditConfig"]
 class CreditConfig(SegmentKnobs, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
-    credit. With every knob at its default the trainer is TRL's own GRPO. The knobs of segments are documented in
-    [`SegmentKnobs`].
+    credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort`). The knobs of
+    segments are documented in [`SegmentKnobs`].
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` take functions of one's own, as
     `package.module.function` or `file.py:function`, and in Python as an object, which is kept for this process while
