@@ -417,6 +417,28 @@ def test_the_order_is_that_of_trl_where_nothing_is_gained():
     assert padding.cheapest_order([span(1, 5), span(20, 4), span(1, 4), span(20, 1)], 2) == [1, 3, 0, 2]
 
 
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_row_has_the_positions_that_it_has_in_trl(make_trainer, lora):
+    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False) if lora else None
+    trainer = make_trainer(trainer_kwargs={"peft_config": config})
+    trainer.model.double()  # all that is left to round are the angles of positions, in float32 by number
+    ids = torch.randint(3, 18, (4, 120), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    for row, (first, last) in enumerate(((60, 120), (95, 104), (97, 111), (99, 110))):
+        mask[row, :first], mask[row, last:] = 0, 0
+    given = {"batch_size": 2, "compute_entropy": True}
+    theirs = trl.GRPOTrainer._get_per_token_logps_and_entropies
+    with torch.no_grad():
+        whole = theirs(trainer, trainer.model, ids, mask, 20, **given)
+        watch = Watch(trainer)
+        ours = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 20, **given)
+    assert [shape for _, shape in watch.shapes] == [(2, 60), (2, 14)]
+    inside = mask[:, -20:].bool()
+    for left, right in zip(ours[:2], whole[:2], strict=True):
+        assert (left[~inside] == 0).all()
+        torch.testing.assert_close(left[inside], right[inside], rtol=0, atol=2e-7)
+
+
 def test_a_setting_that_is_none(make_trainer):
     with pytest.raises(ValueError, match="length_sort must be one of 'auto', 'off', got 'on'"):
         make_trainer(length_sort="on")

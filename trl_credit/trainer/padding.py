@@ -4,12 +4,15 @@ TRL pads all rows of a generation batch to the longest one. An optimizer step is
 that it does not matter which of them share a micro-batch: sorted, most micro-batches are narrow.
 """
 
+import contextlib
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
+from peft import PeftModel
 from torch import nn
 
 from ..config import CreditConfig
@@ -19,6 +22,7 @@ from .batches import FORWARD_KEYS
 logger = get_logger(__name__)
 
 OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the allocator and the compiler
+BEFORE = "columns_before"  # the entry of a micro-batch that says how many columns it lost in front
 TYPE_IDS = ("token_type_ids", "mm_token_type_ids")  # which have the columns of prompt and completion
 
 
@@ -47,6 +51,10 @@ class Padding:
         kind = _positions(model.config.get_text_config())
         self.trims = (args.length_sort == "auto" or args.rollouts == "tree") and kind != "scaled"
         self._trims_prompts = kind == "relative"
+        plain = model.get_base_model() if isinstance(model, PeftModel) else model
+        takes_positions = "position_ids" in inspect.signature(type(plain).forward).parameters
+        # models with images make positions of their own
+        self._numbers = takes_positions and model.config.get_text_config() is model.config
         on_cpu = trainer.accelerator.device.type == "cpu"
         self._multiple = math.lcm(1 if on_cpu else OF_ACCELERATORS, getattr(args, "pad_to_multiple_of", None) or 1)
         self.window = min(args.steps_per_generation, args.gradient_accumulation_steps)
@@ -84,7 +92,8 @@ class Padding:
             for i in range(self.window):
                 batch = batches[start + i] if part is None else part[i]
                 span = self.width([rows[k] for k in order[i * size : (i + 1) * size]], batch)
-                found.append(trimmed(batch, span, are_columns=are_columns))
+                before = {BEFORE: batch["prompt_ids"].size(1) - span.prompt}
+                found.append(trimmed(batch, span, are_columns=are_columns) | before)
         return found
 
     def width(self, spans: Sequence[Span], batch: dict[str, Any]) -> Span:
@@ -107,6 +116,7 @@ class Padding:
         /,
         *others: Any,
         are_columns: bool,
+        before: int,
         **named: Any,
     ) -> tuple:
         """TRL's forward pass, with 0 for the log-probabilities of padding.
@@ -119,12 +129,15 @@ class Padding:
                 TRL's method, which all else is passed to.
             are_columns (`bool`):
                 Whether `token_type_ids` are numbers of columns.
+            before (`int`):
+                Columns that the rows have lost in front.
         """
         given = named | dict(zip(("batch_size", "compute_entropy"), others, strict=False))
         size, used = given.get("batch_size"), {name for name, x in given.items() if x is not None and x is not False}
         whole = size is None or torch.is_grad_enabled() or len(others) > 2 or width == 0
         if whole or used - {"batch_size", "compute_entropy", *TYPE_IDS}:
-            output = forward(model, input_ids, attention_mask, width, *others, **named)
+            with self._numbered_from(before, model):
+                output = forward(model, input_ids, attention_mask, width, *others, **named)
             # an older TRL has numbers there, which need not be those of a pass that was less wide
             return output[0].masked_fill(attention_mask[:, attention_mask.size(1) - width :] == 0, 0.0), *output[1:]
         there = Span(input_ids.size(1) - width, width)
@@ -139,12 +152,36 @@ class Padding:
             for name in used.intersection(TYPE_IDS):
                 part[name] = _type_ids(given[name][index], drop, columns, are_columns=are_columns)
             ids, mask = input_ids[index, columns], attention_mask[index, columns]
-            output = forward(model, ids, mask, span.completion, **part)
+            with self._numbered_from(drop, model):
+                output = forward(model, ids, mask, span.completion, **part)
             found = found or [None if x is None else x.new_zeros(len(order), width) for x in output]
             for whole_t, part_t in zip(found, output, strict=True):
                 if whole_t is not None:
                     whole_t[index, : span.completion] = part_t.masked_fill(mask[:, span.prompt :] == 0, 0.0)
         return tuple(found)
+
+    @contextlib.contextmanager
+    def _numbered_from(self, first: int, model: nn.Module) -> Iterator[None]:
+        """Within it, columns have the numbers that they had before the padding in front of them went.
+
+        For rotary embeddings only distances count, but their angles are rounded by number: a row with other numbers in
+        the pass for π_old than in the loss would seem to be off-policy, the more the longer it is.
+        """
+
+        def number(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            if "position_ids" not in kwargs:  # of trees, which know their own
+                ids = kwargs["input_ids"]
+                kwargs["position_ids"] = torch.arange(first, first + ids.size(1), device=ids.device).unsqueeze(0)
+            return args, kwargs
+
+        if first == 0 or not self._numbers:
+            yield
+            return
+        handle = model.register_forward_pre_hook(number, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
 
 
 def spans_of(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> list[Span]:
