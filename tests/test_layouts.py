@@ -58,6 +58,7 @@ def one_process(tmp_path_factory) -> Path:
 LAYOUTS = {
     "accumulation": (None, 1, 8),
     "ddp": ("cpu_2proc", 4, 1),
+    "ddp_windows": ("cpu_2proc", 2, 2),  # whose rows each process sorts for itself
     "fsdp2": ("fsdp2", 4, 1),
     "zero2": ("zero2", 4, 1),
     "zero3": ("cpu_zero3", 4, 1),

@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from PIL import Image
+from test_padding import Watch, check_equal
 from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
 from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
 
@@ -179,3 +180,41 @@ def test_images_reach_the_model(vision, tmp_path, knobs):
     assert finite(trainer)
     moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
     assert any("vision_tower" in name for name in moved) and any("language_model" in name for name in moved)
+
+
+def test_images_go_with_their_rows(vision, tmp_path):
+    folder, processor = vision
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    texts = [f"{i}+1" if i % 2 else f"{i}+1234567" for i in range(8)]
+    data = [
+        {"prompt": [{"role": "user", "content": text}], "image": Image.fromarray(image)}
+        for text, image in zip(texts, pixels, strict=True)
+    ]
+    seen = []
+    for length_sort in ("off", "auto"):
+        args = trl_credit.CreditConfig(
+            output_dir=str(tmp_path / length_sort),
+            length_sort=length_sort,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+            max_steps=1,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=8,
+            num_generations=2,
+            max_completion_length=12,
+            temperature=2.0,
+            beta=0.1,
+        )
+        trainer = trl_credit.CreditTrainer(
+            folder,
+            lambda completions, **kwargs: [len(c[0]["content"]) % 7 / 7 for c in completions],
+            args,
+            train_dataset=Dataset.from_list(data),
+            processing_class=processor,
+        )
+        seen.append(Watch(trainer))
+        trainer.train()
+    assert trainer._padding.window == 8
+    check_equal(*seen)
+    assert seen[1].tokens(trained=True) < seen[0].tokens(trained=True)

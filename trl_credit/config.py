@@ -20,8 +20,8 @@ __all__ = ["CHOICES", "FUNCTION_KNOBS", "TRACES", "CreditConfig"]
 class CreditConfig(SegmentKnobs, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
-    credit. With every knob at its default the trainer is TRL's own GRPO. The knobs of segments are documented in
-    [`SegmentKnobs`].
+    credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort`). The knobs of
+    segments are documented in [`SegmentKnobs`].
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` take functions of one's own, as
     `package.module.function` or `file.py:function`, and in Python as an object, which is kept for this process while
@@ -115,6 +115,12 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         nonfinite_patience (`int`, *optional*, defaults to `3`):
             Updates in a row that are skipped because loss or gradient is not finite, before the run stops. It also
             stops when more than a quarter of the last 100 updates were skipped, or more than this where that is more.
+        length_sort (`str`, *optional*, defaults to `"auto"`):
+            `"auto"`: the rows of an accumulation window are put in the order of their lengths, on each process, and a
+            micro-batch loses the columns that none of its rows needs, in the passes for π_old and the reference too.
+            Gradients of an optimizer step are equal, to rounding. Where a loss is not a sum over the rows of a window,
+            rows stay where they are and padding goes all the same, which is said once (see `docs/padding.md`).
+            `"off"`: rows and padding as in TRL, to the last bit; those of trees are never padded to the longest of all.
         log_credit (`int`, *optional*, defaults to `0`):
             Every how many optimizer steps the rollouts are written to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `docs/rollout_logs.md`). 0: never.
@@ -188,6 +194,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     nonfinite_patience: int = field(
         default=3, metadata={"help": "Updates in a row to skip for a loss or gradient that is not finite."}
+    )
+    length_sort: str = field(
+        default="auto",
+        metadata={"help": "'auto': rows of a window by length, without the padding. 'off': as TRL, to the last bit."},
     )
     log_credit: int = field(
         default=0,

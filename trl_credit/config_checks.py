@@ -26,6 +26,7 @@ CHOICES = {
     "baseline": ("group", "optimal"),
     "difficulty": ("none", "history", "hard", "fixed"),
     "behavior_logps": ("recomputed", "sampler"),
+    "length_sort": ("auto", "off"),
     **SEGMENT_CHOICES,
 }
 # the knobs that take a function of one's own, and the built-in ones that they choose among

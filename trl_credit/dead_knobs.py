@@ -21,6 +21,7 @@ ALWAYS = (
     "behavior_logps",
     "reward_timeout",
     "nonfinite_patience",
+    "length_sort",
     "log_credit",
     "overwrite_output_dir",
     "allow_changed",

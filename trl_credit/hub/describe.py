@@ -24,7 +24,14 @@ SYMBOLS = (
 TRL_KNOBS = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions")
 # of policy iteration, its function's own default
 WEIGHT_CAP = inspect.signature(policy_iteration_loss).parameters["weight_cap"].default
-NOT_OF_CREDIT = ("reward_timeout", "nonfinite_patience", "rollout_batch_size", "log_credit", "log_credit_groups")
+NOT_OF_CREDIT = (
+    "reward_timeout",
+    "nonfinite_patience",
+    "rollout_batch_size",
+    "length_sort",
+    "log_credit",
+    "log_credit_groups",
+)
 
 
 def describe_credit(args: CreditConfig, *, method: Callable | None = None) -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""Rows of trees as padded tensors, and without the padding that they do not need."""
+"""Rows of trees as padded tensors."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -28,23 +27,3 @@ def padded_columns(rows: Sequence[Sequence[int]], *, value: int, side: str) -> t
         columns = slice(width - len(row), None) if side == "left" else slice(len(row))
         ids[i, columns], mask[i, columns] = torch.tensor(row), 1
     return ids, mask
-
-
-def trimmed(batch: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a micro-batch without the columns that only other rows of its generation batch need.
-
-    Rows of a tree differ much in length, and TRL pads all of them to the longest.
-    """
-    drop = batch["prompt_mask"].size(1) - int(batch["prompt_mask"].sum(1).max())
-    width, begin = batch["completion_mask"].size(1), batch["prompt_mask"].size(1)
-    keep = int(batch["completion_mask"].sum(1).max())
-    found = {}
-    for name, value in batch.items():
-        if name in ("prompt_ids", "prompt_mask"):
-            value = value[:, drop:]
-        elif name == "token_type_ids":
-            value = (value[:, drop : begin + keep] - drop).clamp(min=0)
-        elif isinstance(value, torch.Tensor) and value.dim() == 2 and value.size(1) == width > 1:
-            value = value[:, :keep]
-        found[name] = value
-    return found

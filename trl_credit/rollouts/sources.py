@@ -20,7 +20,7 @@ from .behavior import can_pack
 from .chain import chain_credit
 from .forest import Forest, Plan, TreeCredit
 from .policy import Batch, Planned, Policy
-from .rows import trimmed, visible_columns
+from .rows import visible_columns
 
 
 logger = get_logger(__name__)
@@ -66,6 +66,7 @@ class Responses:
 
     state: dict[str, str] = {}  # what it keeps in a checkpoint → the setting that has it kept
     has_phases = False  # whether the time of its phases is worth logging
+    types_are_columns = False  # whether `token_type_ids` of its rows are those of `visible_columns`
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -85,10 +86,6 @@ class Responses:
             found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return Made(batch, advantages, *_accuracies(policy, batch))
-
-    def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a micro-batch for its loss. TRL uses the dict again in every one of `num_iterations`."""
-        return dict(inputs)
 
     @contextlib.contextmanager
     def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:
@@ -138,6 +135,7 @@ class Trees(Responses):
 
     state = {"replay": "rollouts='tree'"}
     has_phases = True
+    types_are_columns = True
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
         super().__init__(policy)
@@ -189,9 +187,6 @@ class Trees(Responses):
             for i, logp in zip(missing, logps, strict=True):
                 batch.old_logp_t[i, : lengths[i]] = torch.tensor(logp)
         batch.old_logp_t = torch.where(known, stored, batch.old_logp_t)
-
-    def prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return trimmed(inputs)
 
     @contextlib.contextmanager
     def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:

@@ -17,6 +17,7 @@ from .engine_calls import engine_awake
 from .live import known_policy_mask, whitened
 from .metrics import difficulty_statistics
 from .normalizer import Normalizer, prompt_weights
+from .padding import BEFORE, Padding
 from .reported import ReportedTrainer
 
 
@@ -31,9 +32,11 @@ class BatchTrainer(ReportedTrainer):
         self.difficulty = make_belief(args)
         self._normalizer = Normalizer(args)
         self._trained_source: Responses | None = None
+        self._columns_before = 0  # that the rows of the loss at work have lost in front
         super().__init__(model, reward_funcs, args, **kwargs)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
+        self._padding = Padding(self)
 
     @property
     def source(self) -> Responses:
@@ -44,6 +47,28 @@ class BatchTrainer(ReportedTrainer):
     def forest(self) -> Forest | None:
         """The trees that a run trains on, `None` without trees."""
         return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        if not self.model.training or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = self._padding.arranged(self._buffered_inputs, are_columns=self.source.types_are_columns)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        self._columns_before = inputs.get(BEFORE, 0)
+        try:
+            return super()._compute_loss(model, inputs)
+        finally:
+            self._columns_before = 0
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        forward = super()._get_per_token_logps_and_entropies
+        if not self._padding.trims or len(args) < 4:  # a TRL that passed tensors by name would be left alone
+            return forward(*args, **kwargs)
+        how = {"are_columns": self.source.types_are_columns, "before": self._columns_before}
+        return self._padding.forward(forward, *args, **how, **kwargs)
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> Made:
         """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""

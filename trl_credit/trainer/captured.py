@@ -19,7 +19,8 @@ ROW = "log_row"  # the entry of TRL's dict that says which row of the generation
 
 
 class Row(NamedTuple):
-    """A row as it was trained on, on the CPU. T is the number of its completion tokens.
+    """A row as it was trained on, on the CPU. T is the number of its completion tokens: 0 of a truncated response that
+    is left out, of which TRL's mask has nothing.
 
     Attributes:
         tag: Which row of the generation batch it is.
@@ -49,8 +50,6 @@ class Captured:
             See [`~trl_credit.trainer.normalizer.Normalizer`].
         clip (`tuple[float, float]`):
             ε below and above.
-        pad_token_id (`int`):
-            Of completions.
     """
 
     def __init__(
@@ -63,12 +62,11 @@ class Captured:
         divisor: torch.Tensor | float,
         kl_factor: torch.Tensor | float,
         clip: tuple[float, float],
-        pad_token_id: int,
         carries_loss: bool,
         has_kl: bool,
     ) -> None:
         tokens, credit = live.seen
-        self._config, self._clip, self._pad = config, clip, pad_token_id
+        self._config, self._clip = config, clip
         self._carries_loss, self._has_kl = carries_loss, has_kl
         self._index = torch.tensor(places, device=tokens.logp_t.device)
         self._gradient: torch.Tensor | None = None
@@ -122,8 +120,6 @@ class Captured:
         for i, tag in enumerate(parts[ROW].tolist()):
             ids = parts["completion_ids"][i].tolist()
             length = int(parts["completion_mask"][i].sum())
-            if length == 0:  # a response that is cut off and left out, of which TRL's mask has nothing
-                length = len(ids) - next((n for n, token in enumerate(reversed(ids)) if token != self._pad), len(ids))
             prompt_ids = parts["prompt_ids"][i][parts["prompt_mask"][i].bool()].tolist()
             own = {name: None if x is None else x[i, :length] for name, x in lists.items()}
             found.append(Row(tag, prompt_ids, ids[:length], own))

@@ -180,7 +180,7 @@ class CreditTrainer(BatchTrainer):
             )
         if self._skip_update and self.model.training:
             raise _NothingToLearn
-        inputs = self.source.prepare(inputs)
+        inputs = dict(inputs)  # TRL uses its own again in every one of num_iterations
         parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
         live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes, micro_batches=parts)
         if self._normalizer.hides_masked:

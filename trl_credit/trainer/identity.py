@@ -40,6 +40,7 @@ FREE = (
     "overwrite_output_dir",
     "reward_timeout",
     "nonfinite_patience",
+    "length_sort",
     "log_credit",
     "log_credit_groups",
     "rollout_batch_size",

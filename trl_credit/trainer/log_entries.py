@@ -1,6 +1,6 @@
 """The entries of a rollout log: responses, trees and the header, from what was captured and where rows come from."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any
 
@@ -35,6 +35,7 @@ class Origin:
         rewards, by_function: Shape (N,) and (N, functions), by tag, or `None` for trees.
         values: V where the segments of a chain begin, shape (B, T), and at its end, (B,); or `None`.
         plan: Of trees, or `None`.
+        left_out: Token ids of truncated responses that the loss does not see, by tag.
     """
 
     tags: torch.Tensor
@@ -44,6 +45,7 @@ class Origin:
     by_function: torch.Tensor | None = None
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
+    left_out: dict[int, list[int]] = field(default_factory=dict)
 
     def group(self, tag: int) -> float:
         """The group of a row, infinity of a filler."""
@@ -60,7 +62,10 @@ def origin_of(trainer: Any, made: Made) -> Origin:
         size = trainer.group_size
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
-        return Origin(tags, places, sizes, made.batch.rewards, trainer._gathered_rewards, made.values)
+        left_out = _left_out(made.batch.data, tags.tolist(), pad_token_id=trainer._tokenizer.pad_token_id)
+        return Origin(
+            tags, places, sizes, made.batch.rewards, trainer._gathered_rewards, made.values, left_out=left_out
+        )
     drawn, born = made.plan.drawn, made.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
@@ -75,8 +80,29 @@ def origin_of(trainer: Any, made: Made) -> Origin:
     return Origin(tags, places, sizes, plan=made.plan)
 
 
+def _left_out(batch: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
+    found = {}
+    for i in (batch["completion_mask"].sum(1) == 0).nonzero().flatten().tolist():
+        ids = batch["completion_ids"][i]
+        used = (ids != pad_token_id).nonzero()
+        found[tags[i]] = ids[: int(used[-1]) + 1 if len(used) else 0].tolist()
+    return found
+
+
+def _with_tokens(row: Row, ids: list[int]) -> Row:
+    """A row of no tokens with those that the loss did not see: no credit, in no segment and in no turn."""
+    outside = {"segment_ids": -1, "turn_ids": -1}
+    lists = {
+        name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
+        for name, x in row.lists.items()
+    }
+    return row._replace(token_ids=ids, lists=lists)
+
+
 def response_of(trainer: Any, origin: Origin, row: Row, texts: TokenTexts) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists."""
+    if (left_out := origin.left_out.get(row.tag)) is not None:
+        row = _with_tokens(row, left_out)
     group, index = origin.places[row.tag]
     found: dict[str, Any] = {
         "group": group,

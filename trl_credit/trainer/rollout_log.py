@@ -129,7 +129,6 @@ class RolloutLog(TrainerCallback):
                 divisor=divisor,
                 kl_factor=trainer._normalizer.kl_factor(tokens, divisor, **how),
                 clip=(trainer.epsilon_low, trainer.epsilon_high),
-                pad_token_id=trainer._tokenizer.pad_token_id,
                 carries_loss=own.carries_loss,
                 has_kl=self._args.beta != 0.0 and not own.replaces_kl,
             )
