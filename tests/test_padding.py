@@ -292,7 +292,7 @@ class OwnMethod(trl_credit.CreditTrainer):
         ({"importance": "eligible", "selector": "random"}, "selector='random'"),
         ({"neftune_noise_alpha": 5.0}, "dropout or noise"),
     ],
-    ids=str,
+    ids=["credit", "selector", "noise"],
 )
 def test_rows_stay_where_it_is_not_known_to_be_right(make_trainer, caplog, settings, said):
     assert make_trainer(**SIZES, **settings)._padding.window == 1
