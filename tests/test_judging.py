@@ -85,6 +85,15 @@ def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(
     assert (counts.timed_out, counts.over_budget) == (6, 0)
 
 
+def test_the_first_answer_of_a_kind_in_a_new_judge_takes_no_longer(pool):
+    """What a parser imports and builds with its first polynomial or set is not counted as an answer's time."""
+    kinds = [("x^{2}", "x^2"), ("(y+2)^2", "y^2+4y+4"), ("\\{3,1\\}", "\\{1,3\\}"), ("\\sqrt{12}", "2\\sqrt{3}")]
+    pool.equal([("4", "4")])
+    for hang, kind in zip(slow_pairs(len(kinds)), kinds, strict=True):  # each ends a judge, the next one is new
+        verdicts, counts = pool.equal([hang, kind], timeout=0.4, slow_answers=0)
+        assert verdicts == [False, True] and counts.over_budget == 1
+
+
 def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):
     monkeypatch.setattr("trl_credit.rewards.judging.pool.FIRST_SHARE", 0.01)
     slow, hangs = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2)

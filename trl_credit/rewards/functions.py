@@ -77,7 +77,7 @@ def accuracy_reward(
     `trl_credit.rewards.judging.equal`). An answer must be a value and no copy of the problem, and words and letters are
     ordered: docs/data.md has the policy. Answers are parsed in worker processes: one that takes longer than `timeout`,
     or more than 2 GiB, is wrong and does no harm; nor do hundreds of them, of which all but `slow_answers` are ended
-    after a tenth of it. Counted per batch: `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`,
+    after a fifth of it. Counted per batch: `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`,
     `accuracy/unevaluated` (answers that leave work to their reader, right or not) and `accuracy/restated` (right ones
     that were copied).
 
@@ -95,7 +95,7 @@ def accuracy_reward(
         timeout (`float`, *optional*, defaults to 1.0):
             Seconds of processor time for one answer; a tenth of them for towers of powers and huge factorials.
         slow_answers (`int`, *optional*, defaults to 16):
-            Different answers of a batch that may take more than a tenth of `timeout`; further ones are wrong. `None`:
+            Different answers of a batch that may take more than a fifth of `timeout`; further ones are wrong. `None`:
             all of them may. An answer that takes less is judged alike whatever the others do.
         log_metric (`Callable`, *optional*):
             As TRL passes it.

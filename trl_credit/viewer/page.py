@@ -171,8 +171,11 @@ def _start(shards: Sequence[Shard], start: dict[str, int]) -> dict[str, int]:
     if "group" in start:
         return start
     shard = next((one for one in shards if one.header["step"] == start.get("step")), shards[0])
-    group = next((r["group"] for r in shard.responses if any(r.get("credit") or ())), None)
-    return start if group is None else {"step": shard.header["step"], "group": group} | start
+    groups = [r["group"] for r in shard.responses if any(r.get("credit") or ())]
+    if not groups:
+        return start
+    group = next((group for group in groups if group in shard.trees), groups[0])  # trees stand first
+    return {"step": shard.header["step"], "group": group} | start
 
 
 def source_hash(text: str) -> str:

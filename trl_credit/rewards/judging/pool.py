@@ -22,7 +22,7 @@ from .worker import wall_limit
 
 
 ANSWER_TIMEOUT = 1.0  # seconds of processor time: more than three times what any gold of the sets takes
-FIRST_SHARE = 0.1  # of it, which every answer has: all but one gold in 700 need less
+FIRST_SHARE = 0.2  # of it, which every answer has: all but one gold in 1,000 need less
 SLOW_ANSWERS = 16  # of a batch that have all of it
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
@@ -83,9 +83,9 @@ class JudgePool:
     ) -> tuple[list[bool], Counts]:
         """Judges (answer, gold) pairs. Equal pairs are judged once.
 
-        With `slow_answers`, a batch of answers that hang has a bounded cost: all are judged with the first tenth of
+        With `slow_answers`, a batch of answers that hang has a bounded cost: all are judged with the first fifth of
         their time, and of those that need more the first `slow_answers` different ones, in their order, with all of
-        it. So an answer that needs less than a tenth has the same verdict whatever stands beside it; one that needs
+        it. So an answer that needs less than a fifth has the same verdict whatever stands beside it; one that needs
         more may lose it to that many others before it, is counted, and is judged again when it comes again.
 
         Args:
