@@ -369,9 +369,9 @@ def test_widths_are_rounded_up_where_that_is_asked_for(run, monkeypatch):
     rule = trainer._padding
     rule._multiple = padding.OF_ACCELERATORS
     there = padding.Span(200, 150)
-    assert rule._width([padding.Span(1, 64), padding.Span(65, 0)], there) == (128, 64)
-    assert rule._width([padding.Span(3, 65), padding.Span(193, 129)], there) == (200, 150)  # no further than there is
-    assert rule._width([padding.Span(0, 0)], there) == (64, 64)
+    assert rule.width([padding.Span(1, 64), padding.Span(65, 0)], there) == (128, 64)
+    assert rule.width([padding.Span(3, 65), padding.Span(193, 129)], there) == (200, 150)  # no further than there is
+    assert rule.width([padding.Span(0, 0)], there) == (64, 64)
 
 
 def test_images_that_are_not_one_for_each_row_keep_rows_in_their_place():

@@ -91,16 +91,14 @@ class Padding:
             part = reordered(batches[start : start + self.window], order) if order != [*range(len(rows))] else None
             for i in range(self.window):
                 batch = batches[start + i] if part is None else part[i]
-                span = self.width([rows[k] for k in order[i * size : (i + 1) * size]], batch)
-                before = {BEFORE: batch["prompt_ids"].size(1) - span.prompt}
+                there = _columns(batch)
+                span = self.width([rows[k] for k in order[i * size : (i + 1) * size]], there)
+                before = {BEFORE: there.prompt - span.prompt}
                 found.append(trimmed(batch, span, are_columns=are_columns) | before)
         return found
 
-    def width(self, spans: Sequence[Span], batch: dict[str, Any]) -> Span:
-        """What rows of a batch need together, rounded up, but not beyond the columns that there are."""
-        return self._width(spans, Span(batch["prompt_ids"].size(1), batch["completion_ids"].size(1)))
-
-    def _width(self, spans: Sequence[Span], there: Span) -> Span:
+    def width(self, spans: Sequence[Span], there: Span) -> Span:
+        """What rows need together, rounded up, but not beyond the columns that there are."""
         found = []
         for lengths, most in zip(zip(*spans, strict=True), there, strict=True):
             found.append(min(math.ceil(max(1, *lengths) / self._multiple) * self._multiple, most))
@@ -145,7 +143,7 @@ class Padding:
         order = cheapest_order(spans, size)
         found: list[torch.Tensor | None] = []
         for rows in (order[i : i + size] for i in range(0, len(order), size)):
-            span = self._width([spans[k] for k in rows], there)
+            span = self.width([spans[k] for k in rows], there)
             drop, index = there.prompt - span.prompt, torch.tensor(rows, device=input_ids.device)
             columns = slice(drop, there.prompt + span.completion)
             part = given | {"batch_size": len(rows)}
@@ -226,7 +224,7 @@ def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[
 
 def trimmed(batch: dict[str, Any], span: Span, *, are_columns: bool) -> dict[str, Any]:
     """A copy of a micro-batch whose prompts and completions have the columns of `span` alone."""
-    there = Span(batch["prompt_ids"].size(1), batch["completion_ids"].size(1))
+    there = _columns(batch)
     drop, found = there.prompt - span.prompt, dict(batch)
     for name, value in batch.items():
         if not isinstance(value, torch.Tensor) or value.dim() < 2:
@@ -239,6 +237,11 @@ def trimmed(batch: dict[str, Any], span: Span, *, are_columns: bool) -> dict[str
         elif name not in FORWARD_KEYS and value.size(1) == there.completion > 1:
             found[name] = value[:, : span.completion]
     return found
+
+
+def _columns(batch: dict[str, Any]) -> Span:
+    """Those that there are."""
+    return Span(batch["prompt_ids"].size(1), batch["completion_ids"].size(1))
 
 
 def _type_ids(ids: torch.Tensor, drop: int, columns: slice, *, are_columns: bool) -> torch.Tensor:
