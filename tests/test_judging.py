@@ -13,6 +13,7 @@ from trl_credit.rewards import accuracy_reward
 from trl_credit.rewards.judging import JudgePool, default_pool, extract_answer
 from trl_credit.rewards.judging.heavy import seconds
 from trl_credit.rewards.judging.pool import Counts
+from trl_credit.rewards.judging.worker import wall_limit
 
 
 @pytest.fixture
@@ -92,6 +93,12 @@ def test_the_first_answer_of_a_kind_in_a_new_judge_takes_no_longer(pool):
     for hang, kind in zip(slow_pairs(len(kinds)), kinds, strict=True):  # each ends a judge, the next one is new
         verdicts, counts = pool.equal([hang, kind], timeout=0.4, slow_answers=0)
         assert verdicts == [False, True] and counts.over_budget == 1
+
+
+@pytest.mark.parametrize(("forks", "wall"), [(True, 11.0), (False, 0.2)])
+def test_wall_time_is_a_limit_where_processor_time_is_not_counted(monkeypatch, forks, wall):
+    monkeypatch.setattr("trl_credit.rewards.judging.worker.FORKS", forks)
+    assert wall_limit(0.2, timeout=1.0) == wall
 
 
 def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):

@@ -5,7 +5,7 @@ of the 60 facts are wrong more often than right, so that the model prefers what 
 its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
 one seed gives one checkpoint on one machine.
 
-With `--countdown 10` its responses are three times as long, see `task.py` and docs/results/countdown.md.
+With `--countdown 10` its responses are three times as long, see `task.py` and docs/results/embedded.md.
 """
 
 import argparse

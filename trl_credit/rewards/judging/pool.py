@@ -171,8 +171,9 @@ class _Worker:
         if self._process is None:
             self._start()
         answer, gold, rules, timeout = question
-        request = json.dumps([answer, gold, limit, *rules]) + "\n"
-        reply, late = self._exchange(request, wall_limit(timeout))
+        wall = wall_limit(limit, timeout=timeout)
+        request = json.dumps([answer, gold, limit, wall, *rules]) + "\n"
+        reply, late = self._exchange(request, wall)
         if late or not reply:
             self.end()
         return reply or ("timeout" if late else "error: the worker died")

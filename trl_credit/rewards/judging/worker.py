@@ -36,9 +36,13 @@ FIRST_OF_THEIR_KIND = (
 )
 
 
-def wall_limit(limit: float) -> float:
-    """Seconds after which nobody waits for an answer that may have `limit` seconds of processor time."""
-    return PATIENCE + MOST_PATIENCE * limit if FORKS else limit
+def wall_limit(limit: float, *, timeout: float) -> float:
+    """Seconds after which nobody waits for an answer that may have `limit` seconds of processor time.
+
+    Where these are counted it is by `timeout`, of which `limit` may be a share: a busy machine is no reason to end an
+    answer early. Where they are not, wall time is all that there is to go by.
+    """
+    return PATIENCE + MOST_PATIENCE * timeout if FORKS else limit
 
 
 def serve(requests: TextIO, replies: TextIO, busy: mmap.mmap) -> None:
@@ -50,11 +54,11 @@ def serve(requests: TextIO, replies: TextIO, busy: mmap.mmap) -> None:
     sys.setrecursionlimit(1_000_000)  # what is too deep all the same ends this process, and is counted
     for line in requests:
         busy[0] = 1
-        answer, gold, limit, *rules = json.loads(line)
+        answer, gold, limit, wall, *rules = json.loads(line)
         if FORKS:  # what it ends with is this process
             signal.setitimer(signal.ITIMER_PROF, limit)
         if hasattr(signal, "alarm"):  # should the parent die meanwhile, nobody else ends what waits
-            signal.alarm(math.ceil(wall_limit(limit)) + 1)
+            signal.alarm(math.ceil(wall) + 1)
         try:
             reply = str(int(readable(gold))) if answer is None else judged(answer, gold, Rules(*rules))
         except Exception as error:  # whatever a parser does with what a model wrote
