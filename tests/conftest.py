@@ -7,8 +7,9 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# under pytest-xdist several tests start processes at once: each worker has a port of its own, 29500 the first
-os.environ["MASTER_PORT"] = str(29500 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
+# under pytest-xdist several tests start processes at once: each worker has a port of its own, none of
+# them 29500, which accelerate's launcher takes
+os.environ["MASTER_PORT"] = str(29510 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
 import json
 from dataclasses import dataclass

@@ -284,8 +284,11 @@ def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config
 def test_a_launcher_returns_what_went_wrong(tmp_path):
     process = start(["-m", "trl_credit", "train", "--accelerate_config", "cpu_2proc", "--algo", "strace"], tmp_path)
     assert process.wait(timeout=180) == 2
-    lines = set((tmp_path / "said").read_text().splitlines())
+    said = (tmp_path / "said").read_text()
+    # accelerate's own launcher warns where another job holds its usual port, and takes a free one.
+    lines = {line for line in said.splitlines() if line.startswith("error")}
     assert lines == {"error: unknown algorithm 'strace': did you mean 's_trace'?"}
+    assert "Traceback" not in said
 
 
 def test_a_launcher_of_accelerate_itself(tmp_path):
