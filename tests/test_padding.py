@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 import trl_credit
 from trl_credit.logs import read_shard, steps
 from trl_credit.rollouts.policy import Continuation
-from trl_credit.trainer import padding
+from trl_credit.trainer import padding, row_order
 
 
 # windows of four micro-batches of two rows, two of which share a generation batch
@@ -377,10 +377,10 @@ def test_widths_are_rounded_up_where_that_is_asked_for(run, monkeypatch):
 def test_images_that_are_not_one_for_each_row_keep_rows_in_their_place():
     ids = torch.arange(4).view(2, 2)
     batch = {"prompt_ids": ids, "num_items_in_batch": torch.tensor(3), "old_per_token_logps": None}
-    assert padding._is_by_row(batch)
-    assert padding._is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [1, 1]})
-    assert not padding._is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [2, 0]})
-    assert not padding._is_by_row(batch | {"pixel_values": torch.zeros(8, 3), "num_images": [1, 1]})
+    assert row_order.is_by_row(batch)
+    assert row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [1, 1]})
+    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [2, 0]})
+    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(8, 3), "num_images": [1, 1]})
 
 
 def test_columns_of_packed_rows_and_of_images():

@@ -20,8 +20,8 @@ __all__ = ["CHOICES", "FUNCTION_KNOBS", "TRACES", "CreditConfig"]
 class CreditConfig(SegmentKnobs, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
-    credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort`). The knobs of
-    segments are documented in [`SegmentKnobs`].
+    credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
+    `shared_prefix`). The knobs of segments are documented in [`SegmentKnobs`].
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` take functions of one's own, as
     `package.module.function` or `file.py:function`, and in Python as an object, which is kept for this process while
@@ -121,6 +121,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Gradients of an optimizer step are equal, to rounding. Where a loss is not a sum over the rows of a window,
             rows stay where they are and padding goes all the same, which is said once (see `docs/padding.md`).
             `"off"`: rows and padding as in TRL, to the last bit; those of trees are never padded to the longest of all.
+        shared_prefix (`str`, *optional*, defaults to `"auto"`):
+            Prompts that several rows of a micro-batch have in common, ours: `"auto"`: a forward pass computes each once
+            where that is reckoned to save a quarter of it and was seen to leave log-probabilities as they are, in the
+            passes for π_old and the reference too (see `docs/padding.md`). `"on"`: wherever two rows share one;
+            refused where the model cannot. `"off"`: never, as in TRL.
         log_credit (`int`, *optional*, defaults to `0`):
             Every how many optimizer steps the rollouts are written to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `docs/rollout_logs.md`). 0: never.
@@ -198,6 +203,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     length_sort: str = field(
         default="auto",
         metadata={"help": "'auto': rows of a window by length, without the padding. 'off': as TRL, to the last bit."},
+    )
+    shared_prefix: str = field(
+        default="auto",
+        metadata={"help": "'auto': compute a prompt that rows share once, where it pays. 'on': always. 'off': never."},
     )
     log_credit: int = field(
         default=0,

@@ -258,6 +258,8 @@ def _check_tree(config: "CreditConfig") -> None:
             _refuse(config, "loss_type", "it is a mean over rows, which hold different nodes: set loss_type='dapo'")
         if config.off_policy_mask_threshold is not None:
             _refuse(config, "off_policy_mask_threshold", "it judges rows, which hold several nodes: set it to None")
+    if config.tree_rows == "packed" and config.shared_prefix == "on":
+        _refuse(config, "shared_prefix", "rows of packed trees hold a prompt once already: set shared_prefix='auto'")
     unequal = len(set(config.tree_branching)) > 1
     if config.process_reward_weight != 0.0 and config.process_reward_best_of is None and unequal:
         raise ValueError(

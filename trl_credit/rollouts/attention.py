@@ -21,17 +21,31 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
 
 
 @contextlib.contextmanager
-def tree_attention(model: nn.Module, *, implementation: str) -> Iterator[None]:
-    """Within it, `token_type_ids` of a forward pass are `visible_until`, and become attention mask and positions.
+def tree_attention(
+    model: nn.Module,
+    *,
+    implementation: str,
+    visible_until: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+) -> Iterator[None]:
+    """Within it, forward passes are of branches side by side.
 
-    A token's position is the number of tokens it sees before itself: that which it had in its own response.
-    `implementation` is the model's, "sdpa" or "eager"; `model` may be wrapped.
+    Args:
+        model (`nn.Module`):
+            May be wrapped.
+        implementation (`str`):
+            Of its attention, "sdpa" or "eager".
+        visible_until (`torch.Tensor`, *optional*):
+            Shape (B, L). Defaults to the `token_type_ids` of each pass, which are taken from it.
+        position_ids (`torch.Tensor`, *optional*):
+            Shape (B, L). A token's position defaults to the number of tokens it sees before itself: that which it had
+            in its own response without padding.
     """
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        visible_until = kwargs.pop("token_type_ids")
-        seen = visible_mask(visible_until, mask_t=kwargs["attention_mask"])
-        kwargs["position_ids"] = seen.sum(-1) - 1
+        until = kwargs.pop("token_type_ids") if visible_until is None else visible_until
+        seen = visible_mask(until, mask_t=kwargs["attention_mask"])
+        kwargs["position_ids"] = seen.sum(-1) - 1 if position_ids is None else position_ids
         kwargs["attention_mask"] = seen.unsqueeze(1)
         if implementation == "eager":  # which adds its mask to the scores
             dtype = next(module.parameters()).dtype
@@ -46,24 +60,29 @@ def tree_attention(model: nn.Module, *, implementation: str) -> Iterator[None]:
         handle.remove()
 
 
+def branch_problem(config: Any) -> str | None:
+    """Why a model of this configuration cannot attend to branches side by side, `None` if it can."""
+    text = config.get_text_config()
+    implementation = getattr(text, "_attn_implementation", None)
+    if implementation not in ("sdpa", "eager"):
+        return (
+            f"needs attention with a mask of any shape, and attn_implementation={implementation!r} has none: set "
+            "model_init_kwargs={'attn_implementation': 'sdpa'}"
+        )
+    slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
+    kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
+    if kinds != {"full_attention"}:
+        return f"needs full attention in every layer, and {text.model_type!r} has {', '.join(sorted(kinds))}"
+    return None
+
+
 def check_tree_attention(config: Any) -> str:
     """Returns the attention implementation of a model's configuration.
 
     Raises:
         ValueError: not every layer of the model attends to all tokens, or its implementation takes no such mask.
     """
-    text = config.get_text_config()
-    implementation = getattr(text, "_attn_implementation", None)
-    if implementation not in ("sdpa", "eager"):
-        raise ValueError(
-            f"tree_rows='packed' needs attention with a mask of any shape, and attn_implementation={implementation!r} "
-            "has none: set model_init_kwargs={'attn_implementation': 'sdpa'}, or tree_rows='paths'."
-        )
-    slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
-    kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
-    if kinds != {"full_attention"}:
-        raise ValueError(
-            f"tree_rows='packed' needs full attention in every layer, and {text.model_type!r} has "
-            f"{', '.join(sorted(kinds))}: set tree_rows='paths'."
-        )
-    return implementation
+    if (problem := branch_problem(config)) is not None:
+        way = ", or" if ": set " in problem else ": set"
+        raise ValueError(f"tree_rows='packed' {problem}{way} tree_rows='paths'.")
+    return config.get_text_config()._attn_implementation

@@ -10,14 +10,15 @@ from ..assignment import mask_reads_logps
 from ..config import CreditConfig
 from ..credit.difficulty import difficulty_weight
 from ..rollouts.forest import Forest
+from ..rollouts.shared_prefix import Layout
 from ..rollouts.sources import Made, Responses, Trees, make_source
 from .batches import Batch, replace_last, shown_advantages
 from .belief import make_belief
-from .engine_calls import engine_awake
+from .engine_calls import engine_awake, temporarily
 from .live import known_policy_mask, whitened
 from .metrics import difficulty_statistics
 from .normalizer import Normalizer, prompt_weights
-from .padding import BEFORE, Padding
+from .padding import BEFORE, LAYOUT, Padding
 from .reported import ReportedTrainer
 
 
@@ -33,6 +34,7 @@ class BatchTrainer(ReportedTrainer):
         self._normalizer = Normalizer(args)
         self._trained_source: Responses | None = None
         self._columns_before = 0  # that the rows of the loss at work have lost in front
+        self._layout: Layout | None = None  # by which they are packed
         super().__init__(model, reward_funcs, args, **kwargs)
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
@@ -57,18 +59,30 @@ class BatchTrainer(ReportedTrainer):
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        self._columns_before = inputs.get(BEFORE, 0)
-        try:
+        with temporarily(self, _columns_before=inputs.get(BEFORE, 0), _layout=inputs.get(LAYOUT)):
             return super()._compute_loss(model, inputs)
-        finally:
-            self._columns_before = 0
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         forward = super()._get_per_token_logps_and_entropies
-        if not self._padding.trims or len(args) < 4:  # a TRL that passed tensors by name would be left alone
+        if not self._padding.acts or len(args) < 4:  # a TRL that passed tensors by name would be left alone
             return forward(*args, **kwargs)
-        how = {"are_columns": self.source.types_are_columns, "before": self._columns_before}
+        how = {"are_columns": self.source.types_are_columns, "before": self._columns_before, "layout": self._layout}
         return self._padding.forward(forward, *args, **how, **kwargs)
+
+    def found(self) -> dict[str, Any]:
+        return {"shared_prefix_is_exact": self._padding.prefix.is_exact}
+
+    def load_found(self, found: dict[str, Any]) -> None:
+        self._padding.prefix.is_exact = found.get("shared_prefix_is_exact")
+
+    @torch.no_grad()
+    def plain_logps(self, batch: dict[str, Any], *, layout: Layout | None) -> torch.Tensor:
+        """Log-probabilities (nats) of a micro-batch, shape (B, T), by the pass that its loss would make."""
+        ids, mask = (
+            torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], dim=1) for name in ("ids", "mask")
+        )
+        with temporarily(self, _columns_before=batch.get(BEFORE, 0), _layout=layout):
+            return self._get_per_token_logps_and_entropies(self.model, ids, mask, batch["completion_ids"].size(1))[0]
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> Made:
         """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""

@@ -17,6 +17,7 @@ from .checkpoints import (
     is_complete,
     last_checkpoint,
     missing_from,
+    read_found,
     read_position,
     read_state,
     unmark,
@@ -77,6 +78,13 @@ class CheckpointedTrainer(RolloutEngine):
     def load_parts(self, folder: Path, parts: dict[str, dict[str, Any]]) -> None:
         """Restores what `save_parts` returned."""
         raise NotImplementedError
+
+    def found(self) -> dict[str, Any]:
+        """What the run has found out about its model: JSON types, the same on all processes."""
+        return {}
+
+    def load_found(self, found: dict[str, Any]) -> None:
+        """Takes what `found` returned when the checkpoint was written, which may be of an older release."""
 
     # A run and its folder
 
@@ -232,9 +240,8 @@ class CheckpointedTrainer(RolloutEngine):
         # with the optimizer rather than after the checkpoint: older checkpoints are deleted only once this is written
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            write_state(
-                output_dir, self.save_parts(Path(output_dir)), position=(self._borders.done, self._borders.every)
-            )
+            position = self._borders.done, self._borders.every
+            write_state(output_dir, self.save_parts(Path(output_dir)), position=position, found=self.found())
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
@@ -264,6 +271,7 @@ class CheckpointedTrainer(RolloutEngine):
             return
         parts = read_state(checkpoint, wanted=self.state_parts())
         self.load_parts(Path(checkpoint), parts)
+        self.load_found(read_found(checkpoint))
         self._say_what_is_missing(checkpoint)
         self._wind_order(int(self.state.epoch or 0))
         window = self.args.gradient_accumulation_steps

@@ -22,12 +22,19 @@ LAYOUTS = {
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
 
-def write_state(folder: str | Path, parts: dict[str, dict[str, Any]], *, position: tuple[int, int] = (0, 1)) -> None:
+def write_state(
+    folder: str | Path,
+    parts: dict[str, dict[str, Any]],
+    *,
+    position: tuple[int, int] = (0, 1),
+    found: dict[str, Any] | None = None,
+) -> None:
     """Writes the state of an algorithm's parts by name (`{}` where it has none), whole or not at all.
 
-    `position`: micro-batches of the generation batch that have been trained on, and those that it has.
+    `position`: micro-batches of the generation batch that have been trained on, and those that it has. `found`: what
+    the run has found out about its model, which a resumed one need not find out again; JSON types.
     """
-    content = {"version": STATE_VERSION, "parts": parts, "position": position}
+    content = {"version": STATE_VERSION, "parts": parts, "position": position, "found": found or {}}
     write_whole(Path(folder) / STATE_FILE, json.dumps(content))
 
 
@@ -73,6 +80,12 @@ def read_position(folder: str | Path) -> list[int] | None:
     """The `position` that `write_state` wrote; `None` where there is none."""
     path = Path(folder) / STATE_FILE
     return _content(path).get("position") if path.is_file() else None
+
+
+def read_found(folder: str | Path) -> dict[str, Any]:
+    """What `write_state` wrote as `found`."""
+    path = Path(folder) / STATE_FILE
+    return (_content(path).get("found") or {}) if path.is_file() else {}
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -41,6 +41,7 @@ FREE = (
     "reward_timeout",
     "nonfinite_patience",
     "length_sort",
+    "shared_prefix",
     "log_credit",
     "log_credit_groups",
     "rollout_batch_size",

@@ -8,7 +8,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
@@ -16,21 +16,27 @@ from peft import PeftModel
 from torch import nn
 
 from ..config import CreditConfig
-from .batches import FORWARD_KEYS
+from ..rollouts.shared_prefix import Arrangement, Layout, PromptRow, Shape, layout_of
+from .prefix import SharedPrefix
+from .row_order import (
+    TYPE_IDS,
+    Span,
+    cheapest_order,
+    columns_of,
+    is_by_row,
+    reordered,
+    rows_of,
+    trimmed,
+    type_ids,
+)
 
 
 logger = get_logger(__name__)
 
 OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the allocator and the compiler
-BEFORE = "columns_before"  # the entry of a micro-batch that says how many columns it lost in front
-TYPE_IDS = ("token_type_ids", "mm_token_type_ids")  # which have the columns of prompt and completion
-
-
-class Span(NamedTuple):
-    """Columns of prompt and completion that a row needs, or rows together."""
-
-    prompt: int
-    completion: int
+# entries of a micro-batch
+BEFORE = "columns_before"  # how many columns it lost in front
+LAYOUT = "packed_layout"  # how its rows are packed
 
 
 class Padding:
@@ -49,6 +55,7 @@ class Padding:
         args: CreditConfig = trainer.args
         model = trainer.accelerator.unwrap_model(trainer.model)
         kind = _positions(model.config.get_text_config())
+        self._trainer = trainer
         self.trims = (args.length_sort == "auto" or args.rollouts == "tree") and kind != "scaled"
         self._trims_prompts = kind == "relative"
         plain = model.get_base_model() if isinstance(model, PeftModel) else model
@@ -57,6 +64,7 @@ class Padding:
         self._numbers = takes_positions and model.config.get_text_config() is model.config
         on_cpu = trainer.accelerator.device.type == "cpu"
         self._multiple = math.lcm(1 if on_cpu else OF_ACCELERATORS, getattr(args, "pad_to_multiple_of", None) or 1)
+        self.prefix = SharedPrefix(trainer, kind=kind, multiple=self._multiple, draws=_is_random(model))
         self.window = min(args.steps_per_generation, args.gradient_accumulation_steps)
         if args.length_sort == "off" or not self.trims:
             self.window = 1
@@ -66,36 +74,86 @@ class Padding:
             left = "padding" if kind == "scaled" else "padding of prompts"
             logger.warning("length_sort='auto' leaves the %s, on which the positions of this model depend", left)
 
+    @property
+    def acts(self) -> bool:
+        """Whether passes may be others than TRL's."""
+        return self.trims or self.prefix.may_pack
+
     def _say(self, reason: str) -> None:
         self.window = 1
         logger.warning("length_sort='auto' trims padding and does not sort rows by length: %s", reason)
 
     def arranged(self, batches: list[dict[str, Any]], *, are_columns: bool) -> list[dict[str, Any]]:
-        """The micro-batches of a generation batch, as TRL cut it, with less padding.
+        """The micro-batches of a generation batch, as TRL cut it, with less padding, or packed. Collective.
 
         Args:
             are_columns (`bool`):
                 Whether `token_type_ids` are numbers of columns.
         """
-        if not self.trims or batches[0]["completion_ids"].size(1) == 0:
+        prefix = self.prefix
+        if not self.acts or batches[0]["completion_ids"].size(1) == 0:
             return batches
-        if self.window > 1 and not all(map(_is_by_row, batches)):
+        if self.window > 1 and not all(map(is_by_row, batches)):
             self._say("the tensors of its images have not one entry per row")
-        # one transfer for the whole batch
-        joined = {name: torch.cat([batch[name] for batch in batches]) for name in ("prompt_mask", "completion_mask")}
-        spans, size = spans_of(joined["prompt_mask"], joined["completion_mask"]), len(batches[0]["prompt_ids"])
-        found = []
+        names = ("prompt_mask", "completion_mask", *["prompt_ids"] * prefix.may_pack)
+        rows, is_whole = rows_of(**{name: torch.cat([batch[name] for batch in batches]) for name in names})
+        size = len(batches[0]["prompt_ids"])
+        plain = self._plain(rows, size, columns_of(batches[0]), window=self.window)
+        if prefix.may_pack:
+            shared = prefix.share(rows, plain.shapes, size=size, window=self.window) if is_whole else None
+
+            def compared() -> torch.Tensor | None:
+                return self._compared(batches, rows, shared, are_columns=are_columns)
+
+            if prefix.verify(shared is not None and shared.is_worth_it, compared):
+                return self._made(batches, rows, shared, are_columns=are_columns)
+        return self._made(batches, rows, plain, are_columns=are_columns) if self.trims else batches
+
+    def _plain(self, rows: Sequence[PromptRow], size: int, there: Span, *, window: int) -> Arrangement:
+        """Micro-batches of `size` plain rows, the cheapest way."""
+        order, shapes = [], []
+        for start in range(0, len(rows), size * window):
+            spans = [Span(row.prompt, row.response) for row in rows[start : start + size * window]]
+            places = cheapest_order(spans, size) if self.trims else [*range(len(spans))]
+            for part in (places[i : i + size] for i in range(0, len(places), size)):
+                span = self.width([spans[k] for k in part], there)
+                shapes.append(Shape(len(part), sum(span), span.completion))
+            order += [start + k for k in places]
+        return Arrangement(order, shapes, [None] * len(shapes))
+
+    def _made(
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], wanted: Arrangement, *, are_columns: bool
+    ) -> list[dict[str, Any]]:
+        size, found = len(batches[0]["prompt_ids"]), []
         for start in range(0, len(batches), self.window):
-            rows = spans[start * size : (start + self.window) * size]
-            order = cheapest_order(rows, size)
-            part = reordered(batches[start : start + self.window], order) if order != [*range(len(rows))] else None
-            for i in range(self.window):
-                batch = batches[start + i] if part is None else part[i]
-                there = _columns(batch)
-                span = self.width([rows[k] for k in order[i * size : (i + 1) * size]], there)
-                before = {BEFORE: there.prompt - span.prompt}
-                found.append(trimmed(batch, span, are_columns=are_columns) | before)
+            part, first = batches[start : start + self.window], start * size
+            order = [k - first for k in wanted.order[first : first + size * len(part)]]
+            found += reordered(part, order) if order != [*range(len(order))] else map(dict, part)
+        for i, batch in enumerate(found):
+            own, there = [rows[k] for k in wanted.order[i * size : (i + 1) * size]], columns_of(batch)
+            if self.trims:
+                span = self.width([Span(row.prompt, row.response) for row in own], there)
+                batch = trimmed(batch, span, are_columns=are_columns) | {BEFORE: there.prompt - span.prompt}
+            if (packing := wanted.packings[i]) is not None:
+                widths, device = columns_of(batch), batch["prompt_ids"].device
+                batch[LAYOUT] = layout_of(packing, own, widths=widths, device=device)
+            found[i] = batch
         return found
+
+    def _compared(
+        self,
+        batches: list[dict[str, Any]],
+        rows: Sequence[PromptRow],
+        shared: Arrangement | None,
+        *,
+        are_columns: bool,
+    ) -> torch.Tensor | None:
+        """What packing the first micro-batch that shares a prompt changes. Two passes, on any process."""
+        packed = batches if shared is None else self._made(batches, rows, shared, are_columns=are_columns)
+        batch = next((batch for batch in packed if LAYOUT in batch), packed[0])
+        layout = batch.get(LAYOUT)
+        logps = [self._trainer.plain_logps(batch, layout=used) for used in (None, layout)]
+        return None if layout is None else self.prefix.difference(*logps, batch["completion_mask"])
 
     def width(self, spans: Sequence[Span], there: Span) -> Span:
         """What rows need together, rounded up, but not beyond the columns that there are."""
@@ -115,12 +173,13 @@ class Padding:
         *others: Any,
         are_columns: bool,
         before: int,
+        layout: Layout | None,
         **named: Any,
     ) -> tuple:
         """TRL's forward pass, with 0 for the log-probabilities of padding.
 
-        A pass over a batch without a gradient is made in the order of lengths, each part of it as wide as its rows;
-        what comes back has the order and the width of what was given.
+        A pass over a batch without a gradient is made in the order of lengths, each part of it as wide as its rows, or
+        in that of prompts, packed; what comes back has the order and the width of what was given.
 
         Args:
             forward (`Callable`):
@@ -129,33 +188,56 @@ class Padding:
                 Whether `token_type_ids` are numbers of columns.
             before (`int`):
                 Columns that the rows have lost in front.
+            layout ([`Layout`] or `None`):
+                Of these rows, where they are to be packed.
         """
         given = named | dict(zip(("batch_size", "compute_entropy"), others, strict=False))
         size, used = given.get("batch_size"), {name for name, x in given.items() if x is not None and x is not False}
-        whole = size is None or torch.is_grad_enabled() or len(others) > 2 or width == 0
-        if whole or used - {"batch_size", "compute_entropy", *TYPE_IDS}:
+        is_plain = len(others) <= 2 and width > 0 and not used - {"batch_size", "compute_entropy", *TYPE_IDS}
+        if layout is not None and is_plain and not used.intersection(TYPE_IDS):
+            return self.prefix.forward(forward, model, input_ids, layout, first=before, **given)
+        if size is None or torch.is_grad_enabled() or not is_plain:
+            if not self.trims:
+                return forward(model, input_ids, attention_mask, width, *others, **named)
             with self._numbered_from(before, model):
                 output = forward(model, input_ids, attention_mask, width, *others, **named)
             # an older TRL has numbers there, which need not be those of a pass that was less wide
             return output[0].masked_fill(attention_mask[:, attention_mask.size(1) - width :] == 0, 0.0), *output[1:]
         there = Span(input_ids.size(1) - width, width)
-        spans = spans_of(attention_mask[:, : there.prompt], attention_mask[:, there.prompt :])
-        order = cheapest_order(spans, size)
+        may_pack = bool(self.prefix.is_exact) and not used.intersection(TYPE_IDS)
+        ids = {"prompt_ids": input_ids[:, : there.prompt]} if may_pack else {}
+        masks = attention_mask.split([there.prompt, width], dim=1)
+        rows, is_whole = rows_of(*masks, **ids)
+        wanted = self._plain(rows, size, there, window=len(rows))
+        if may_pack and is_whole:
+            shared = self.prefix.share(rows, wanted.shapes, size=size, window=len(rows))
+            wanted = shared if shared is not None and shared.is_worth_it else wanted
+        if not (self.trims or any(wanted.packings)):
+            return forward(model, input_ids, attention_mask, width, *others, **named)
         found: list[torch.Tensor | None] = []
-        for rows in (order[i : i + size] for i in range(0, len(order), size)):
-            span = self.width([spans[k] for k in rows], there)
-            drop, index = there.prompt - span.prompt, torch.tensor(rows, device=input_ids.device)
-            columns = slice(drop, there.prompt + span.completion)
-            part = given | {"batch_size": len(rows)}
-            for name in used.intersection(TYPE_IDS):
-                part[name] = _type_ids(given[name][index], drop, columns, are_columns=are_columns)
-            ids, mask = input_ids[index, columns], attention_mask[index, columns]
-            with self._numbered_from(drop, model):
-                output = forward(model, ids, mask, span.completion, **part)
-            found = found or [None if x is None else x.new_zeros(len(order), width) for x in output]
+        for i, packing in enumerate(wanted.packings):
+            places = wanted.order[i * size : (i + 1) * size]
+            own, index = [rows[k] for k in places], torch.tensor(places, device=input_ids.device)
+            if packing is not None:
+                layout = layout_of(packing, own, widths=there, device=input_ids.device)
+                part_ids = input_ids[index]
+                output = self.prefix.forward(forward, model, part_ids, layout, first=0, **given)
+                mask = attention_mask[index, there.prompt :]
+            else:
+                span = self.width([Span(row.prompt, row.response) for row in own], there) if self.trims else there
+                drop = there.prompt - span.prompt
+                columns = slice(drop, there.prompt + span.completion)
+                part = given | {"batch_size": len(places)}
+                for name in used.intersection(TYPE_IDS):
+                    part[name] = type_ids(given[name][index], drop, columns, are_columns=are_columns)
+                part_ids, mask = input_ids[index, columns], attention_mask[index, columns]
+                with self._numbered_from(drop, model):
+                    output = forward(model, part_ids, mask, span.completion, **part)
+                mask = mask[:, span.prompt :]
+            found = found or [None if x is None else x.new_zeros(len(rows), width) for x in output]
             for whole_t, part_t in zip(found, output, strict=True):
                 if whole_t is not None:
-                    whole_t[index, : span.completion] = part_t.masked_fill(mask[:, span.prompt :] == 0, 0.0)
+                    whole_t[index, : part_t.size(1)] = part_t.masked_fill(mask == 0, 0.0)
         return tuple(found)
 
     @contextlib.contextmanager
@@ -180,79 +262,6 @@ class Padding:
             yield
         finally:
             handle.remove()
-
-
-def spans_of(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> list[Span]:
-    """Of each row: its columns up to the first, and from the last one on, that are 0 in all others. (B, P) and (B, T).
-
-    The response of a truncated row that the loss leaves out needs none.
-    """
-    ends = []
-    for mask, backwards in ((prompt_mask, True), (completion_mask, False)):
-        number = torch.arange(1, mask.size(1) + 1, device=mask.device)
-        ends.append(((mask != 0) * (number.flip(0) if backwards else number)).amax(1))
-    return [Span(*row) for row in torch.stack(ends, 1).tolist()]
-
-
-def cheapest_order(spans: Sequence[Span], size: int) -> list[int]:
-    """Rows in parts of `size`, longest first: by response or by row, whichever needs fewer tokens, if fewer at all."""
-
-    def tokens(order: list[int]) -> int:
-        parts = ([spans[k] for k in order[i : i + size]] for i in range(0, len(order), size))
-        return sum(len(part) * sum(map(max, zip(*part, strict=True))) for part in parts)
-
-    places = range(len(spans))
-    by_response = sorted(places, key=lambda k: (spans[k].completion, spans[k].prompt), reverse=True)
-    return min([*places], by_response, sorted(places, key=lambda k: sum(spans[k]), reverse=True), key=tokens)
-
-
-def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[str, Any]]:
-    """Micro-batches of the same rows in another order. What is one number for all of them stays."""
-    size, found = len(order) // len(batches), [dict(batch) for batch in batches]
-    for name, first in batches[0].items():
-        if isinstance(first, torch.Tensor) and first.dim() > 0:
-            rows = torch.cat([batch[name] for batch in batches])[torch.tensor(order, device=first.device)]
-        elif isinstance(first, list):
-            every = [x for batch in batches for x in batch[name]]
-            rows = [every[k] for k in order]
-        else:
-            continue
-        for i, batch in enumerate(found):
-            batch[name] = rows[i * size : (i + 1) * size]
-    return found
-
-
-def trimmed(batch: dict[str, Any], span: Span, *, are_columns: bool) -> dict[str, Any]:
-    """A copy of a micro-batch whose prompts and completions have the columns of `span` alone."""
-    there = _columns(batch)
-    drop, found = there.prompt - span.prompt, dict(batch)
-    for name, value in batch.items():
-        if not isinstance(value, torch.Tensor) or value.dim() < 2:
-            continue
-        if name.startswith("prompt_"):
-            found[name] = value[:, drop:]
-        elif name in TYPE_IDS:
-            columns = slice(drop, there.prompt + span.completion)
-            found[name] = _type_ids(value, drop, columns, are_columns=are_columns and name == "token_type_ids")
-        elif name not in FORWARD_KEYS and value.size(1) == there.completion > 1:
-            found[name] = value[:, : span.completion]
-    return found
-
-
-def _columns(batch: dict[str, Any]) -> Span:
-    """Those that there are."""
-    return Span(batch["prompt_ids"].size(1), batch["completion_ids"].size(1))
-
-
-def _type_ids(ids: torch.Tensor, drop: int, columns: slice, *, are_columns: bool) -> torch.Tensor:
-    return (ids[:, columns] - drop).clamp(min=0) if are_columns else ids[:, columns]
-
-
-def _is_by_row(batch: dict[str, Any]) -> bool:
-    """Whether all that a micro-batch holds has one entry per row, images too."""
-    rows = len(batch["prompt_ids"])
-    sized = [x for x in batch.values() if isinstance(x, list) or (isinstance(x, torch.Tensor) and x.dim() > 0)]
-    return all(len(x) == rows for x in sized) and all(n == 1 for n in batch.get("num_images") or [])
 
 
 def _positions(config: Any) -> str:

@@ -1,0 +1,357 @@
+"""Prompts that rows share, computed once: the numbers of plain rows, fewer tokens, and where rows stay as they are."""
+
+import json
+import logging
+
+import pytest
+import torch
+from peft import LoraConfig
+from test_padding import SIZES, Watch, check_equal, distinct, scripted
+from tiny_models import LAYERS, tiny_qwen3_moe
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+import trl_credit
+from trl_credit.rollouts.attention import visible_mask
+from trl_credit.rollouts.shared_prefix import Cost, PromptRow, Shape, by_prompt, cost_of, layout_of, packing_of
+from trl_credit.trainer.engine_calls import temporarily
+from trl_credit.trainer.row_order import rows_of
+
+
+TOKENS = Cost(1.0, 0.0, 0.0)  # which counts nothing else
+LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "11-22+33-44+55-66+77-88+99-11="]
+
+
+# Which token lies where
+
+
+def test_two_responses_to_a_prompt():
+    rows = [PromptRow(0, 3, 2), PromptRow(1, 1, 0), PromptRow(0, 3, 1)]
+    packing = packing_of(rows, cost=TOKENS)
+    assert packing.rows == [[[0, 2]]] and packing.shape == Shape(1, 7, 4)
+    # columns: one of padding, three of a prompt; two of a response
+    layout = layout_of(packing, rows, widths=(4, 2))
+    assert layout.source.tolist() == [[1, 2, 3, 4, 5, 2 * 6 + 3, 2 * 6 + 4]]
+    assert layout.mask.tolist() == [[1] * 7]
+    assert layout.visible_until.tolist() == [[7, 7, 5, 5, 5, 7, 7]]
+    assert layout.place.tolist() == [[0, 1], [-1, -1], [3, -1]]
+    found = layout.rows_of(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert found.tolist() == [[1.0, 2.0], [0.0, 0.0], [4.0, 0.0]]
+
+
+def test_short_rows_stand_beside_each_other_and_do_not_see_each_other():
+    # prompts 0 and 1 with two responses each, prompt 2 with one: 9, 4 and 3 tokens
+    rows = [PromptRow(0, 2, 3), PromptRow(1, 1, 1), PromptRow(2, 2, 1), PromptRow(1, 1, 1), PromptRow(0, 2, 3)]
+    packing = packing_of(rows, cost=TOKENS)
+    assert packing.rows == [[[0, 4]], [[1, 3], [2]]] and packing.shape == Shape(2, 9, 8)
+    layout = layout_of(packing, rows, widths=(2, 3))
+    second = visible_mask(layout.visible_until[1:], mask_t=layout.mask[1:])[0].long()
+    assert second[:7, :7].tolist() == [
+        [1, 0, 0, 0, 0, 0, 0],  # the prompt, and the first response
+        [1, 1, 0, 0, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0, 0],  # its copy, and the second
+        [0, 0, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 0, 0],  # another prompt
+        [0, 0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 1, 1, 1],
+    ]
+    assert layout.mask[1].tolist() == [1] * 7 + [0] * 2
+
+
+def test_a_packing_costs_what_its_passes_do():
+    eight = [PromptRow(0, 512, 256)] * 8
+    assert packing_of(eight, cost=TOKENS).shape == Shape(1, 512 + 8 * 256 + 7, 8 * 256 + 7)
+    # a square costs: fewer responses stand beside each other
+    dear = packing_of(eight, cost=Cost(1.0, 0.01, 0.0)).shape
+    assert dear.rows > 1 and dear.length < 2567
+    # nor is a row longer than 4,096 tokens: two responses of 1,800 to a row
+    assert packing_of([PromptRow(0, 400, 1800)] * 8, cost=TOKENS).shape == Shape(4, 400 + 3600 + 1, 3601)
+    # where nothing is shared there is none, whatever the prompts without a response
+    assert packing_of([PromptRow(0, 9, 1), PromptRow(1, 9, 1), PromptRow(1, 9, 0)], cost=TOKENS) is None
+    assert packing_of(eight, cost=TOKENS, multiple=64).shape.length == 2624
+
+
+def test_rows_of_a_prompt_stand_together():
+    rows = [PromptRow(n, 4, r) for n, r in ((0, 1), (1, 5), (0, 2), (2, 9), (1, 6), (1, 5))]
+    assert by_prompt(rows) == [4, 1, 5, 2, 0, 3]
+
+
+def test_which_prompts_are_the_same():
+    ids = torch.tensor([[0, 0, 5], [0, 5, 5], [0, 0, 5], [9, 0, 5]])
+    mask = torch.tensor([[0, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 1]])
+    rows, is_whole = rows_of(mask, torch.tensor([[1, 0], [1, 1], [0, 0], [1, 0]]), prompt_ids=ids)
+    numbers = [row.number for row in rows]
+    assert is_whole and numbers[0] == numbers[2] == numbers[3] != numbers[1]
+    assert [(row.prompt, row.response) for row in rows] == [(2, 1), (2, 2), (2, 0), (2, 1)]
+    mask[0, 1:] = torch.tensor([1, 0])  # a hole, or an empty prompt
+    assert not rows_of(mask, torch.ones(4, 2), prompt_ids=ids)[1]
+    assert not rows_of(torch.zeros(1, 2), torch.ones(1, 2))[1]
+
+
+def test_what_a_model_costs():
+    config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, **LAYERS, num_key_value_heads=1)
+    model = AutoModelForCausalLM.from_config(config)
+    weights = sum(m.weight.numel() for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear))
+    assert cost_of(config) == Cost(2.0 * weights, 4.0 * 2 * 32, 2.0 * 50 * 32)
+    assert cost_of(GPT2Config()) is None
+
+
+# The numbers of plain rows
+
+SMALL = {"hidden_size": 32, "intermediate_size": 64, **LAYERS, "num_key_value_heads": 1, "initializer_range": 0.2}
+KINDS = {
+    "qwen2": Qwen2Config(**SMALL, use_sliding_window=False),
+    "qwen3": Qwen3Config(**SMALL, head_dim=16),
+    "llama": LlamaConfig(**SMALL),
+    "gemma": GemmaConfig(**SMALL, head_dim=16),
+}
+
+
+def model_of(config, tiny_model, dtype=torch.float64):
+    config.vocab_size, config.pad_token_id, config.eos_token_id = len(AutoTokenizer.from_pretrained(tiny_model)), 0, 1
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model.config._name_or_path = str(tiny_model)  # where the tokenizer is
+    return model
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
+    make_trainer, tiny_model, kind, dtype, checkpointing
+):
+    model = model_of(KINDS[kind], tiny_model, dtype)
+    config = (trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model))
+    trainer = make_trainer(config, shared_prefix="on", gradient_checkpointing=checkpointing)
+    model = trainer.model.train()
+    torch.manual_seed(1)
+    prompts = torch.randint(3, 20, (3, 9))
+    which, lengths, widths = [0, 1, 0, 2, 0, 1, 2, 2], [7, 3, 1, 4, 0, 7, 7, 2], [9, 4, 6]
+    ids = torch.cat([prompts[which], torch.randint(3, 20, (8, 7))], dim=1)
+    columns = torch.arange(9)
+    prompt_mask = torch.stack([(columns >= 9 - widths[w]).long() for w in which])
+    mask_t = torch.stack([(torch.arange(7) < n).long() for n in lengths])
+    mask = torch.cat([prompt_mask, mask_t], dim=1)
+    rows, _ = rows_of(prompt_mask, mask_t, prompt_ids=ids[:, :9])
+    packing = packing_of(rows, cost=TOKENS)
+    assert 0 < packing.shape.rows * packing.shape.length < 0.7 * ids.numel()
+    weight_t = torch.randn(2, 8, 7, dtype=dtype) * mask_t
+    found = []
+    for layout in (None, layout_of(packing, rows, widths=(9, 7))):
+        with temporarily(trainer, _layout=layout):
+            output = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7, compute_entropy=True)[:2]
+        total = sum((w * x).sum() for w, x in zip(weight_t, output, strict=True))
+        gradients = torch.autograd.grad(total, list(model.parameters()))
+        found.append(([x.detach().masked_fill(mask_t == 0, 0.0) for x in output], gradients))
+    most = 1e-6 if dtype == torch.float64 else 1e-5
+    (plain, plain_gradients), (packed, packed_gradients) = found
+    for left, right in zip(plain, packed, strict=True):
+        torch.testing.assert_close(right.double(), left.double(), rtol=0, atol=most)
+    assert plain[0].abs().max() > 1 and (plain[0] != 0).sum() == mask_t.sum()
+    largest = max(x.abs().max().item() for x in plain_gradients)
+    for left, right in zip(plain_gradients, packed_gradients, strict=True):
+        torch.testing.assert_close(right, left, rtol=0, atol=most * max(1.0, largest))
+
+
+@pytest.fixture
+def run(make_trainer, tmp_path, tiny_model):
+    """Trains with `shared_prefix` in float64, and returns the trainer and what was watched."""
+
+    def train(shared_prefix, algo="base", *, resume=None, prompts=LONG, model=None, **settings):
+        pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
+        config_class, trainer_class = pairs[algo]
+        config = Qwen3Config(**SMALL, head_dim=16)
+        model = model_of(config, tiny_model) if model is None else model
+        settings = {"output_dir": str(tmp_path / shared_prefix), **SIZES, "max_completion_length": 9, **settings}
+        pair = config_class, scripted(trainer_class, model)
+        trainer = make_trainer(pair, reward_funcs=distinct, shared_prefix=shared_prefix, **settings)
+        rows = {"prompt": prompts * 8, "answer": [""] * len(prompts) * 8}
+        trainer.train_dataset = type(trainer.train_dataset).from_dict(rows)
+        watch = Watch(trainer)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer, watch
+
+    return train
+
+
+CASES = {
+    "grpo": ("grpo", {}),
+    "reference": ("grpo", {"beta": 0.1}),
+    "two iterations": ("dapo", {"num_iterations": 2}),
+    "one micro-batch": ("dapo", {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}),
+    "rows in their places": ("grpo", {"length_sort": "off", "per_device_train_batch_size": 8}),
+    "s_trace": ("s_trace", {"beta": 0.05}),
+    "p_trace": ("p_trace", {}),
+    "grpo_lambda": ("grpo_lambda", {}),
+    "gspo": ("gspo", {}),
+    "difficulty": ("ha_dw", {}),
+    "entropy": ("grpo", {"entropy_coef": 0.1, "per_device_train_batch_size": 8}),
+    "quantile": ("grpo", {"top_entropy_quantile": 0.5, "per_device_train_batch_size": 8}),
+    "mask": ("base", {"token_mask": "probability", "probability_threshold": 0.5, "loss_type": "dapo", "beta": 0.1}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
+    "tree": ("spo_tree", {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}),
+    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_has_the_gradients_of_rows(run, case):
+    algo, settings = CASES[case]
+    settings = {"steps_per_generation": 4, "num_generations": 4, **settings}
+    if settings.get("gradient_accumulation_steps") == 1:
+        settings["steps_per_generation"] = 1
+    (_, off), (trainer, on) = (run(shared_prefix, algo, **settings) for shared_prefix in ("off", "on"))
+    assert trainer._padding.prefix.is_exact
+    check_equal(off, on)
+    size = trainer.args.per_device_train_batch_size
+    share = 0.5 if size == 8 else 0.9 if algo == "spo_tree" else 0.85  # rows of trees have other prompts too
+    assert on.tokens(trained=True) < share * off.tokens(trained=True)
+    if settings.get("beta"):
+        assert on.tokens(trained=False) < off.tokens(trained=False)
+
+
+def test_lora_has_the_gradients_of_rows(run):
+    found = []
+    for shared_prefix in ("off", "on"):
+        torch.manual_seed(0)
+        config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        _, watch = run(shared_prefix, "s_trace", beta=0.1, trainer_kwargs={"peft_config": config})
+        assert all("lora" in name for step in watch.gradients for name in step)
+        found.append(watch)
+    check_equal(*found)
+    assert found[1].tokens(trained=True) < found[0].tokens(trained=True)
+
+
+def test_tokens_of_tools_are_seen_and_not_trained(run, make_trainer, tiny_model):
+    def rollout(prompts, trainer):
+        n = len(prompts)
+        masks = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
+        return {
+            "prompt_ids": [[3, 4, 5, 6, 7, 8, 9, 10]] * n,
+            "completion_ids": [[5 + (i + k) % 7 for k in range(len(mask) - 1)] + [1] for i, mask in enumerate(masks)],
+            "logprobs": None,
+            "env_mask": masks,
+        }
+
+    found = []
+    for shared_prefix in ("off", "on"):
+        pair = trl_credit.CreditConfig, trl_credit.CreditTrainer
+        settings = {"max_steps": 2, "optim": "sgd", "learning_rate": 0.1, "shared_prefix": shared_prefix}
+        trainer = make_trainer(pair, reward_funcs=distinct, trainer_kwargs={"rollout_func": rollout}, **settings)
+        found.append(Watch(trainer))
+        trainer.train()
+    check_equal(*found)
+    assert found[1].tokens(trained=True) < 0.7 * found[0].tokens(trained=True)
+
+
+# When
+
+
+def test_auto_packs_where_that_is_cheaper(run):
+    sizes = {"per_device_train_batch_size": 8, "steps_per_generation": 4}
+    (_, off), (long, packed) = (run(mode, **sizes) for mode in ("off", "auto"))
+    assert long._padding.prefix.is_exact is True
+    assert packed.tokens(trained=True) < off.tokens(trained=True) / 1.3
+    # two tokens of prompt are not worth it, and nothing is looked at
+    short, plain = run("auto", prompts=["1=", "2=", "3="], **sizes)
+    assert short._padding.prefix.is_exact is None
+    (_, off) = run("off", prompts=["1=", "2=", "3="], **sizes)
+    assert plain.shapes == off.shapes
+
+
+class Neighbour(torch.nn.Module):
+    """An embedding that mixes a token with the one in the column before it, as convolutions do."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.weight = inner, inner.weight
+
+    def forward(self, ids):
+        x = self.inner(ids)
+        return x + 0.5 * torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog):
+    def model():
+        found = model_of(Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=False), tiny_model)
+        found.model.embed_tokens = Neighbour(found.model.embed_tokens)
+        return found
+
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "lr_scheduler_type": "constant"}
+    with caplog.at_level(logging.WARNING):
+        trainer, auto = run("auto", model=model(), **settings)
+    assert "shared_prefix='auto' leaves rows as they are: log-probabilities" in caplog.text
+    assert trainer._padding.prefix.is_exact is False
+    _, off = run("off", model=model(), **settings)
+    check_equal(off, auto)
+    assert auto.tokens(trained=True) == off.tokens(trained=True)
+    with pytest.raises(ValueError, match=r"shared_prefix='on': .* nats per token away .*: set shared_prefix='off'"):
+        run("on", model=model(), **settings)
+
+
+def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path):
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "lr_scheduler_type": "constant"}
+    saves = {**settings, "save_strategy": "steps", "save_steps": 2}
+    whole, _ = run("auto", **{**saves, "output_dir": str(tmp_path / "whole")})
+    run("auto", **saves, max_steps=2)
+    state = json.loads((tmp_path / "auto" / "checkpoint-2" / "credit_state.json").read_text())
+    assert state["found"] == {"shared_prefix_is_exact": True}
+    resumed, watch = run("auto", resume=True, **saves)
+    assert resumed.state.global_step == 4
+    for name, p in whole.model.named_parameters():
+        assert torch.equal(resumed.model.get_parameter(name), p), name
+    # two steps of four micro-batches, and no pass besides
+    assert sum(grad for grad, _ in watch.shapes) == len(watch.shapes) == 8
+
+
+def refused(make_trainer, model, **settings):
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)
+    make_trainer(pair, shared_prefix="auto", **settings)
+    return lambda: make_trainer(pair, shared_prefix="on", **settings)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (MistralConfig(**SMALL, sliding_window=8), "needs full attention in every layer"),
+        (LlamaConfig(**SMALL, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}), "positions"),
+        (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "positions of which distances alone count"),
+    ],
+    ids=["sliding", "scaled", "learned"],
+)
+def test_models_that_cannot_are_refused(make_trainer, tiny_model, config, words):
+    with pytest.raises(ValueError, match=f"shared_prefix='on' .*{words}.*set shared_prefix='auto'"):
+        refused(make_trainer, model_of(config, tiny_model, torch.float32))()
+
+
+def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
+    experts = tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model))
+    experts.config._name_or_path = str(tiny_model)
+    with pytest.raises(ValueError, match="shared_prefix='on' cannot balance experts.*router_aux_loss_coef=0"):
+        refused(make_trainer, experts, model_init_kwargs=None)()
+    flash = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
+    flash.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="attn_implementation='flash_attention_2' has none: set"):
+        refused(make_trainer, flash)()
+    with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree': rows of packed trees"):
+        trl_credit.CreditConfig(
+            "out", rollouts="tree", tree_rows="packed", loss_type="dapo", shared_prefix="on", bf16=False
+        )
+    with pytest.raises(ValueError, match="shared_prefix must be one of 'auto', 'on', 'off', got 'yes'"):
+        trl_credit.CreditConfig("out", shared_prefix="yes", bf16=False)
+
+
+def test_auto_leaves_rows_to_dropout(make_trainer, tiny_model):
+    config = LlamaConfig(**SMALL, attention_dropout=0.1)
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model_of(config, tiny_model, torch.float32))
+    assert not make_trainer(pair, shared_prefix="auto")._padding.prefix.may_pack
+    assert make_trainer(pair, shared_prefix="on")._padding.prefix.may_pack
