@@ -52,7 +52,7 @@ def scripted(trainer_class, model=None):
                 found.append(long_draw(list(ids), asked[ids], self.max_completion_length))
             return found, None
 
-        def _continue_once(self, prefixes, *, n, budgets, bar):
+        def _continue_once(self, prefixes, *, n, budgets, **others):
             pairs = zip(prefixes, budgets, strict=True)
             return [Continuation(draw(prefix, i, budget), None) for prefix, budget in pairs for i in range(n)]
 
