@@ -107,7 +107,7 @@ def of_trl():
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
-    """Tensors, objects, waits. Most waits of a batch are for what is on the CPU anyway where there is another device."""
+    """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
     ours = make_trainer(algo, **SIZES)
     found = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
@@ -119,7 +119,6 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
-    print("MORE", algo, more)
 
 
 def test_one_call_more_is_seen(make_trainer, monkeypatch):
