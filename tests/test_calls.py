@@ -95,8 +95,9 @@ SIZES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "st
 
 
 STEP = (1, 0, 1)  # one reduction of everything and one wait for it, whatever the preset
-BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": (4, 0, 43), "vine_ppo": (4, 0, 43), "spo_tree": (6, 1, 50)}
-BATCH_OF_OTHERS = (1, 0, 10)
+CHAIN = (4, 0, 30)
+BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
+BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def of_trl():
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
-    ours = make_trainer(algo, **SIZES)
+    ours = make_trainer(algo, skip_without_credit="off", **SIZES)
     found = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))
@@ -119,6 +120,14 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
+
+
+def test_what_is_left_out_costs_one_call_for_a_batch(make_trainer, monkeypatch):
+    off, auto = (
+        counts_of(make_trainer("grpo", skip_without_credit=skip, **SIZES), monkeypatch)["batch"]
+        for skip in ("off", "auto")
+    )
+    assert tuple(a - b for a, b in zip(auto, off, strict=True)) == (1, 0, 2)
 
 
 def test_one_call_more_is_seen(make_trainer, monkeypatch):

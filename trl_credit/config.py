@@ -121,6 +121,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Gradients of an optimizer step are equal, to rounding. Where a loss is not a sum over the rows of a window,
             rows stay where they are and padding goes all the same, which is said once (see `docs/padding.md`).
             `"off"`: rows and padding as in TRL, to the last bit; those of trees are never padded to the longest of all.
+        skip_without_credit (`str`, *optional*, defaults to `"auto"`):
+            `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
+            where its gradient is exactly 0: the update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
+            passes are made, and metrics are means over all of them.
         log_credit (`int`, *optional*, defaults to `0`):
             Every how many optimizer steps the rollouts are written to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `docs/rollout_logs.md`). 0: never.
@@ -198,6 +202,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     length_sort: str = field(
         default="auto",
         metadata={"help": "'auto': rows of a window by length, without the padding. 'off': as TRL, to the last bit."},
+    )
+    skip_without_credit: str = field(
+        default="auto",
+        metadata={"help": "'auto': no pass for a micro-batch in which no token has an advantage. 'off': all, as TRL."},
     )
     log_credit: int = field(
         default=0,

@@ -27,6 +27,7 @@ CHOICES = {
     "difficulty": ("none", "history", "hard", "fixed"),
     "behavior_logps": ("recomputed", "sampler"),
     "length_sort": ("auto", "off"),
+    "skip_without_credit": ("auto", "off"),
     **SEGMENT_CHOICES,
 }
 # the knobs that take a function of one's own, and the built-in ones that they choose among

@@ -22,6 +22,7 @@ ALWAYS = (
     "reward_timeout",
     "nonfinite_patience",
     "length_sort",
+    "skip_without_credit",
     "log_credit",
     "overwrite_output_dir",
     "allow_changed",

@@ -29,6 +29,7 @@ NOT_OF_CREDIT = (
     "nonfinite_patience",
     "rollout_batch_size",
     "length_sort",
+    "skip_without_credit",
     "log_credit",
     "log_credit_groups",
 )

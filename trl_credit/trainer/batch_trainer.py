@@ -19,6 +19,7 @@ from .metrics import difficulty_statistics, group_statistics, response_hashes
 from .normalizer import Normalizer, prompt_weights
 from .padding import BEFORE, Padding
 from .reported import ReportedTrainer
+from .without_credit import WithoutCredit
 
 
 class BatchTrainer(ReportedTrainer):
@@ -37,6 +38,8 @@ class BatchTrainer(ReportedTrainer):
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         self._padding = Padding(self)
+        self._without_credit = WithoutCredit(self)
+        self.add_callback(self._without_credit)
 
     @property
     def source(self) -> Responses:
@@ -53,7 +56,10 @@ class BatchTrainer(ReportedTrainer):
         inputs = super()._prepare_inputs(*args, **kwargs)
         if not self.model.training or self._buffered_inputs is before:
             return inputs
-        self._buffered_inputs = self._padding.arranged(self._buffered_inputs, are_columns=self.source.types_are_columns)
+        batches, skips = self._buffered_inputs, self._without_credit
+        how = {"credited": skips.credited(batches)} if skips.applies else {}
+        self._buffered_inputs = self._padding.arranged(batches, are_columns=self.source.types_are_columns, **how)
+        skips.mark(self._buffered_inputs)
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:

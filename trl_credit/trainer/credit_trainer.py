@@ -187,6 +187,8 @@ class CreditTrainer(BatchTrainer):
             )
         if self._skip_update and self.model.training:
             raise _NothingToLearn
+        if self.model.training and self._without_credit.leaves_out(inputs, is_logged=self._rollout_log.is_due):
+            raise _NothingToLearn
         inputs = dict(inputs)  # TRL uses its own again in every one of num_iterations
         parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
         live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes, micro_batches=parts)
@@ -266,14 +268,16 @@ class CreditTrainer(BatchTrainer):
         try:
             loss = super().training_step(*args, **kwargs)
         except _NothingToLearn:
-            self._step += 1
             loss = torch.zeros((), device=self.device)
+            self._count_micro_batch(time.perf_counter() - start)
         finally:
             self._step_sums.is_open = False
         loss = torch.where(loss.isfinite(), loss, 0.0)  # what is left out is not logged either
         self._rollout_log.after()
         metrics = self._metrics["train"]
         if self.accelerator.sync_gradients:
+            if (share := self._without_credit.close()) is not None:
+                metrics["credit/skipped_micro_batches"].append(share)
             self._close_step()
             metrics["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
         if self.source.has_phases:
@@ -282,6 +286,14 @@ class CreditTrainer(BatchTrainer):
                 for name, seconds in self._phases.take().items():
                     metrics[f"credit/seconds/{name}"].append(seconds)
         return loss
+
+    def _count_micro_batch(self, seconds: float) -> None:
+        """As TRL does at the end of a training step."""
+        self._step += 1
+        self._current_train_step_time += seconds
+        if self._step % self.current_gradient_accumulation_steps == 0:
+            self._metrics["train"]["step_time"].append(self._current_train_step_time)
+            self._current_train_step_time = 0.0
 
     def _close_step(self) -> None:
         """What all processes must know of an optimizer step, before its update. One collective call."""

@@ -41,6 +41,7 @@ FREE = (
     "reward_timeout",
     "nonfinite_patience",
     "length_sort",
+    "skip_without_credit",
     "log_credit",
     "log_credit_groups",
     "rollout_batch_size",

@@ -66,9 +66,14 @@ class NonFinite:
 def can_drop_gradients(trainer: Any) -> bool:
     """Whether an update can still be left out once its gradients are there, so that nothing need be known before.
 
-    DeepSpeed updates inside of the last backward pass, and a gradient scaler counts what is not finite itself.
+    A gradient scaler counts what is not finite itself.
     """
-    return not trainer.is_deepspeed_enabled and trainer.accelerator.scaler is None
+    return not updates_in_backward(trainer) and trainer.accelerator.scaler is None
+
+
+def updates_in_backward(trainer: Any) -> bool:
+    """Whether the optimizer updates inside of a backward pass, which cannot be taken back after it."""
+    return trainer.is_deepspeed_enabled or any(kind in trainer.args.optim for kind in ("lomo", "layerwise"))
 
 
 def gradient_flags(trainer: Any) -> list[torch.Tensor]:

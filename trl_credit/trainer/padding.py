@@ -70,12 +70,16 @@ class Padding:
         self.window = 1
         logger.warning("length_sort='auto' trims padding and does not sort rows by length: %s", reason)
 
-    def arranged(self, batches: list[dict[str, Any]], *, are_columns: bool) -> list[dict[str, Any]]:
+    def arranged(
+        self, batches: list[dict[str, Any]], *, are_columns: bool, credited: torch.Tensor | None = None
+    ) -> list[dict[str, Any]]:
         """The micro-batches of a generation batch, as TRL cut it, with less padding.
 
         Args:
             are_columns (`bool`):
                 Whether `token_type_ids` are numbers of columns.
+            credited (`torch.Tensor`, *optional*):
+                Which rows, one micro-batch after the other, have a gradient, where others need no pass.
         """
         if not self.trims or batches[0]["completion_ids"].size(1) == 0:
             return batches
@@ -84,10 +88,12 @@ class Padding:
         # one transfer for the whole batch
         joined = {name: torch.cat([batch[name] for batch in batches]) for name in ("prompt_mask", "completion_mask")}
         spans, size = spans_of(joined["prompt_mask"], joined["completion_mask"]), len(batches[0]["prompt_ids"])
+        needed = None if credited is None or self.window == 1 else credited.tolist()
         found = []
         for start in range(0, len(batches), self.window):
-            rows = spans[start * size : (start + self.window) * size]
-            order = cheapest_order(rows, size)
+            own = slice(start * size, (start + self.window) * size)
+            rows = spans[own]
+            order = cheapest_order(rows, size, needed=None if needed is None else needed[own])
             part = reordered(batches[start : start + self.window], order) if order != [*range(len(rows))] else None
             for i in range(self.window):
                 batch = batches[start + i] if part is None else part[i]
@@ -194,16 +200,23 @@ def spans_of(prompt_mask: torch.Tensor, completion_mask: torch.Tensor) -> list[S
     return [Span(*row) for row in torch.stack(ends, 1).tolist()]
 
 
-def cheapest_order(spans: Sequence[Span], size: int) -> list[int]:
-    """Rows in parts of `size`, longest first: by response or by row, whichever needs fewer tokens, if fewer at all."""
+def cheapest_order(spans: Sequence[Span], size: int, *, needed: Sequence[bool] | None = None) -> list[int]:
+    """Rows in parts of `size`, longest first: by response or by row, whichever needs fewer tokens, if fewer at all.
+
+    Parts without a row that is `needed` need none: rows that are not come together in front of the others, if anywhere.
+    """
 
     def tokens(order: list[int]) -> int:
-        parts = ([spans[k] for k in order[i : i + size]] for i in range(0, len(order), size))
-        return sum(len(part) * sum(map(max, zip(*part, strict=True))) for part in parts)
+        parts = (order[i : i + size] for i in range(0, len(order), size))
+        made = ([spans[k] for k in part] for part in parts if needed is None or any(needed[k] for k in part))
+        return sum(len(part) * sum(map(max, zip(*part, strict=True))) for part in made)
 
     places = range(len(spans))
     by_response = sorted(places, key=lambda k: (spans[k].completion, spans[k].prompt), reverse=True)
-    return min([*places], by_response, sorted(places, key=lambda k: sum(spans[k]), reverse=True), key=tokens)
+    orders = [[*places], by_response, sorted(places, key=lambda k: sum(spans[k]), reverse=True)]
+    if needed is not None:  # in front, since the last micro-batch of a window may have to be there for the others
+        orders = [sorted(order, key=lambda k: needed[k]) for order in orders] + orders
+    return min(orders, key=tokens)
 
 
 def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[str, Any]]:
@@ -291,13 +304,13 @@ def _reasons(trainer: Any, model: nn.Module) -> list[str]:
         f"{' and '.join(own)} of your own may compare the rows of a micro-batch": bool(own),
         "selector='random' draws by micro-batch": args.selector == "random",
         "the model draws at random (dropout or noise) by micro-batch": (
-            args.neftune_noise_alpha is not None or _is_random(model)
+            args.neftune_noise_alpha is not None or is_random(model)
         ),
     }
     return [reason for reason, holds in rules.items() if holds]
 
 
-def _is_random(model: nn.Module) -> bool:
+def is_random(model: nn.Module) -> bool:
     """Whether a module drops something out while training, or adds noise."""
     return any(
         (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
