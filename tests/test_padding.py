@@ -313,9 +313,9 @@ def test_rows_stay_with_dropout(make_trainer, caplog):
 
 def test_dropout_that_is_no_module_is_found(make_trainer):
     model = make_trainer().model
-    assert not padding._is_random(model)
+    assert not padding.is_random(model)
     model.model.layers[1].self_attn.attention_dropout = 0.1
-    assert padding._is_random(model)
+    assert padding.is_random(model)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class WithoutCredit(TrainerCallback):
         self.applies = trainer.args.skip_without_credit == "auto" and not _has_other_gradients(trainer)
         # the last pass of a window is the one in which the gradients of processes meet
         self._gradients_meet = trainer.num_processes > 1 or trainer.is_fsdp_enabled
-        self._reached: list[torch.nn.Parameter] | None = None
+        self._reached: list[torch.nn.Parameter] = []
         self._computed = self._skipped = 0  # of the accumulation window that runs
 
     def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
@@ -62,7 +62,7 @@ class WithoutCredit(TrainerCallback):
         skips = batch.get(MARK, False) and not is_logged
         if skips and self._trainer.accelerator.sync_gradients:  # the last one of its window
             # a window without any pass needs to know which parameters passes reach
-            skips = self._reached is not None if self._computed == 0 else not self._gradients_meet
+            skips = bool(self._reached or self._moved()) if self._computed == 0 else not self._gradients_meet
         self._skipped += skips
         self._computed += not skips
         return skips
@@ -77,23 +77,30 @@ class WithoutCredit(TrainerCallback):
         if not self.applies or computed + skipped == 0:
             return None
         if computed == 0:
-            for p in self._reached:
+            for p in self._reached or self._moved():
                 p.grad = torch.zeros_like(p)
-        elif self._reached is None:
-            self._reached = [p for p in self._trainer.model.parameters() if p.grad is not None]
+        else:
+            self._reached = self._reached or [p for p in self._trainer.model.parameters() if p.grad is not None]
         return skipped / (computed + skipped)
+
+    def _moved(self) -> list[torch.nn.Parameter]:
+        """Parameters of which the optimizer has a state: after a resume, those that passes reached before it."""
+        state = getattr(self._trainer.optimizer, "state", {})
+        return [p for p in self._trainer.model.parameters() if state.get(p)]
 
 
 def _has_other_gradients(trainer: Any) -> bool:
     """Whether a token without an advantage may have a gradient, or a pass does something else that would be missed."""
     args: CreditConfig = trainer.args
     model = trainer.accelerator.unwrap_model(trainer.model)
-    has_experts = getattr(trainer, "aux_loss_enabled", hasattr(model.config.get_text_config(), "output_router_logits"))
+    text = model.config.get_text_config()
     return (
         args.beta != 0.0
         or getattr(args, "entropy_coef", 0.0) != 0.0
         or getattr(args, "use_adaptive_entropy", False)
-        or has_experts
+        # experts and encoders of images, which not every pass reaches
+        or hasattr(text, "output_router_logits")
+        or text is not model.config
         # what others wrote may make credit out of nothing
         or bool({"credit", "selector"} & args.own_functions().keys())
         or trainer.credit_method is not None
