@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,9 +30,9 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
     assert "Selective Eligibility Traces" in (folder / "README.md").read_text()
     assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
-    # a newcomer's console: nothing but ours, and the progress bar
+    # a newcomer's console: nothing but ours, and the progress bar, which counts the other way round on a slow machine
     assert done.stdout.startswith("S-trace on 1,024 prompts: 4 responses per prompt\n")
-    assert all("it/s]" in line for line in done.stderr.splitlines() if line.strip())
+    assert [line for line in done.stderr.splitlines() if line.strip() and not re.search(r"(it/s|s/it)\]", line)] == []
 
 
 @pytest.fixture
