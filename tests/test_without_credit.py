@@ -141,6 +141,25 @@ def test_the_first_window_says_which_parameters_passes_reach(run, make_trainer):
     assert found[0].passes[:4] == [2] * 4 and found[1].passes[:4] == [1, 0, 0, 0]
 
 
+def test_a_resumed_run_leaves_out_what_it_would_have_left_out(make_trainer):
+    """Its first two steps have no signal: the optimizer that was loaded says which parameters have a gradient of 0."""
+    rows, watched = [], []
+    for resume in (False, True):
+        reward = Reward()
+        reward.calls += resume
+        settings = {**SIZES, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        changed = {"allow_changed": ["reward_funcs"]} if resume else {}  # which counts on
+        trainer = make_trainer(reward_funcs=reward, **settings, **changed)
+        watched.append(Watch(trainer))
+        trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-2" if resume else None)
+        timed = ("step_time", "runtime", "second")
+        found = [row for row in trainer.state.log_history if row["step"] > 2 and "reward" in row]
+        rows.append([{k: v for k, v in row.items() if not any(t in k for t in timed)} for row in found])
+    assert watched[0].passes[:4] == [2, 2, 0, 0] and watched[1].passes[:2] == [0, 0]
+    assert rows[0] == rows[1] and len(rows[0]) == 1  # one generation batch
+    assert all(torch.equal(x, watched[1].parameters[-1][name]) for name, x in watched[0].parameters[-1].items())
+
+
 def test_rows_without_an_advantage_come_together(run):
     (_, off), (_, auto) = (run("auto", length_sort=sort, max_steps=6) for sort in ("off", "auto"))
     settings = {"length_sort": "auto", "max_steps": 6}
