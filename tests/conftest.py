@@ -68,6 +68,7 @@ SLOW = (
     "test_stack.py::test_torch_compile",
     "test_train_script.py::test_scores_of_an_earlier_run",
     "test_two_processes.py::test_a_rollout_log",
+    "test_two_processes.py::test_passes_that_are_left_out",
     "test_two_processes.py::test_segments",
     "test_vllm.py",
     "test_wheel.py",

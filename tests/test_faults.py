@@ -15,6 +15,7 @@ import torch
 from conftest import WORKERS
 from transformers import TrainerCallback
 
+from trl_credit.logs import read_shard, shard_path
 from trl_credit.rewards import watchdog
 from trl_credit.rewards.guard import guard_rewards
 from trl_credit.trainer.checkpoints import last_checkpoint
@@ -109,6 +110,59 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(make_trainer, wher
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     counted = [row["credit/skipped_updates"] for row in trainer.state.log_history if "reward" in row]
     assert counted == [0.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_one_micro_batch_that_is_not_finite_leaves_its_whole_update_out(make_trainer, where):
+    trainer = make_trainer(max_steps=3, gradient_accumulation_steps=2, log_credit=1, lr_scheduler_type="constant")
+    poison(trainer, steps={1}, where=where)
+    poisoned = trainer._get_per_token_logps_and_entropies
+    clean = type(trainer)._get_per_token_logps_and_entropies.__get__(trainer)
+
+    def first_of_two(*args, **kwargs):
+        return (poisoned if trainer._step % 2 == 0 else clean)(*args, **kwargs)
+
+    trainer._get_per_token_logps_and_entropies = first_of_two
+    seen = []
+    trainer.add_callback(Snapshots(seen))
+    trainer.train()
+    for name in seen[0]:
+        assert torch.equal(seen[0][name], seen[1][name])
+    assert any(not torch.equal(seen[1][name], seen[2][name]) for name in seen[0])
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    assert [row["credit/skipped_updates"] for row in rows] == [0.0, 1.0, 0.0]
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    known = [row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 2)).responses]
+    assert any(known) and not all(known)  # of the other micro-batch
+    assert all(row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 3)).responses)
+
+
+def test_what_a_broken_step_leaves_is_in_no_metric_of_the_next_run(make_trainer):
+    trainer = make_trainer(gradient_accumulation_steps=2)
+    inner, counted = trainer.compute_loss, []
+
+    def fails(*args, **kwargs):
+        if trainer._step == 1:
+            raise RuntimeError("out of memory")
+        return inner(*args, **kwargs)
+
+    class Count(TrainerCallback):
+        def entries(self):
+            return len(trainer._metrics["train"]["credit/trained_tokens_per_row"])
+
+        def on_step_begin(self, *args, **kwargs):
+            self.before = self.entries()
+
+        def on_step_end(self, *args, **kwargs):
+            counted.append(self.entries() - self.before)
+
+    trainer.add_callback(Count())
+    trainer.compute_loss = fails
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    trainer.compute_loss = inner
+    trainer.train()
+    assert counted == [2, 2]
 
 
 def test_too_many_of_them_stop_the_run(make_trainer):

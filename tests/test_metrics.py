@@ -14,6 +14,7 @@ from trl_credit.rollouts.replay import ReplayBuffer, Row
 from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
 from trl_credit.testing import made_up_tokens
 from trl_credit.trainer import metrics
+from trl_credit.trainer.step_sums import StepSums
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -124,6 +125,27 @@ def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
     again = ReplayBuffer(life=3, cap=None)
     again.load(tmp_path / "old.safetensors")
     assert [r.quarters for r in again.draw(2)] == [None, None]
+
+
+class AtOnce(StepSums):
+    """Of which nothing waits for the end of a step."""
+
+    is_open = property(lambda self: False, lambda self, is_open: None)
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "ha_dw", "spo_chain", "spo_tree"])
+def test_metrics_of_a_step_that_are_added_together_are_those_that_are_added_at_once(make_trainer, algo):
+    found = []
+    for at_once in (True, False):
+        settings = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 3}
+        trainer = make_trainer(algo, **settings, per_device_train_batch_size=4)
+        if at_once:
+            trainer._step_sums = AtOnce()
+        trainer.train()
+        rows = [row for row in trainer.state.log_history if "reward" in row or "entropy" in row]
+        found.append([{k: v for k, v in r.items() if k.startswith("credit/") and "seconds" not in k} for r in rows])
+    assert len(found[0]) == 3 and all(len(row) > 5 for row in found[0])
+    assert found[0] == found[1]
 
 
 # Clipped tokens

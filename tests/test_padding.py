@@ -52,7 +52,7 @@ def scripted(trainer_class, model=None):
                 found.append(long_draw(list(ids), asked[ids], self.max_completion_length))
             return found, None
 
-        def _continue_once(self, prefixes, *, n, budgets, bar):
+        def _continue_once(self, prefixes, *, n, budgets, **others):
             pairs = zip(prefixes, budgets, strict=True)
             return [Continuation(draw(prefix, i, budget), None) for prefix, budget in pairs for i in range(n)]
 
@@ -313,9 +313,9 @@ def test_rows_stay_with_dropout(make_trainer, caplog):
 
 def test_dropout_that_is_no_module_is_found(make_trainer):
     model = make_trainer().model
-    assert not padding._is_random(model)
+    assert not padding.is_random(model)
     model.model.layers[1].self_attn.attention_dropout = 0.1
-    assert padding._is_random(model)
+    assert padding.is_random(model)
 
 
 @pytest.fixture

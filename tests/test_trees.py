@@ -293,7 +293,6 @@ def grow(branching, script, *, limit=20, segment_length=3, context=10**6, trees=
         budget=lambda prompt, written: min(limit - written, context - prompt - written),
         continue_prefixes=script,
         is_finished=lambda ids, budget: len(ids) < budget or ids[-1] == 9,
-        any_process_has=bool,
     )
     return forest, calls
 

@@ -77,6 +77,16 @@ def test_segments_on_two_processes(tmp_path):
     assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)
 
 
+def test_passes_that_are_left_out_on_two_processes(tmp_path):
+    results = launch("run_two_processes_skip.py", tmp_path)
+    off, auto = (sorted((r for r in results if r["skip"] == skip), key=lambda r: r["rank"]) for skip in ("off", "auto"))
+    assert auto[0]["passes"] == auto[1]["passes"] and off[0]["passes"] == [2] * 8
+    assert auto[0]["passes"][:4] == [2, 2, 0, 0] and sum(auto[0]["passes"][4:]) < 8
+    assert all(passes > 0 for passes in auto[0]["passes"][4:6])  # in which one process has a signal
+    assert [1 - passes / 2 for passes in auto[0]["passes"]] == auto[0]["shares"]
+    assert len({json.dumps(r["parameters"]) for r in results}) == 1  # after every step, to the last bit
+
+
 def test_a_rollout_log_of_two_processes(tmp_path):
     results = launch("run_two_processes_log.py", tmp_path)
     assert len(results) == 8 and len({r["parameters"] for r in results}) == 1  # to the last bit, whatever breaks

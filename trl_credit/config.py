@@ -126,6 +126,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             where that is reckoned to save a quarter of it and was seen to leave log-probabilities as they are, in the
             passes for π_old and the reference too (see `docs/padding.md`). `"on"`: wherever two rows share one;
             refused where the model cannot. `"off"`: never, as in TRL.
+        skip_without_credit (`str`, *optional*, defaults to `"auto"`):
+            `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
+            where its gradient is exactly 0: the update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
+            passes are made, and metrics are means over all of them.
         log_credit (`int`, *optional*, defaults to `0`):
             Every how many optimizer steps the rollouts are written to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `docs/rollout_logs.md`). 0: never.
@@ -207,6 +211,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     shared_prefix: str = field(
         default="auto",
         metadata={"help": "'auto': compute a prompt that rows share once, where it pays. 'on': always. 'off': never."},
+    )
+    skip_without_credit: str = field(
+        default="auto",
+        metadata={"help": "'auto': no pass for a micro-batch in which no token has an advantage. 'off': all, as TRL."},
     )
     log_credit: int = field(
         default=0,

@@ -28,6 +28,7 @@ CHOICES = {
     "behavior_logps": ("recomputed", "sampler"),
     "length_sort": ("auto", "off"),
     "shared_prefix": ("auto", "on", "off"),
+    "skip_without_credit": ("auto", "off"),
     **SEGMENT_CHOICES,
 }
 # the knobs that take a function of one's own, and the built-in ones that they choose among

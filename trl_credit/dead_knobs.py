@@ -23,6 +23,7 @@ ALWAYS = (
     "nonfinite_patience",
     "length_sort",
     "shared_prefix",
+    "skip_without_credit",
     "log_credit",
     "overwrite_output_dir",
     "allow_changed",

@@ -28,7 +28,7 @@ _REWARDS = (
 _RUN = (
     "algo config output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size "
     "gradient_accumulation_steps steps_per_generation num_generations max_completion_length temperature beta seed "
-    "length_sort shared_prefix logging_steps log_credit log_credit_groups report_to run_name "
+    "length_sort shared_prefix skip_without_credit logging_steps log_credit log_credit_groups report_to run_name "
     "save_strategy save_steps save_total_limit save_only_model "
     "resume_from_checkpoint overwrite_output_dir allow_changed nonfinite_patience push_to_hub hub_model_id "
     "hub_private_repo hub_strategy hub_revision "

@@ -30,6 +30,7 @@ NOT_OF_CREDIT = (
     "rollout_batch_size",
     "length_sort",
     "shared_prefix",
+    "skip_without_credit",
     "log_credit",
     "log_credit_groups",
 )

@@ -110,10 +110,10 @@ def plan_requests(
     states: list[tuple[int, int]] = []
     known: defaultdict[Hashable, dict[bytes, int]] = defaultdict(dict)
     shared = 0
-    for row, places in enumerate(boundaries):
+    for row, places in enumerate(boundaries.tolist()):  # one transfer for all rows
         tokens, digest, read = memoryview(array("q", completion_ids[row])), hashlib.blake2b(digest_size=16), 0
         numbers = []
-        for b in (begins := places.nonzero().flatten()).tolist():
+        for b in (begins := [t for t, is_boundary in enumerate(places) if is_boundary]):
             digest.update(tokens[read:b])
             read = b
             number = known[groups[row]].setdefault(digest.digest(), len(states))
@@ -122,7 +122,7 @@ def plan_requests(
             else:
                 states.append((row, b))
             numbers.append(number)
-        index_t[row, begins.cpu()] = torch.tensor(numbers, dtype=torch.long)
+        index_t[row, begins] = torch.tensor(numbers, dtype=torch.long)
     return Requests(states, index_t.to(boundaries.device), shared)
 
 
@@ -201,20 +201,22 @@ def chain_credit(
     known = boundaries & (sure | beyond | full)
     value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), value_t)
     if config.initial_value == "group":
-        everyone = policy.gather(final_value)
+        known_to_all = config.truncated_value is None
+        everyone = rewards.float() if known_to_all else policy.gather(final_value)
         alone = leave_one_out_mean(everyone, num_generations=policy.group_size)[own]
         from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
         value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
         known = known | from_group
 
-    if policy.largest(int(boundaries.any())) == 0:
+    groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
+    requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
+    any_boundary, most_states = policy.all_largest([int(boundaries.any()), len(requests.states)])
+    if not any_boundary:
         logger.warning(
             f"segmentation={config.segmentation!r} found no boundary in this generation batch, so nothing gets credit"
             f"{_why_none(config)}."
         )
-    groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
-    requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
-    values, tokens = _rollout_values(policy, inputs, requests.states, prompt_ids, completion_ids)
+    values, tokens = _rollout_values(policy, inputs, requests.states, prompt_ids, completion_ids, most=most_states)
     asked = requests.index_t >= 0
     if asked.any():
         value_t = torch.where(asked, values[requests.index_t.clamp(min=0)], value_t)
@@ -244,11 +246,14 @@ def _rollout_values(
     states: list[tuple[int, int]],
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
+    *,
+    most: int,
 ) -> tuple[torch.Tensor, int]:
-    """V of every state (float, shape (states,)), and the number of tokens that were generated for it."""
+    """V of every state (float, shape (states,)), and the number of tokens that were generated for it. `most`: states of
+    a process, at most."""
     config = policy.args
     n = config.rollouts_per_state
-    if policy.largest(len(states)) == 0:
+    if most == 0:
         return torch.zeros(0, device=policy.device), 0
     written = [completion_ids[row][:b] for row, b in states]
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in states]
@@ -257,7 +262,7 @@ def _rollout_values(
         found = policy.continue_prefixes(prefixes, n=n, budgets=budgets)
     responses = [written[i // n] + continuation.ids for i, continuation in enumerate(found)]
     examples = [inputs[row] for row, _ in states for _ in range(n)] or inputs[:1]
-    rewards = policy.total_reward(policy.score_responses(examples, responses)).float()
+    rewards = policy.total_reward(policy.score_responses(examples, responses, most=n * most)).float()
     if config.truncated_value is not None:
         ended = [policy.is_finished(c.ids, budgets[i // n]) for i, c in enumerate(found)]
         rewards = rewards.where(

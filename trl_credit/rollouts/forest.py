@@ -103,7 +103,6 @@ class Forest:
                 budget=policy.remaining_budget,
                 continue_prefixes=_with_label(policy.continue_prefixes, len(config.tree_branching)),
                 is_finished=policy.is_finished,
-                any_process_has=lambda n: policy.largest(n) > 0,
             )
         self._score(trees, inputs[:1])
         low, high = config.reward_range
@@ -117,12 +116,7 @@ class Forest:
         )
         self._record(trees)
 
-        new_rows = self._new_rows(trees)
-        self.buffer.add(gather_object(new_rows))
         iteration, expired = self.buffer.iteration, self.buffer.expired
-        drawn = self.buffer.draw(len(inputs) * processes)
-        share = drawn[rank::processes]
-        self._record_draw(drawn, iteration, expired, len(inputs) * processes)
         # by prompt and batch, so that it does not matter which process a tree is on
         seeds = [f"{config.seed} {iteration} {question_key(tree.prompt_ids)}" for tree in trees]
         leaves = [
@@ -133,15 +127,19 @@ class Forest:
         texts = policy.decode_responses(
             [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
         )
-        logged = gather_object(
-            [
-                (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
-                for (tree, leaf), text in zip(leaves, texts, strict=True)
-            ]
-        )
+        logged = [
+            (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
+            for (tree, leaf), text in zip(leaves, texts, strict=True)
+        ]
+        mine = self._new_rows(trees), logged, [row_accuracy(tree, config) for tree in trees]
+        everyone = zip(*gather_object([mine]), strict=True)  # in the order of processes
+        new_rows, logged, accuracies = ([x for part in parts for x in part] for parts in everyone)
         rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
-        accuracies = gather_object([row_accuracy(tree, config) for tree in trees])
         scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
+        self.buffer.add(new_rows)
+        drawn = self.buffer.draw(len(inputs) * processes)
+        share = drawn[rank::processes]
+        self._record_draw(drawn, iteration, expired, len(inputs) * processes)
         return Plan(
             rows=share + [_filler(drawn, inputs, policy)] * (len(inputs) - len(share)),
             n_real=len(share),

@@ -125,8 +125,10 @@ class Policy(Protocol):
     ) -> list[Continuation]:
         """`n` continuations of each prefix, in order. Collective."""
 
-    def score_responses(self, examples: list[dict[str, Any]], completion_ids: list[list[int]]) -> torch.Tensor:
-        """Rewards by function, shape (n, functions). Collective."""
+    def score_responses(
+        self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
+    ) -> torch.Tensor:
+        """Rewards by function, shape (n, functions). Collective. `most`: the largest n of a process, if known."""
 
     def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Shapes (n, functions) → (n,)."""
@@ -146,15 +148,11 @@ class Policy(Protocol):
     def largest(self, n: int) -> int:
         """The largest `n` of all processes. Collective."""
 
+    def all_largest(self, numbers: Sequence[int]) -> list[int]:
+        """The largest of all processes of each number. Collective."""
+
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs Σ numerators / Σ denominators under `credit/`. Collective, with the same names everywhere."""
-
-    def record_groups(self, batch: Batch, *, credited: torch.Tensor | None = None) -> torch.Tensor:
-        """Logs what the groups of N responses look like; returns their lengths (N,), loss tokens. Collective.
-
-        `credited` (B,): which of this process's responses have a token with an advantage other than 0, where that is
-        not decided by whether rewards differ.
-        """
 
     def log_planned(self, planned: Planned) -> None:
         """Puts what is planned to be logged in the place of what TRL logged."""

@@ -40,6 +40,8 @@ class Made(NamedTuple):
         is_logged: Whether the source has filled the table itself.
         is_empty: Whether no process has a row to learn from.
         prompts: A number (B,) for each row's prompt; `None` where rows come in whole groups, prompt after prompt.
+        credited: Which responses (B,) have a token with an advantage other than 0, where that is not decided by whether
+            the rewards of a group differ.
         values: V (B, T) where the segments of a chain begin, and the value (B,) at its end.
         plan: What the batch was made of where it came from trees.
     """
@@ -52,6 +54,7 @@ class Made(NamedTuple):
     is_logged: bool = False
     is_empty: bool = False
     prompts: torch.Tensor | None = None
+    credited: torch.Tensor | None = None
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
 
@@ -78,9 +81,9 @@ class Responses:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
         policy, config = self.policy, self.policy.args
         batch = policy.sample(inputs)
-        lengths = policy.record_groups(batch)
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
+            lengths = policy.gather(batch.mask_t.sum(-1))
             # a copy: a function of one's own may write into it. A response that is masked has length 0: it has no
             # gradient, of which a baseline could lower the variance
             found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
@@ -125,9 +128,9 @@ class Chain(Responses):
         if credit.unsplit.any():  # no steps, no credit, and no part in a count of tokens
             batch.show_loss((~credit.unsplit).unsqueeze(1))
         # equal final rewards can hide segments that were worth something, and other ones segments that were not
-        policy.record_groups(batch, credited=((credit.advantages != 0) & batch.mask_t.bool()).any(-1))
-        values = credit.value_t, credit.final_value
-        return Made(batch, credit.advantages, *_accuracies(policy, batch), logged=credit.per_response, values=values)
+        credited = ((credit.advantages != 0) & batch.mask_t.bool()).any(-1)
+        shown = {"logged": credit.per_response, "credited": credited, "values": (credit.value_t, credit.final_value)}
+        return Made(batch, credit.advantages, *_accuracies(policy, batch), **shown)
 
 
 class Trees(Responses):

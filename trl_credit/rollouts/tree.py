@@ -82,9 +82,8 @@ def grow_trees(
     budget: Callable[[int, int], int],
     continue_prefixes: Callable[..., list[Continuation]],
     is_finished: Callable[[list[int], int], bool],
-    any_process_has: Callable[[int], bool],
 ) -> int:
-    """Samples all trees at once, one call of `continue_prefixes` per level. Returns the number of calls.
+    """Samples all trees at once, one call of `continue_prefixes` per level. Returns how many of them wrote something.
 
     A node that ends (end of sequence), or has no tokens left to write, is a leaf at whatever level; every other node
     of an inner level gets `branching[level]` children.
@@ -99,11 +98,10 @@ def grow_trees(
         budget (`Callable`):
             `(len(prompt), len(written))` → tokens that may still be written.
         continue_prefixes (`Callable`):
-            `(prefixes, n=…, budgets=…)` → `n` continuations of each prefix, in order.
+            `(prefixes, n=…, budgets=…)` → `n` continuations of each prefix, in order. Called once per level, without
+            prefixes too, since other processes may have some.
         is_finished (`Callable`):
             `(ids, budget)` → whether a segment ended before its budget did.
-        any_process_has (`Callable`):
-            Number of nodes to expand on this process → whether any process has one. Called once per level.
     """
     frontier = [(tree, tree.root) for tree in trees]
     calls = 0
@@ -118,11 +116,9 @@ def grow_trees(
             else:
                 node.finished = node.truncated = True
         frontier = []
-        if not any_process_has(len(open_nodes)):
-            break
         prefixes = [tree.prompt_ids + node.written() for tree, node in open_nodes]
         segments = continue_prefixes(prefixes, n=count, budgets=budgets)
-        calls += 1
+        calls += bool(segments)
         for i, (tree, node) in enumerate(open_nodes):
             for segment in segments[i * count : (i + 1) * count]:
                 child = Node(node, segment, node.depth + 1)

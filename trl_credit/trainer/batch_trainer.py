@@ -16,10 +16,11 @@ from .batches import Batch, replace_last, shown_advantages
 from .belief import make_belief
 from .engine_calls import engine_awake, temporarily
 from .live import known_policy_mask, whitened
-from .metrics import difficulty_statistics
+from .metrics import difficulty_statistics, group_statistics, response_hashes
 from .normalizer import Normalizer, prompt_weights
 from .padding import BEFORE, LAYOUT, Padding
 from .reported import ReportedTrainer
+from .without_credit import WithoutCredit
 
 
 class BatchTrainer(ReportedTrainer):
@@ -39,6 +40,8 @@ class BatchTrainer(ReportedTrainer):
         self._plain_source = Responses(self)
         self._trained_source = make_source(self, model_config=self.model.config)
         self._padding = Padding(self)
+        self._without_credit = WithoutCredit(self)
+        self.add_callback(self._without_credit)
 
     @property
     def source(self) -> Responses:
@@ -55,7 +58,10 @@ class BatchTrainer(ReportedTrainer):
         inputs = super()._prepare_inputs(*args, **kwargs)
         if not self.model.training or self._buffered_inputs is before:
             return inputs
-        self._buffered_inputs = self._padding.arranged(self._buffered_inputs, are_columns=self.source.types_are_columns)
+        batches, skips = self._buffered_inputs, self._without_credit
+        how = {"credited": skips.credited(batches)} if skips.applies else {}
+        self._buffered_inputs = self._padding.arranged(batches, are_columns=self.source.types_are_columns, **how)
+        skips.mark(self._buffered_inputs)
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -94,14 +100,14 @@ class BatchTrainer(ReportedTrainer):
         if self.difficulty is not None:
             advantages = self._weight_by_difficulty(advantages, made.p_hat, made.accuracy)
         batch.advantages = advantages
-        self._keep_mask(batch, made.prompts)
-        self._log_advantages(made)
+        self._keep_mask(batch)
+        self._count_and_log(made)
         return made
 
-    def _keep_mask(self, batch: Batch, prompts: torch.Tensor | None) -> None:
-        """M of the whole batch, with all that needs it: whitening over the batch, and what the loss is divided by.
+    def _keep_mask(self, batch: Batch) -> None:
+        """M of the whole batch, and the whitening over it.
 
-        No forward pass is made for it alone unless one of them asks.
+        No forward pass is made for it alone unless one of those that need it asks.
         """
         whitens = self.args.whiten_advantages == "batch"
         if mask_reads_logps(self.args):
@@ -117,14 +123,40 @@ class BatchTrainer(ReportedTrainer):
             batch.advantages = whitened(batch.advantages, kept_t, mask_t, reduce=self.sum_over_processes)
         if kept_t is not mask_t:
             batch.policy_mask_t = kept_t
-        if self._normalizer.counts_batch and (kept_t is not mask_t or batch.segment_ids is not None):
-            batch.count_loss_tokens(self.gather(kept_t.sum().long()).sum())
+
+    def _count_and_log(self, made: Made) -> None:
+        """What the loss divides by, the groups, and the advantages of the table of completions: what all processes have
+        of their rows, by one collective call, or none.
+
+        Advantages take the place of TRL's: those of rows as the loss uses them (before a whitening by micro-batch),
+        those of a chain as sums over its segments.
+        """
+        batch, columns = made.batch, {}
+        kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
+        recounts = self._normalizer.counts_batch and (kept_t is batch.policy_mask_t or batch.segment_ids is not None)
+        if recounts or self.args.prompt_average:
+            columns["kept"] = kept_t.sum(-1).long()
         if self.args.prompt_average:
-            if prompts is None:  # rows in the order of their prompts, whose groups may begin on one process
-                rows = torch.arange(len(mask_t), device=self.device) + self.rank * len(mask_t)
-                prompts = rows // self.group_size
-            weights = prompt_weights(self.gather(kept_t.sum(-1)), self.gather(prompts))
-            batch.row_weight = batch.own_rows(weights)
+            rows = torch.arange(len(kept_t), device=self.device) + self.rank * len(kept_t)
+            # rows in the order of their prompts, whose groups may begin on one process and end on the next
+            columns["prompts"] = rows // self.group_size if made.prompts is None else made.prompts
+        if not made.is_logged:
+            ids, pad = batch.data["completion_ids"], self._tokenizer.pad_token_id
+            columns["hashes"] = response_hashes(ids, pad_token_id=pad)
+            columns["shown"] = shown_advantages(self.args, batch) if made.logged is None else made.logged
+        if made.credited is not None:
+            columns["credited"] = made.credited
+        if not columns:
+            return
+        found = dict(zip(columns, self.gather_columns(*columns.values()), strict=True))
+        if recounts:
+            batch.count_loss_tokens(found["kept"].sum())
+        if self.args.prompt_average:
+            batch.row_weight = batch.own_rows(prompt_weights(found["kept"], found["prompts"]))
+        if not made.is_logged:
+            replace_last(self._logs["advantages"], found["shown"].tolist())
+            given = {"num_generations": self.group_size, "credited": found.get("credited")}
+            self._append(group_statistics(batch.rewards, found["hashes"], **given).items())
 
     def _weight_by_difficulty(self, advantages: torch.Tensor, p_hat: torch.Tensor, accuracy: float) -> torch.Tensor:
         """`advantages` of shape (B,) or (B, T), `p_hat` (B,). A NaN `accuracy` (nothing scored) changes nothing."""
@@ -141,11 +173,3 @@ class BatchTrainer(ReportedTrainer):
                 self._metrics["train"]["credit/difficulty_rate"].append(step.rate)
                 self._metrics["train"]["credit/difficulty_floor"].append(float(step.is_floor))
         return advantages * phi
-
-    def _log_advantages(self, made: Made) -> None:
-        """Shows our advantages in the table of completions, in the place of TRL's: those of rows as the loss uses them
-        (before a whitening by micro-batch), those of a chain as sums over its segments."""
-        if made.is_logged:
-            return
-        logged = shown_advantages(self.args, made.batch) if made.logged is None else made.logged
-        replace_last(self._logs["advantages"], self.gather(logged).tolist())

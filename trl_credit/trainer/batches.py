@@ -1,6 +1,7 @@
 """TRL's batches in our words: the one place that knows the keys of its dicts. And small operations on them."""
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ def tokens_of(
 
 def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
     """The token ids of each row that `mask` keeps, both of shape (B, L)."""
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask, strict=True)]
+    return [list(compress(row, kept)) for row, kept in zip(ids.tolist(), mask.tolist(), strict=True)]
 
 
 def local(x: torch.Tensor) -> torch.Tensor:

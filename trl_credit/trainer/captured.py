@@ -71,6 +71,7 @@ class Captured:
         self._index = torch.tensor(places, device=tokens.logp_t.device)
         self._gradient: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
+        self._is_finite = torch.isfinite(loss.detach())
         self.failed: Exception | None = None
         found = _tensors(config, live, tokens, credit)
         for name, factor in (("divisor", divisor), ("kl_factor", kl_factor)):
@@ -96,7 +97,7 @@ class Captured:
             self.failed = error
 
     def rows(self) -> list[Row]:
-        """The rows, after the backward pass. Without one, as for a loss that is not finite, credit is unknown.
+        """The rows, after the backward pass. Credit is unknown without one, and where loss or gradient is not finite.
 
         Raises:
             Exception: what went wrong in the hook.
@@ -114,7 +115,7 @@ class Captured:
             if kl_t is not None:  # what rounding leaves of the difference is no credit
                 credit_t = credit_t - kl_t
                 credit_t = credit_t.masked_fill(credit_t.abs() <= 4 * self._rounding * rounded_t, 0.0)
-            lists["credit"] = credit_t
+            lists["credit"] = credit_t if self._is_finite and credit_t.isfinite().all() else None
         lists = {name: None if x is None else _compact(x) for name, x in lists.items()}
         found = []
         for i, tag in enumerate(parts[ROW].tolist()):

@@ -161,6 +161,7 @@ class CheckpointedTrainer(RolloutEngine):
         self.claim_output_dir(resume)
         # what a train() before this one left when it ended inside of a batch
         self._step, self._buffered_inputs, self._resumes_inside = 0, None, False
+        self._step_sums.clear()
         self._borders.begin()
         try:
             output = super().train(resume, *args, **kwargs)

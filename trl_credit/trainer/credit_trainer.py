@@ -33,7 +33,14 @@ from .batch_trainer import BatchTrainer
 from .belief import belief_setting, belief_state, load_belief
 from .live import LivePass
 from .metrics import loss_statistics
-from .nonfinite import NonFinite, accumulates_in_deepspeed, can_be_left_out, leave_out_nonfinite
+from .nonfinite import (
+    NonFinite,
+    accumulates_in_deepspeed,
+    can_be_left_out,
+    can_drop_gradients,
+    gradient_flags,
+    leave_out_nonfinite,
+)
 from .own_credit import OwnCredit, check_uniform
 from .rollout_log import RolloutLog
 
@@ -180,6 +187,8 @@ class CreditTrainer(BatchTrainer):
             )
         if self._skip_update and self.model.training:
             raise _NothingToLearn
+        if self.model.training and self._without_credit.leaves_out(inputs, is_logged=self._rollout_log.is_due):
+            raise _NothingToLearn
         inputs = dict(inputs)  # TRL uses its own again in every one of num_iterations
         parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
         live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes, micro_batches=parts)
@@ -198,10 +207,16 @@ class CreditTrainer(BatchTrainer):
             loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
         if self.model.training:
             self._rollout_log.saw(live, loss)
-        if self.model.training and self.largest(int(not torch.isfinite(loss))):
+            self._check_loss(loss)
+        return loss
+
+    def _check_loss(self, loss: torch.Tensor) -> None:
+        if can_drop_gradients(self):
+            if self._step_sums.is_open:  # whose end it is soon enough for
+                self._step_sums.flag(~torch.isfinite(loss.detach()))
+        elif self.largest(int(not torch.isfinite(loss))):
             self._nonfinite.found("loss", at_once=accumulates_in_deepspeed(self))
             raise _NothingToLearn  # on every process, before any gradient
-        return loss
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         if (known := self._take_engine_logps(args)) is not None:
@@ -249,15 +264,21 @@ class CreditTrainer(BatchTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         start, before = time.perf_counter(), sum(self._phases.seconds.values())
         self._rollout_log.before()
+        self._step_sums.is_open = True
         try:
             loss = super().training_step(*args, **kwargs)
         except _NothingToLearn:
-            self._step += 1
             loss = torch.zeros((), device=self.device)
+            self._count_micro_batch(time.perf_counter() - start)
+        finally:
+            self._step_sums.is_open = False
+        loss = torch.where(loss.isfinite(), loss, 0.0)  # what is left out is not logged either
         self._rollout_log.after()
         metrics = self._metrics["train"]
         if self.accelerator.sync_gradients:
-            leave_out_nonfinite(self, self._nonfinite)
+            if (share := self._without_credit.close()) is not None:
+                metrics["credit/skipped_micro_batches"].append(share)
+            self._close_step()
             metrics["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
         if self.source.has_phases:
             self._phases.add("train", time.perf_counter() - start, since=before)
@@ -265,6 +286,21 @@ class CreditTrainer(BatchTrainer):
                 for name, seconds in self._phases.take().items():
                     metrics[f"credit/seconds/{name}"].append(seconds)
         return loss
+
+    def _count_micro_batch(self, seconds: float) -> None:
+        """As TRL does at the end of a training step."""
+        self._step += 1
+        self._current_train_step_time += seconds
+        if self._step % self.current_gradient_accumulation_steps == 0:
+            self._metrics["train"]["step_time"].append(self._current_train_step_time)
+            self._current_train_step_time = 0.0
+
+    def _close_step(self) -> None:
+        """What all processes must know of an optimizer step, before its update. One collective call."""
+        flags = gradient_flags(self)
+        values, bad = self._step_sums.close(flags, reduce=self.sum_over_processes, device=self.device)
+        self._append(values)
+        leave_out_nonfinite(self, self._nonfinite, of_loss=bad[0], of_gradient=any(bad[1:]))
 
     # Generation batches
 

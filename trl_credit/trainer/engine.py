@@ -134,16 +134,20 @@ class RolloutEngine(MeasuredTrainer):
             `list` of [`Continuation`], `n · len(prefixes)` of them.
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
-        chunks = range(0, self.largest(-(-len(prefixes) // size)) * size, size)
+        own = [-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)]
+        count, *most = self.all_largest(own)
         order = list(range(len(prefixes)))
-        if len(chunks) > 1 and not self._has_own_limits:
+        if count > 1 and not self._has_own_limits:
             order.sort(key=lambda i: -budgets[i])
+        parts = [order[i : i + size] for i in range(0, count * size, size)]
+        if count > 1:
+            most = self.all_largest([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         found: list[list[Continuation]] = [[]] * len(prefixes)
         hidden = self.args.disable_tqdm or not self.accelerator.is_main_process
         bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
-        for i in chunks:
-            part = order[i : i + size]
-            written = self._continue_once([prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], bar=bar)
+        for part, wanted, limit in zip(parts, most[::2], most[1::2], strict=False):
+            given = {"n": n, "budgets": [budgets[k] for k in part], "most": wanted, "limit": limit}
+            written = self._continue_once([prefixes[k] for k in part], **given, bar=bar)
             for place, k in enumerate(part):
                 found[k] = written[place * n : (place + 1) * n]
         return [continuation for of_prefix in found for continuation in of_prefix]
@@ -154,17 +158,26 @@ class RolloutEngine(MeasuredTrainer):
         return self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
 
     def _continue_once(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], bar: functools.partial
+        self,
+        prefixes: list[list[int]],
+        *,
+        n: int,
+        budgets: list[int],
+        most: int,
+        limit: int,
+        bar: functools.partial,
     ) -> list[Continuation]:
+        """By one engine call. No process has more prefixes than `most`, nor a larger budget than `limit`.
+
+        TRL's call gives all prompts that one limit: what a continuation has beyond its own budget is cut off.
+        """
         wanted = len(prefixes)
         alone = self._has_own_limits
         # a process without work takes part all the same, and a shared engine deals out equal shares
-        missing = max(1 - wanted, 0) if alone or not self.use_vllm else self.largest(wanted) - wanted
+        missing = max(1 - wanted, 0) if alone or not self.use_vllm else most - wanted
         filler = prefixes[:1] or [[self._tokenizer.eos_token_id]]
         prefixes = [*prefixes, *filler * missing]
         budgets = [*budgets, *[1] * missing]
-        # TRL's call gives all prompts one limit: what a continuation has beyond its own budget is cut off
-        limit = self.largest(max(budgets))
         with contextlib.ExitStack() as stack:
             if alone:
                 # vLLM divides by the time of the bar, which a hidden one does not keep
@@ -218,7 +231,9 @@ class RolloutEngine(MeasuredTrainer):
             self._engine_logps = logps
         return ids, logps
 
-    def score_responses(self, examples: list[dict[str, Any]], completion_ids: list[list[int]]) -> torch.Tensor:
+    def score_responses(
+        self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
+    ) -> torch.Tensor:
         """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set.
 
         Left out of the metrics of rewards. Every process must call it; the processes with fewer responses score some
@@ -229,8 +244,11 @@ class RolloutEngine(MeasuredTrainer):
                 Rows of the data set, one per response and at least one.
             completion_ids (`list[list[int]]`):
                 Whole responses. May be empty where another process has some.
+            most (`int`, *optional*):
+                The largest number of responses of a process, where that is known: saves a collective call.
         """
-        own, count = len(completion_ids), self.largest(len(completion_ids))
+        own = len(completion_ids)
+        count = self.largest(own) if most is None else most
         if count == 0:
             return torch.zeros(0, len(self.reward_funcs), device=self.accelerator.device)
         ids = [*completion_ids, *(completion_ids[:1] or [[self._tokenizer.eos_token_id]]) * (count - own)]

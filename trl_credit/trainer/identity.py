@@ -42,6 +42,7 @@ FREE = (
     "nonfinite_patience",
     "length_sort",
     "shared_prefix",
+    "skip_without_credit",
     "log_credit",
     "log_credit_groups",
     "rollout_batch_size",

@@ -1,5 +1,6 @@
 """TRL's trainer with what all processes measure together: the lowest layer of ours."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,11 +9,12 @@ from trl import GRPOTrainer
 
 from ..rewards.watchdog import default_watchdog
 from ..rollouts.policy import Planned
-from .batches import Batch, replace_last
+from .batches import replace_last
 from .belief import correct_columns
 from .engine_calls import Phases
-from .metrics import group_statistics, length_statistics, response_hashes
+from .metrics import length_statistics
 from .nothing_to_learn import NothingToLearn
+from .step_sums import StepSums
 
 
 class MeasuredTrainer(GRPOTrainer):
@@ -20,6 +22,7 @@ class MeasuredTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._phases = Phases()
+        self._step_sums = StepSums()
         super().__init__(*args, **kwargs)
         self._correct = correct_columns(self.args, self.reward_func_names, weights=self.reward_weights.tolist())
         self.add_callback(NothingToLearn(self))
@@ -52,47 +55,56 @@ class MeasuredTrainer(GRPOTrainer):
         """Elementwise. Collective."""
         return self.accelerator.reduce(x, reduction="sum")
 
+    def gather_columns(self, *columns: torch.Tensor) -> list[torch.Tensor]:
+        """Columns (B,) of all processes' rows, each (N,), by one collective call.
+
+        Integers, booleans, and floating numbers, which travel as they are but for types below float32.
+        """
+        sent = [_as_integers(column) for column in columns]
+        gathered = self.accelerator.gather(torch.stack(sent, 1))
+        return [_as_before(gathered[:, i], column.dtype) for i, column in enumerate(columns)]
+
     def largest(self, n: int) -> int:
         """The largest `n` of all processes; a collective call."""
-        return int(self.accelerator.gather(torch.tensor([n], device=self.accelerator.device)).max())
+        return self.all_largest([n])[0]
+
+    def all_largest(self, numbers: Sequence[int]) -> list[int]:
+        """The largest of all processes of each number; one collective call."""
+        mine = torch.tensor([list(numbers)], device=self.accelerator.device)
+        return self.accelerator.gather(mine).amax(0).tolist()
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
         """Adds the seconds inside to those of a phase, less those of phases inside it; logged where rollouts are on."""
         return self._phases.timed(phase)
 
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
-        """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes, by one collective call.
+        """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes: in a training step at its end, with
+        all others by one collective call, else at once.
 
         All processes must give the same names in the same order. Where a denominator is 0 nothing is logged.
         """
         device = self.accelerator.device
-        parts = [torch.as_tensor(part, device=device).detach().float() for pair in stats.values() for part in pair]
-        sums = self.accelerator.reduce(torch.stack(parts), reduction="sum").view(-1, 2)
+        parts = [_on_device(part, device) for pair in stats.values() for part in pair]
+        sums = torch.stack(parts).view(-1, 2)
+        if self._step_sums.is_open and self.model.training:
+            self._step_sums.add(stats, sums)
+            return
+        sums = self.sum_over_processes(sums)
+        self._append(zip(stats, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
+
+    def _append(self, values: Iterable[tuple[str, float]]) -> None:
         metrics = self._metrics["train" if self.model.training else "eval"]
-        for name, value in zip(stats, (sums[:, 0] / sums[:, 1]).tolist(), strict=True):
+        for name, value in values:
             metrics[f"credit/{name}"].append(value)  # 0/0 is NaN: no such token, left out of the mean by TRL
-
-    def record_groups(self, batch: Batch, *, credited: torch.Tensor | None = None) -> torch.Tensor:
-        """Logs what the groups of responses look like; returns the loss tokens (N,) of each row. Collective.
-
-        `credited` (B,): which responses of this process have a token with an advantage other than 0, where that is not
-        decided by whether the rewards of a group differ.
-        """
-        lengths = self.gather(batch.mask_t.sum(-1))
-        hashes = self.gather(response_hashes(batch.data["completion_ids"], pad_token_id=self._tokenizer.pad_token_id))
-        credited = None if credited is None else self.gather(credited)
-        metrics = self._metrics["train" if self.model.training else "eval"]
-        given = {"num_generations": self.group_size, "credited": credited}
-        for name, value in group_statistics(batch.rewards, hashes, **given).items():
-            metrics[f"credit/{name}"].append(value)
-        return lengths
 
     def log_reward_range(self, rewards: torch.Tensor) -> None:
         """Logs the smallest and the largest total reward of a generation batch, shape (N,), of all processes."""
         metrics = self._metrics["train" if self.model.training else "eval"]
-        if not rewards.isnan().all():
-            metrics["reward_min"].append(rewards.nan_to_num(nan=torch.inf).min().item())
-            metrics["reward_max"].append(rewards.nan_to_num(nan=-torch.inf).max().item())
+        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
+        low, high = torch.stack([low, high]).tolist()
+        if low <= high:  # or there is none
+            metrics["reward_min"].append(low)
+            metrics["reward_max"].append(high)
 
     def log_planned(self, planned: Planned) -> None:
         """Puts whole responses in the place of the rows that TRL logged."""
@@ -129,3 +141,22 @@ class MeasuredTrainer(GRPOTrainer):
         if torch.isinf(rewards_per_func).any():
             column = torch.isinf(rewards_per_func).any(0).nonzero()[0].item()
             raise ValueError(f"reward {self.reward_func_names[column]!r} is infinite: rewards must be finite.")
+
+
+def _on_device(part: Any, device: torch.device) -> torch.Tensor:
+    """A number, or a tensor without dimensions, as float32. A number is filled in there, which waits for nothing."""
+    if isinstance(part, torch.Tensor):
+        return part.to(device).detach().float()
+    return torch.full((), float(part), device=device)
+
+
+def _as_integers(column: torch.Tensor) -> torch.Tensor:
+    if column.dtype == torch.float64:
+        return column.view(torch.int64)
+    return column.float().view(torch.int32).long() if column.is_floating_point() else column.long()
+
+
+def _as_before(column: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float64:
+        return column.contiguous().view(dtype)
+    return column.int().view(torch.float32).to(dtype) if dtype.is_floating_point else column.to(dtype)

@@ -192,10 +192,8 @@ def group_statistics(
         is_flat = ~credited.view(-1, num_generations).any(-1)
     ordered = hashes.view(-1, num_generations).sort(-1).values
     unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
-    return {
-        "groups_without_signal": is_flat.float().mean().item(),
-        "unique_responses": unique.float().mean().item(),
-    }
+    means = torch.stack([is_flat.float().mean(), unique.float().mean()]).tolist()
+    return dict(zip(("groups_without_signal", "unique_responses"), means, strict=True))
 
 
 def length_statistics(lengths: list[int], truncated: list[bool]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Updates that are left out: their loss or gradient is not finite, or there is nothing to learn from."""
 
-import math
 from collections import deque
 from typing import Any
 
@@ -64,21 +63,42 @@ class NonFinite:
         return skipped
 
 
-def leave_out_nonfinite(trainer: Any, count: NonFinite) -> None:
-    """Leaves an update out, on every process, whose gradient is not finite. Collective."""
+def can_drop_gradients(trainer: Any) -> bool:
+    """Whether an update can still be left out once its gradients are there, so that nothing need be known before.
+
+    A gradient scaler counts what is not finite itself.
+    """
+    return not updates_in_backward(trainer) and trainer.accelerator.scaler is None
+
+
+def updates_in_backward(trainer: Any) -> bool:
+    """Whether the optimizer updates inside of a backward pass, which cannot be taken back after it."""
+    return trainer.is_deepspeed_enabled or any(kind in trainer.args.optim for kind in ("lomo", "layerwise"))
+
+
+def gradient_flags(trainer: Any) -> list[torch.Tensor]:
+    """Whether the gradient of this process is not finite: one boolean without dimensions, or none where that is not
+    for us to see. Does not wait for the device."""
     if trainer.accelerator.scaler is not None:
-        return  # which does that itself
+        return []  # which does that itself
     if trainer.is_deepspeed_enabled:  # has updated already
         norm = trainer.model_wrapped.get_global_grad_norm()
-        if norm is not None and trainer.largest(int(not math.isfinite(norm))):
-            count.found("gradient", at_once=True)
-        return
+        return [~torch.isfinite(torch.as_tensor(0.0 if norm is None else norm))]
     gradients = [local(p.grad) for p in trainer.model.parameters() if p.grad is not None]
-    finite = math.isfinite(torch.nn.utils.get_total_norm(gradients)) if gradients else True
-    if trainer.largest(int(not finite)):
-        count.found("gradient")
-        for p in trainer.model.parameters():
-            p.grad = None  # which optimizers pass over, with momentum and weight decay
+    return [~torch.isfinite(torch.nn.utils.get_total_norm(gradients))]
+
+
+def leave_out_nonfinite(trainer: Any, count: NonFinite, *, of_loss: bool, of_gradient: bool) -> None:
+    """Leaves an update out, on every process, if on any a loss or the gradient was not finite.
+
+    Raises:
+        FloatingPointError: it is one too many, or cannot be left out.
+    """
+    if not of_loss and not of_gradient:
+        return
+    count.found("loss" if of_loss else "gradient", at_once=trainer.is_deepspeed_enabled)
+    for p in trainer.model.parameters():
+        p.grad = None  # which optimizers pass over, with momentum and weight decay
 
 
 def accumulates_in_deepspeed(trainer: Any) -> bool:

@@ -64,7 +64,7 @@ class Padding:
         self._numbers = takes_positions and model.config.get_text_config() is model.config
         on_cpu = trainer.accelerator.device.type == "cpu"
         self._multiple = math.lcm(1 if on_cpu else OF_ACCELERATORS, getattr(args, "pad_to_multiple_of", None) or 1)
-        self.prefix = SharedPrefix(trainer, kind=kind, multiple=self._multiple, draws=_is_random(model))
+        self.prefix = SharedPrefix(trainer, kind=kind, multiple=self._multiple, draws=is_random(model))
         self.window = min(args.steps_per_generation, args.gradient_accumulation_steps)
         if args.length_sort == "off" or not self.trims:
             self.window = 1
@@ -83,12 +83,16 @@ class Padding:
         self.window = 1
         logger.warning("length_sort='auto' trims padding and does not sort rows by length: %s", reason)
 
-    def arranged(self, batches: list[dict[str, Any]], *, are_columns: bool) -> list[dict[str, Any]]:
+    def arranged(
+        self, batches: list[dict[str, Any]], *, are_columns: bool, credited: torch.Tensor | None = None
+    ) -> list[dict[str, Any]]:
         """The micro-batches of a generation batch, as TRL cut it, with less padding, or packed. Collective.
 
         Args:
             are_columns (`bool`):
                 Whether `token_type_ids` are numbers of columns.
+            credited (`torch.Tensor`, *optional*):
+                Which rows, one micro-batch after the other, have a gradient, where others need no pass.
         """
         prefix = self.prefix
         if not self.acts or batches[0]["completion_ids"].size(1) == 0:
@@ -98,9 +102,11 @@ class Padding:
         names = ("prompt_mask", "completion_mask", *["prompt_ids"] * prefix.may_pack)
         rows, is_whole = rows_of(**{name: torch.cat([batch[name] for batch in batches]) for name in names})
         size = len(batches[0]["prompt_ids"])
-        plain = self._plain(rows, size, columns_of(batches[0]), window=self.window)
+        needed = None if credited is None or self.window == 1 else credited.tolist()
+        plain = self._plain(rows, size, columns_of(batches[0]), window=self.window, needed=needed)
         if prefix.may_pack:
-            shared = prefix.share(rows, plain.shapes, size=size, window=self.window) if is_whole else None
+            how = {"size": size, "window": self.window, "needed": needed}
+            shared = prefix.share(rows, plain.shapes, **how) if is_whole else None
 
             def compared() -> torch.Tensor | None:
                 return self._compared(batches, rows, shared, are_columns=are_columns)
@@ -109,15 +115,25 @@ class Padding:
                 return self._made(batches, rows, shared, are_columns=are_columns)
         return self._made(batches, rows, plain, are_columns=are_columns) if self.trims else batches
 
-    def _plain(self, rows: Sequence[PromptRow], size: int, there: Span, *, window: int) -> Arrangement:
-        """Micro-batches of `size` plain rows, the cheapest way."""
+    def _plain(
+        self,
+        rows: Sequence[PromptRow],
+        size: int,
+        there: Span,
+        *,
+        window: int,
+        needed: Sequence[bool] | None = None,
+    ) -> Arrangement:
+        """Micro-batches of `size` plain rows, the cheapest way. Those without a row that is `needed` cost nothing."""
         order, shapes = [], []
         for start in range(0, len(rows), size * window):
             spans = [Span(row.prompt, row.response) for row in rows[start : start + size * window]]
-            places = cheapest_order(spans, size) if self.trims else [*range(len(spans))]
+            own = None if needed is None else needed[start : start + len(spans)]
+            places = cheapest_order(spans, size, needed=own) if self.trims else [*range(len(spans))]
             for part in (places[i : i + size] for i in range(0, len(places), size)):
                 span = self.width([spans[k] for k in part], there)
-                shapes.append(Shape(len(part), sum(span), span.completion))
+                is_made = own is None or any(own[k] for k in part)
+                shapes.append(Shape(len(part) * is_made, sum(span), span.completion))
             order += [start + k for k in places]
         return Arrangement(order, shapes, [None] * len(shapes))
 
@@ -300,13 +316,13 @@ def _reasons(trainer: Any, model: nn.Module) -> list[str]:
         f"{' and '.join(own)} of your own may compare the rows of a micro-batch": bool(own),
         "selector='random' draws by micro-batch": args.selector == "random",
         "the model draws at random (dropout or noise) by micro-batch": (
-            args.neftune_noise_alpha is not None or _is_random(model)
+            args.neftune_noise_alpha is not None or is_random(model)
         ),
     }
     return [reason for reason, holds in rules.items() if holds]
 
 
-def _is_random(model: nn.Module) -> bool:
+def is_random(model: nn.Module) -> bool:
     """Whether a module drops something out while training, or adds noise."""
     return any(
         (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)

@@ -73,7 +73,15 @@ class SharedPrefix:
         self.cost = cost or Cost(1.0, 0.0, 0.0)
         self._implementation = getattr(model.config.get_text_config(), "_attn_implementation", "")
 
-    def share(self, rows: Sequence[PromptRow], plain: Sequence[Shape], *, size: int, window: int) -> Arrangement | None:
+    def share(
+        self,
+        rows: Sequence[PromptRow],
+        plain: Sequence[Shape],
+        *,
+        size: int,
+        window: int,
+        needed: Sequence[bool] | None = None,
+    ) -> Arrangement | None:
         """How the rows of a batch would be packed, `None` where no micro-batch has two with one prompt.
 
         Args:
@@ -83,6 +91,8 @@ class SharedPrefix:
                 Of the passes over plain rows.
             size, window (`int`):
                 Rows of a micro-batch, and micro-batches whose rows may be exchanged.
+            needed (sequence of `bool`, *optional*):
+                Which rows are: micro-batches without one of them need no pass, and come first.
         """
         order: list[int] = []
         shapes: list[Shape] = []
@@ -90,16 +100,20 @@ class SharedPrefix:
         for start in range(0, len(rows), size * window):
             part = range(start, min(start + size * window, len(rows)))
             own = [part[i] for i in by_prompt([rows[k] for k in part])] if window > 1 else [*part]
+            if needed is not None:
+                own.sort(key=lambda k: needed[k])
             for places in (own[i : i + size] for i in range(0, len(own), size)):
                 together = [rows[k] for k in places]
                 packing = packing_of(together, cost=self.cost, multiple=self._multiple)
                 longest = max(row.prompt for row in together), max(1, *(row.response for row in together))
-                shapes.append(packing.shape if packing else Shape(len(together), sum(longest), longest[1]))
+                shape = packing.shape if packing else Shape(len(together), sum(longest), longest[1])
+                is_made = needed is None or any(needed[k] for k in places)
+                shapes.append(shape._replace(rows=shape.rows * is_made))
                 packings.append(packing)
             order += own
         if not any(packings):
             return None
-        gain = sum(map(self.cost.of, plain)) / sum(map(self.cost.of, shapes))
+        gain = sum(map(self.cost.of, plain)) / max(sum(map(self.cost.of, shapes)), 1.0)
         return Arrangement(order, shapes, packings, is_worth_it=self._mode == "on" or gain >= GAIN)
 
     def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:

@@ -85,6 +85,11 @@ class RolloutLog(TrainerCallback):
 
     # A micro-batch
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the rows of the pass that runs are to be logged; the same on all processes."""
+        return self._pass is not None and self._pass.due is not None
+
     def before(self) -> None:
         """At the begin of a micro-batch, before its rows are sampled."""
         trainer = self._trainer
@@ -109,7 +114,7 @@ class RolloutLog(TrainerCallback):
 
     def saw(self, live: LivePass, loss: torch.Tensor) -> None:
         """Takes in a micro-batch whose loss was computed. Not collective."""
-        if self._pass is None or self._pass.due is None or self._problem is not None:
+        if not self.is_due or self._problem is not None:
             return
         with self._harmless():
             trainer, tokens = self._trainer, live.seen[0]

@@ -49,16 +49,23 @@ def rows_of(
     return [PromptRow(*row[:3]) for row in table], is_whole
 
 
-def cheapest_order(spans: Sequence[Span], size: int) -> list[int]:
-    """Rows in parts of `size`, longest first: by response or by row, whichever needs fewer tokens, if fewer at all."""
+def cheapest_order(spans: Sequence[Span], size: int, *, needed: Sequence[bool] | None = None) -> list[int]:
+    """Rows in parts of `size`, longest first: by response or by row, whichever needs fewer tokens, if fewer at all.
+
+    Parts without a row that is `needed` need none: rows that are not come together in front of the others, if anywhere.
+    """
 
     def tokens(order: list[int]) -> int:
-        parts = ([spans[k] for k in order[i : i + size]] for i in range(0, len(order), size))
-        return sum(len(part) * sum(map(max, zip(*part, strict=True))) for part in parts)
+        parts = (order[i : i + size] for i in range(0, len(order), size))
+        made = ([spans[k] for k in part] for part in parts if needed is None or any(needed[k] for k in part))
+        return sum(len(part) * sum(map(max, zip(*part, strict=True))) for part in made)
 
     places = range(len(spans))
     by_response = sorted(places, key=lambda k: (spans[k].completion, spans[k].prompt), reverse=True)
-    return min([*places], by_response, sorted(places, key=lambda k: sum(spans[k]), reverse=True), key=tokens)
+    orders = [[*places], by_response, sorted(places, key=lambda k: sum(spans[k]), reverse=True)]
+    if needed is not None:  # in front, since the last micro-batch of a window may have to be there for the others
+        orders = [sorted(order, key=lambda k: needed[k]) for order in orders] + orders
+    return min(orders, key=tokens)
 
 
 def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[str, Any]]:

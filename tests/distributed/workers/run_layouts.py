@@ -70,7 +70,7 @@ class Scripted(CreditTrainer):
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         return self.answers(prompt_ids, self.max_completion_length), None
 
-    def _continue_once(self, prefixes, *, n, budgets, bar):
+    def _continue_once(self, prefixes, *, n, budgets, **others):
 
         return [
             Continuation(draw(p, i, budget), None)
