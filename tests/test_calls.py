@@ -109,7 +109,7 @@ def of_trl():
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
-    ours = make_trainer(algo, skip_without_credit="off", **SIZES)
+    ours = make_trainer(algo, skip_without_credit="off", shared_prefix="off", **SIZES)
     found = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))
@@ -124,10 +124,19 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
 
 def test_what_is_left_out_costs_one_call_for_a_batch(make_trainer, monkeypatch):
     off, auto = (
-        counts_of(make_trainer("grpo", skip_without_credit=skip, **SIZES), monkeypatch)["batch"]
+        counts_of(make_trainer("grpo", skip_without_credit=skip, shared_prefix="off", **SIZES), monkeypatch)["batch"]
         for skip in ("off", "auto")
     )
     assert tuple(a - b for a, b in zip(auto, off, strict=True)) == (1, 0, 2)
+
+
+def test_prompts_that_could_be_shared_cost_one_call_for_a_batch(make_trainer, monkeypatch):
+    off, auto = (
+        counts_of(make_trainer("grpo", skip_without_credit="off", shared_prefix=mode, **SIZES), monkeypatch)
+        for mode in ("off", "auto")
+    )
+    assert auto["step"] == off["step"]
+    assert tuple(a - b for a, b in zip(auto["batch"], off["batch"], strict=True)) == (1, 0, 1)
 
 
 def test_one_call_more_is_seen(make_trainer, monkeypatch):

@@ -394,27 +394,28 @@ def test_columns_of_packed_rows_and_of_images():
         "advantages": torch.ones(2),
         "importance_sampling_ratio": torch.ones(2, 1),
     }
-    spans = padding.spans_of(batch["prompt_mask"], batch["completion_mask"])
+    spans = row_order.rows_of(batch["prompt_mask"], batch["completion_mask"])[0]
+    spans = [padding.Span(row.prompt, row.response) for row in spans]
     assert spans == [(2, 2), (3, 1)]
     kept = {name: batch[name] for name in ("pixel_values", "advantages", "importance_sampling_ratio")}
     for are_columns, types in ((True, [[0, 5, 5, 4, 5], [4, 4, 4, 4, 0]]), (False, [[0, 7, 7, 6, 7], [6, 6, 6, 6, 0]])):
-        found = padding.trimmed(batch, padding.Span(3, 2), are_columns=are_columns)
+        found = row_order.trimmed(batch, padding.Span(3, 2), are_columns=are_columns)
         assert found["token_type_ids"].tolist() == types
         assert found["prompt_ids"].tolist() == [[2, 3, 4], [7, 8, 9]]
         assert found["completion_ids"].tolist() == [[0, 1], [4, 5]]
         assert all(found[name] is x for name, x in kept.items())
     one = {"a": torch.tensor([1, 2]), "b": ["x", "y"], "n": torch.tensor(3)}
     two = {"a": torch.tensor([3, 4]), "b": ["z", "w"], "n": torch.tensor(3)}
-    turned = [(x["a"].tolist(), x["b"], x["n"].item()) for x in padding.reordered([one, two], [3, 0, 2, 1])]
+    turned = [(x["a"].tolist(), x["b"], x["n"].item()) for x in row_order.reordered([one, two], [3, 0, 2, 1])]
     assert turned == [([4, 1], ["w", "x"], 3), ([3, 2], ["z", "y"], 3)]
 
 
 def test_the_order_is_that_of_trl_where_nothing_is_gained():
     span = padding.Span
-    assert padding.cheapest_order([span(4, 2), span(4, 2), span(4, 2)], 1) == [0, 1, 2]
-    assert padding.cheapest_order([span(4, 1), span(4, 9), span(4, 2), span(4, 9)], 2) == [1, 3, 2, 0]
+    assert row_order.cheapest_order([span(4, 2), span(4, 2), span(4, 2)], 1) == [0, 1, 2]
+    assert row_order.cheapest_order([span(4, 1), span(4, 9), span(4, 2), span(4, 9)], 2) == [1, 3, 2, 0]
     # by response 2 · (20 + 5) + 2 · (20 + 4) tokens, by row 2 · (20 + 4) + 2 · (1 + 5)
-    assert padding.cheapest_order([span(1, 5), span(20, 4), span(1, 4), span(20, 1)], 2) == [1, 3, 0, 2]
+    assert row_order.cheapest_order([span(1, 5), span(20, 4), span(1, 4), span(20, 1)], 2) == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("lora", [False, True])

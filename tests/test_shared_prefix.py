@@ -166,14 +166,14 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
 def run(make_trainer, tmp_path, tiny_model):
     """Trains with `shared_prefix` in float64, and returns the trainer and what was watched."""
 
-    def train(shared_prefix, algo="base", *, resume=None, prompts=LONG, model=None, **settings):
+    def train(shared_prefix, algo="base", *, resume=None, prompts=LONG, model=None, reward=distinct, **settings):
         pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
         config_class, trainer_class = pairs[algo]
         config = Qwen3Config(**SMALL, head_dim=16)
         model = model_of(config, tiny_model) if model is None else model
         settings = {"output_dir": str(tmp_path / shared_prefix), **SIZES, "max_completion_length": 9, **settings}
         pair = config_class, scripted(trainer_class, model)
-        trainer = make_trainer(pair, reward_funcs=distinct, shared_prefix=shared_prefix, **settings)
+        trainer = make_trainer(pair, reward_funcs=reward, shared_prefix=shared_prefix, **settings)
         rows = {"prompt": prompts * 8, "answer": [""] * len(prompts) * 8}
         trainer.train_dataset = type(trainer.train_dataset).from_dict(rows)
         watch = Watch(trainer)
@@ -217,6 +217,18 @@ def test_every_algorithm_has_the_gradients_of_rows(run, case):
     assert on.tokens(trained=True) < share * off.tokens(trained=True)
     if settings.get("beta"):
         assert on.tokens(trained=False) < off.tokens(trained=False)
+
+
+def test_rows_without_credit_stand_together_and_are_left_out(run):
+    def some(prompts, completions, **kwargs):
+        return [x * (prompt == LONG[0]) for x, prompt in zip(distinct(completions), prompts, strict=True)]
+
+    settings = {"reward": some, "gradient_accumulation_steps": 8, "steps_per_generation": 8, "num_generations": 4}
+    (_, off), (_, on) = (run(mode, skip_without_credit=s, **settings) for mode, s in (("off", "off"), ("on", "auto")))
+    check_equal(off, on)
+    passes = [sum(grad for grad, _ in watch.shapes) for watch in (off, on)]
+    assert passes[0] == 32 and passes[1] < 20  # four groups in each of four windows, of which one in three has credit
+    assert on.tokens(trained=True) < 0.6 * off.tokens(trained=True)
 
 
 def test_lora_has_the_gradients_of_rows(run):
