@@ -259,11 +259,10 @@ class CreditTrainer(BatchTrainer):
         if self.accelerator.sync_gradients:
             leave_out_nonfinite(self, self._nonfinite)
             metrics["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
-        if self.source.has_phases:
-            self._phases.add("train", time.perf_counter() - start, since=before)
-            if self.accelerator.sync_gradients:
-                for name, seconds in self._phases.take().items():
-                    metrics[f"credit/seconds/{name}"].append(seconds)
+        self._phases.add("train", time.perf_counter() - start, since=before)
+        if self.accelerator.sync_gradients:
+            for name, seconds in self._phases.take().items():
+                metrics[f"credit/seconds/{name}"].append(seconds)
         return loss
 
     # Generation batches
