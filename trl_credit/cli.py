@@ -162,6 +162,12 @@ def parse_arguments(argv: list[str], *, processes: int = 1, **program: str) -> C
     return Choices(script, data, args, model_args, config)
 
 
+def known_flags() -> list[str]:
+    """Every flag of `parse_arguments`, whatever the algorithm."""
+    names = type_hints((ScriptArguments, DataArguments, CreditConfig, ModelConfig))
+    return ["--config", *(f"--{prefix}{name}" for name in names for prefix in ("", "no_"))]
+
+
 def _construct(of: type, values: dict[str, Any], given: dict[str, str]) -> Any:
     """A dataclass from its part of the values. Where its refusal names none of the settings that were given (by their
     names, as they were written), the one without which it does not come is put before it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..mistakes import OneLineParser, fail
+from ..mistakes import OneLineParser, fail, unknown_argument
 from ..packaged import accelerate_config
 from ..startup import begin
 
@@ -66,13 +66,21 @@ def _parser() -> OneLineParser:
 
 def _run(argv: list[str]) -> int:
     words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
-    said, rest = _parser().parse_known_args(argv[words:])
+    parser = _parser()
+    said, rest = parser.parse_known_args(argv[words:])
     _check(said)
-    from ..cli import parse_arguments
+    from ..cli import known_flags, parse_arguments
     from ..plan import as_json, as_text, make_plan
     from ..training import prepare_process
 
     prepare_process()
+    flags = [*parser.flags(), *known_flags()]
+    for word in rest:
+        if (
+            word.startswith("--")
+            and (flag := word.partition("=")[0].replace("-", "_").replace("__", "--", 1)) not in flags
+        ):
+            raise ValueError(unknown_argument(flag, flags))
     rest = [*(["--config", *argv[:words]] if words else []), *rest]
     launcher = _launcher(said.accelerate_config)
     processes = launcher.get("num_processes", 1) if said.num_processes is None else said.num_processes

@@ -106,7 +106,7 @@ def said_shape(parameters: str, *, layers: int | None, hidden: int | None, vocab
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", parameters.strip().upper())
     if found is None:
         raise ValueError(f"--parameters must be a number such as 1.5B or 350M, got {parameters!r}")
-    count = int(float(found[1]) * _UNITS[found[2]])
+    count = round(float(found[1]) * _UNITS[found[2]])
     for flag, value in (("--layers", layers), ("--hidden_size", hidden)):
         if value is None:
             raise ValueError(f"--parameters goes with --layers and --hidden_size: set {flag}")
