@@ -103,7 +103,8 @@ def step_row(args: argparse.Namespace, rows: Rows, *, windows: int, micro_batche
         make_case(config, trainer, args.model, rows, output_dir=f"{folder}/{trainer.__name__}", **shared, **more)
         for config, trainer, more in pairs
     ]
-    return compare(*cases, repeats=args.repeats)
+    # in the grid, a batch of several optimizer steps is a repetition by itself
+    return compare(*cases, repeats=max(1, args.repeats // windows) if args.grid else args.repeats)
 
 
 def counts(rows: Rows) -> tuple[int, int]:

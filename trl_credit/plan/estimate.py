@@ -5,6 +5,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ..config import CreditConfig
+from ..rollouts.behavior import PACKED_LENGTH
 from . import formulas
 from .formulas import Layout, Shape
 
@@ -307,7 +308,7 @@ def _passes(
     if needs_old(args) or new.most:
         times = rows * needs_old(args)
         tokens["old"] = Range(times * one.tokens.mean + new.mean, times * one.tokens.most + new.most)
-        packed = formulas.Pass(new.mean, new.mean**2 / trees, new.mean)
+        packed = formulas.Pass(new.mean, new.mean * min(new.mean / trees, PACKED_LENGTH), new.mean)
         passes["old"] = formulas.Pass(*(a * needs_old(args) + b for a, b in zip(whole, packed, strict=True)))
     if args.beta != 0.0:
         tokens["reference"], passes["reference"] = one.tokens.times(rows), whole
