@@ -18,9 +18,10 @@ The model is a small random one (`--hidden_size`, `--layers`, `--vocabulary`), o
 
 Tokens are counted where the models are called, padding included. "real" are those without it, "unique" those with the
 prompt of a group once, over all passes. FLOPs are those of `torch.utils.flop_counter`, with attention on CPUs and
-products in place, which it does not know. Times are CPU time of this process; the ratio is the median over pairs that
-followed each other. Peak memory is what torch's tensors take at most in the first optimizer step beyond what was there,
-by torch's profiler. Collectives are calls of accelerate's gather, reduce and gather_object.
+products in place, which it does not know; gradient checkpointing is off. Times are CPU time of this process; the ratio
+is the median over pairs that followed each other. Peak memory is what torch's tensors take at most in the first
+optimizer step beyond what was there, by torch's profiler. Collectives are calls of accelerate's gather, reduce and
+gather_object.
 """
 
 import argparse

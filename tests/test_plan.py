@@ -321,35 +321,6 @@ def test_groups_need_not_fill_the_rows_of_one_gpu(call):
     assert code == 0 and json.loads(text)["step"]["responses"]["mean"] == 8
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["s_trace/qwen3_4b_s_trace"], "no configuration of 'Qwen/Qwen3-4B' is in a folder or in the cache of the Hub"),
-        (["s_trace/qwen3_4b_s_trac"], "did you mean 's_trace/qwen3_4b_s_trace'?"),
-        (["embedded", "--parameters", "1.5B"], "set --layers"),
-        (
-            ["embedded", "--parameters", "many", "--layers", "2", "--hidden_size", "8"],
-            "such as 1.5B or 350M, got 'many'",
-        ),
-        (["embedded", "--parameters", "1M", "--layers", "2", "--hidden_size", "512"], "--parameters 1M is too few"),
-        (["embedded", "--layers", "3"], "--layers goes with --parameters"),
-        (["embedded", "--num_processes", "0"], "--num_processes must be at least 1, got 0"),
-        (["embedded", "--num_processes", "two"], "--num_processes must be a whole number, got 'two'"),
-        (["embedded", "--tflops", "-3"], "--tflops must be above 0 and finite, got -3"),
-        (["embedded", "--response_length", "nan"], "--response_length must be above 0"),
-        (["embedded", "--response_lenght", "3"], "unknown flag '--response_lenght': did you mean '--response_length'?"),
-        (["embedded", "--rates_from", "runs/none"], "there is no folder 'runs/none'"),
-        (["embedded", "--rates_from", "a", "--tflops", "3"], "--rates_from has rates: leave out --tflops"),
-        (["embedded", "--accelerate_config", "zero9"], "--accelerate_config 'zero9' is neither a file nor a name"),
-    ],
-)
-@pytest.mark.hostile("mistakes on the command line", "refused")
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, argv, message):
-    monkeypatch.chdir(tmp_path)
-    code, out, error = call(*argv)
-    assert code == 2 and error.startswith("error: ") and message in error and error.count("\n") == 1 and not out
-
-
 def test_rates_of_a_run_give_its_seconds_back(call, tmp_path):
     from trl_credit.commands.train import build
 

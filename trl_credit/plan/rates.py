@@ -10,6 +10,7 @@ from trl import get_peft_config
 
 from ..cli import Choices, parse_arguments
 from ..comparison.histories import make_history, read_history
+from ..mistakes import one_line
 from ..trainer.checkpoints import last_checkpoint
 from .estimate import Assumed, Plan, make_plan
 from .formulas import Layout, Shape
@@ -93,10 +94,13 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
         make_history(state | {"log_history": part}, identity).totals.get("generated", 0.0)
         for part in (logged, logged[:1])
     )
-    made = whole - first * (len(logged) > 1)
-    return _rates(
-        said, _shape(checkpoint, said), logged, processes=processes, generated=made, prompt=prompt, folder=folder
-    )
+    given = {"processes": processes, "generated": whole - first * (len(logged) > 1), "prompt": prompt}
+    shape = _shape(checkpoint, said)
+    try:
+        return _rates(said, shape, logged, folder=folder, **given)
+    except (KeyError, TypeError, ZeroDivisionError, IndexError) as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ValueError(f"the log in {folder!r} is damaged ({what}): {_FIX} to --rates_from") from error
 
 
 def _shape(checkpoint: Path, said: Choices) -> Shape:
