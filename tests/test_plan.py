@@ -371,3 +371,17 @@ def test_the_formulas_need_nothing_but_numbers():
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
     assert imported <= set(sys.stdlib_module_names) | {"collections.abc"}
+
+
+def test_phases_are_those_of_training(make_trainer):
+    trainer = make_trainer(max_steps=1)
+    trainer.model.eval()
+    with trainer.timed("generate"), trainer.timed("rewards"):
+        pass
+    assert trainer._phases.seconds == {}
+    trainer.model.train()
+    trainer.train()
+    (row,) = steps_of(trainer)
+    phases = {name for name in row if name.startswith("credit/seconds/")}
+    assert phases == {f"credit/seconds/{phase}" for phase in ("generate", "rewards", "train")}  # and no other pass
+    assert sum(row[name] for name in phases) == pytest.approx(row["step_time"], rel=0.3)

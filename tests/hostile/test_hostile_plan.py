@@ -63,7 +63,8 @@ def leave_run(folder: Path, rows: list[dict], recipe: str | None) -> None:
     """What a run of the embedded model leaves that its rates are read from."""
     checkpoint = folder / "checkpoint-1"
     checkpoint.mkdir(parents=True)
-    (folder / "credit_run.json").write_text(json.dumps(RUN | {"identity": IDENTITY | {"rollouts": "none"}}))
+    for path in (folder, checkpoint):
+        (path / "credit_run.json").write_text(json.dumps(RUN | {"identity": IDENTITY | {"rollouts": "none"}}))
     state = {"global_step": 1, "max_steps": 1, "log_history": rows}
     (checkpoint / "trainer_state.json").write_text(json.dumps(state))
     if recipe is not None:
