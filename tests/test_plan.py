@@ -336,7 +336,7 @@ def test_rates_of_a_run_give_its_seconds_back(call, tmp_path):
     plan = json.loads(text)
     later = rows[1:]
     spent = sum(row["step_time"] for row in later) / len(later)
-    assert sum(plan["seconds"].values()) == pytest.approx(spent, rel=0.15)
+    assert sum(plan["seconds"].values()) == pytest.approx(spent, rel=0.3)
     train = sum(row["credit/seconds/train"] for row in later) / len(later)
     assert plan["seconds"]["training"] == pytest.approx(train, rel=1e-6)
     lengths = [row["completions/mean_length"] for row in rows]
