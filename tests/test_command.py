@@ -153,7 +153,7 @@ def test_a_wrong_name_says_what_was_meant(name, message, tmp_path, monkeypatch):
 def trained(folder: Path) -> tuple[list[dict], str, dict]:
     """What a run left: its logs without times, its card without the command and versions, its recipe."""
     state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
-    logs = [{k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in state["log_history"]]
+    logs = [{k: v for k, v in row.items() if "time" not in k and "second" not in k} for row in state["log_history"]]
     card = (folder / "README.md").read_text(encoding="utf-8")
     return (
         logs,

@@ -49,7 +49,7 @@ def train(
 
 
 def losses(trainer):
-    skip = ("step_time", "runtime", "per_second")
+    skip = ("step_time", "runtime", "per_second", "seconds")
     rows = [row for row in trainer.state.log_history if "reward" in row]
     return [{k: v for k, v in row.items() if not any(s in k for s in skip)} for row in rows]
 

@@ -123,11 +123,12 @@ def dead_settings(argv: list[str]) -> list[str]:
     return sorted(set(given) - set(live_part(given, everything)))
 
 
-def parse_arguments(argv: list[str], **program: str) -> Choices:
+def parse_arguments(argv: list[str], *, processes: int = 1, **program: str) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
 
     Without a model, or with the model `demo`, the embedded one and its settings are the defaults. `program` are
-    `prog` and `epilog` of its `--help`, where it is not the script that runs.
+    `prog` and `epilog` of its `--help`, where it is not the script that runs. With several `processes`, which are not
+    running, this one has the rows of all: `per_device_train_batch_size` is that of them together.
 
     Raises:
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
@@ -141,6 +142,7 @@ def parse_arguments(argv: list[str], **program: str) -> Choices:
         if value == "" and parser.get_default(name) != "":
             raise ValueError(f"--{name} is empty: write a value behind it, or leave it out")
     given = {name: f"{name} in {files[name]}" for name in settings} | written(argv)
+    values.per_device_train_batch_size *= processes
     try:
         script, data, args, model_args = (_construct(of, vars(values), given) for of in classes)
         _check_script(script)
@@ -158,6 +160,12 @@ def parse_arguments(argv: list[str], **program: str) -> Choices:
     if model == DEMO:
         model_args.model_name_or_path = demo_model_path()
     return Choices(script, data, args, model_args, config)
+
+
+def known_flags() -> list[str]:
+    """Every flag of `parse_arguments`, whatever the algorithm."""
+    names = type_hints((ScriptArguments, DataArguments, CreditConfig, ModelConfig))
+    return ["--config", *(f"--{prefix}{name}" for name in names for prefix in ("", "no_"))]
 
 
 def _construct(of: type, values: dict[str, Any], given: dict[str, str]) -> Any:

@@ -24,10 +24,11 @@ COMMANDS = {
     "compare": Command("compare", "Compare algorithms over seeds: curves, intervals, and which differences they show."),
     "explain": Command("explain", "Show the credit that every algorithm would give to the same responses."),
     "push": Command("push", "Push a trained model, its card and plots to the Hub."),
+    "plan": Command("plan", "Count what a run would generate, train on, compute and hold, before it is started."),
     "recipes": Command("recipes", "List, search and print the recipes of the papers' runs."),
 }
 # whose output is read, and no longer made when the reader goes
-READ = ("view", "explain", "recipes")
+READ = ("view", "explain", "plan", "recipes")
 
 
 def main(argv: list[str] | None = None) -> int:

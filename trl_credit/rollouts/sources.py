@@ -68,7 +68,7 @@ class Responses:
     """
 
     state: dict[str, str] = {}  # what it keeps in a checkpoint → the setting that has it kept
-    has_phases = False  # whether the time of its phases is worth logging
+    has_phases = False  # whether an engine is called more than once for a batch
     types_are_columns = False  # whether `token_type_ids` of its rows are those of `visible_columns`
 
     def __init__(self, policy: Policy) -> None:

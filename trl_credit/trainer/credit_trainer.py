@@ -280,11 +280,10 @@ class CreditTrainer(BatchTrainer):
                 metrics["credit/skipped_micro_batches"].append(share)
             self._close_step()
             metrics["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
-        if self.source.has_phases:
-            self._phases.add("train", time.perf_counter() - start, since=before)
-            if self.accelerator.sync_gradients:
-                for name, seconds in self._phases.take().items():
-                    metrics[f"credit/seconds/{name}"].append(seconds)
+        self._phases.add("train", time.perf_counter() - start, since=before)
+        if self.accelerator.sync_gradients:
+            for name, seconds in self._phases.take().items():
+                metrics[f"credit/seconds/{name}"].append(seconds)
         return loss
 
     def _count_micro_batch(self, seconds: float) -> None:

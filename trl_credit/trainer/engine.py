@@ -254,8 +254,7 @@ class RolloutEngine(MeasuredTrainer):
         ids = [*completion_ids, *(completion_ids[:1] or [[self._tokenizer.eos_token_id]]) * (count - own)]
         examples = [*examples[:own], *examples[:1] * (count - own)]
         prompts = [example["prompt"] for example in examples]
-        with self.timed("rewards"):
-            rewards = super()._calculate_rewards(examples, prompts, self.decode_responses(prompts, ids), ids)
+        rewards = super()._calculate_rewards(examples, prompts, self.decode_responses(prompts, ids), ids)
         self._check_finite(rewards)
         self._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         self._pending_metrics.clear()

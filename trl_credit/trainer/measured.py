@@ -1,5 +1,6 @@
 """TRL's trainer with what all processes measure together: the lowest layer of ours."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -74,8 +75,9 @@ class MeasuredTrainer(GRPOTrainer):
         return self.accelerator.gather(mine).amax(0).tolist()
 
     def timed(self, phase: str) -> AbstractContextManager[None]:
-        """Adds the seconds inside to those of a phase, less those of phases inside it; logged where rollouts are on."""
-        return self._phases.timed(phase)
+        """Adds the seconds inside to those of a phase, less those of phases inside it. Those of evaluations, which are
+        no part of a step, are left out."""
+        return self._phases.timed(phase) if self.model.training else contextlib.nullcontext()
 
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes: in a training step at its end, with
@@ -132,10 +134,15 @@ class MeasuredTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         try:
-            return super()._calculate_rewards(*args, **kwargs)
+            with self.timed("rewards"):
+                return super()._calculate_rewards(*args, **kwargs)
         except BaseException:  # an interrupt too: what still runs in TRL's loop must not end what comes after
             default_watchdog().forget()
             raise
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.nullcontext() if torch.is_grad_enabled() else self.timed("passes"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _check_finite(self, rewards_per_func: torch.Tensor) -> None:
         if torch.isinf(rewards_per_func).any():
