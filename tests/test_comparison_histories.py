@@ -35,9 +35,8 @@ class Counted:
 
         def compute_loss(model, inputs):
             mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-            value = loss(model, inputs)
-            share = trainer._metrics["train"].get("credit/kept_fraction", [1.0])[-1]
-            self.trained += 0 if np.isnan(share) else share * int(mask.sum())
+            value = loss(model, inputs)  # or nothing is trained on
+            self.trained += int((inputs.get("policy_mask", mask) * mask).sum())
             return value
 
         trainer._generate_single_turn, trainer.continue_prefixes = generate, continue_prefixes

@@ -97,6 +97,7 @@ def test_every_update_is_that_of_trl_with_fewer_passes(run, momentum):
     skipped = [1 - passes / 2 for passes in auto.passes[:12]]
     assert [row["credit/skipped_micro_batches"] for row in rows] == skipped
     assert [row.get("entropy") is None for row in rows] == [share == 1 for share in skipped]
+    assert all((row["credit/trained_tokens_per_row"] == 0) == (share == 1) for row, share in zip(rows, skipped))  # noqa: B905
     assert all(row["step_time"] > 0 and row["credit/skipped_updates"] == 0 for row in rows)
     assert all(row["loss"] == row["grad_norm"] == 0 for row, share in zip(rows, skipped, strict=True) if share == 1)
 

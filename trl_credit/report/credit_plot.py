@@ -61,6 +61,7 @@ PANELS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
     ("groups without signal", "%", 100, {"groups_without_signal": ""}),
     ("different responses", "per group", 1, {"unique_responses": ""}),
     ("updates left out", "%", 100, {"skipped_updates": ""}),
+    ("micro-batches without a pass", "%", 100, {"skipped_micro_batches": ""}),
     ("time by phase", "seconds per step", 1, {"seconds/": ""}),
     ("tokens of rollouts", "% of sampled tokens", 100, {"rollout_token_share": ""}),
     ("value of segments", "reward", 1, {"segment_value/": ""}),
@@ -82,6 +83,7 @@ _SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of lines that have an or
 # what a metric is when there is nothing to say: it is left out where it never differs
 NO_NEWS = {
     "skipped_updates": 0.0,
+    "skipped_micro_batches": 0.0,
     "kept_fraction": 1.0,
     "rollout_token_share": 1.0,  # of trees, always
     "rows_missing": 0.0,

@@ -188,6 +188,7 @@ class CreditTrainer(BatchTrainer):
         if self._skip_update and self.model.training:
             raise _NothingToLearn
         if self.model.training and self._without_credit.leaves_out(inputs, is_logged=self._rollout_log.is_due):
+            self.record({"trained_tokens_per_row": (0, len(inputs["prompt_ids"]))})
             raise _NothingToLearn
         inputs = dict(inputs)  # TRL uses its own again in every one of num_iterations
         parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
