@@ -29,7 +29,7 @@ for release in "${releases[@]}"; do
     echo "== trl $("$venv/bin/python" -c 'import trl; print(trl.__version__, "from", trl.__file__)')"
     "$venv/bin/python" -m pytest -q -x -n 2 tests/test_contract.py tests/test_golden.py tests/test_config.py \
         tests/test_trainer.py tests/test_behavior_logps.py tests/test_segment_*.py \
-        tests/test_prompt_average.py tests/test_padding.py || failed+=("$release")
+        tests/test_prompt_average.py tests/test_padding.py tests/test_shared_prefix.py tests/test_without_credit.py || failed+=("$release")
 done
 rm -rf .venv-compat
 [ ${#failed[@]} -eq 0 ] || { echo "failed with trl ${failed[*]}"; exit 1; }
