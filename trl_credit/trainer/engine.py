@@ -15,11 +15,12 @@ from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 
 from ..config import CreditConfig
+from ..rollouts.behavior import can_pack
 from ..rollouts.policy import Continuation, Planned
 from ..rollouts.replay import Row
 from ..rollouts.rows import padded_columns, visible_columns
 from .batches import FORWARD_KEYS, Batch, known_or, segment_ratio
-from .engine_calls import PerPrompt, temporarily, token_bar
+from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
 from .measured import MeasuredTrainer
 
 
@@ -157,6 +158,13 @@ class RolloutEngine(MeasuredTrainer):
         """Whether every prefix of an engine call has its own limit of tokens, in the place of one for all."""
         return self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
 
+    @functools.cached_property
+    def _prefills_once(self) -> bool:
+        """Whether passes of our own may come before those of `generate`: the model is one whose cache is known to us,
+        and no weights are gathered for each pass, of which all processes would have to make as many."""
+        gathers = self.is_fsdp_enabled or (self.is_deepspeed_enabled and not self.args.ds3_gather_for_generation)
+        return not gathers and can_pack(self.accelerator.unwrap_model(self.model).config)
+
     def _continue_once(
         self,
         prefixes: list[list[int]],
@@ -194,6 +202,8 @@ class RolloutEngine(MeasuredTrainer):
                     stack.enter_context(temporarily(self.generation_config, max_new_tokens=limit))
                     model = self.accelerator.unwrap_model(self.model)
                     stack.enter_context(token_bar(model, bar, limit))
+                    if n > 1 and self._prefills_once:
+                        stack.enter_context(prefilled_once(model, n=n))
             count = [n] if Version(trl.__version__) >= Version("1.15") else []
             ids, logps = super()._generate_single_turn(repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
+from transformers import DynamicCache
 
 
 class PerPrompt:
@@ -51,6 +52,43 @@ def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[
             yield
         finally:
             handle.remove()
+
+
+@contextlib.contextmanager
+def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
+    """Within it, `generate` of a decoder reads each prompt once, where it is given `n` times, one after the other.
+
+    All but the last token of a prompt goes forward once, and what that leaves in the cache is repeated. Other calls are
+    as they were: for prompts of a single token, another cache than that which grows, or inputs besides tokens.
+    """
+    original, own = model.generate, vars(model).get("generate")
+
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
+        config = kwargs.get("generation_config")
+        grows = config is not None and config.use_cache is not False and config.cache_implementation is None
+        known = {"input_ids", "attention_mask", "generation_config", "disable_compile"}
+        if args or set(kwargs) - known or ids is None or mask is None or not grows or ids.size(1) == 1:
+            return original(*args, **kwargs)
+        if len(ids) % n or any((x != x[::n].repeat_interleave(n, 0)).any() for x in (ids, mask)):
+            return original(**kwargs)
+        cache, columns = DynamicCache(config=model.config), slice(ids.size(1) - 1)
+        once = mask[::n]
+        # the numbers that `generate` gives them: padding in front does not count
+        numbers = (once.cumsum(-1) - 1).clamp(min=0)
+        given = {"input_ids": ids[::n], "attention_mask": once, "position_ids": numbers}
+        given = {name: x[:, columns] for name, x in given.items()}
+        model(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache.batch_repeat_interleave(n)
+        return original(**kwargs, past_key_values=cache)
+
+    model.generate = generate
+    try:
+        yield
+    finally:
+        del model.generate
+        if own is not None:
+            model.generate = own
 
 
 @contextlib.contextmanager
