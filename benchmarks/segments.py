@@ -2,8 +2,8 @@
 
     python benchmarks/segments.py
 
-The states of a chain by running digests against whole prefixes as keys, in turns; what rows of trees take when they are
-sent, and the longest of packed rows; and, by training on the embedded model, the tokens of passes for π_old.
+Prefixes that transformers reads once or n times, in turns. The states of a chain by running digests against whole
+prefixes as keys, in turns; what rows of trees take when they are sent, and the longest of packed rows; and, by training on the embedded model, the tokens of passes for π_old.
 """
 
 import pickle
@@ -13,6 +13,7 @@ import time
 
 import torch
 import transformers
+from stepping import random_model
 from transformers.utils import logging
 
 from trl_credit import CreditConfig, CreditTrainer
@@ -89,9 +90,38 @@ def passes(form: str) -> str:
     return f"{form} | {sum(tokens) / 4:,.0f} | {len(tokens) / 4:.0f}"
 
 
+def prefills(length: int, *, n: int, budget: int) -> str:
+    """Four prefixes, each continued `n` times by a random model of 4 layers of width 256: read once, or `n` times."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = random_model(folder, hidden=256, layers=4, vocabulary=4096)
+        quiet = {"report_to": "none", "disable_tqdm": True, "log_level": "error", "use_cpu": True, "bf16": False}
+        args = CreditConfig(folder, rollouts="chain", rollouts_per_state=n, loss_type="dapo", **quiet)
+        trainer = CreditTrainer(model, demo_reward, args, train_dataset=demo_dataset(seed=0))
+        draw = random.Random(0)
+        prefixes = [[draw.randrange(3, 4096) for _ in range(length)] for _ in range(4)]
+        tokens: list[int] = []
+        trainer.model.register_forward_pre_hook(
+            lambda module, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
+        )
+        found: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+        for once in (True, False) * 3:
+            trainer._prefills_once = once
+            tokens.clear()
+            torch.manual_seed(0)
+            took, _ = seconds(lambda: trainer.continue_prefixes(prefixes, n=n, budgets=[budget] * 4))
+            found[once].append((took, sum(tokens)))
+    (once_s, once_n), (each_s, each_n) = (min(found[once]) for once in (True, False))
+    return f"{length} | {n} | {budget} | {each_n:,} | {once_n:,} | {each_s / once_s:.2f}"
+
+
 def main() -> None:
     logging.disable_progress_bar()
     torch.set_num_threads(1)
+    print("| prefix | continuations | tokens of each | forward, read n times | once | CPU time n times / once |")
+    print("|---" * 6 + "|")
+    for shape in ((64, 32), (256, 32), (1024, 32)):
+        print(f"| {prefills(shape[0], n=9, budget=shape[1])} |", flush=True)
+    print()
     print("| rows × tokens | boundaries | whole prefixes (s) | digests (s) |\n|---|---|---|---|")
     for shape in ((8, 64, 0.1), (64, 1024, 0.05), (64, 4096, 0.084), (64, 4096, 0.2)):
         print(f"| {states(*shape)} |")
