@@ -3,8 +3,8 @@
     python benchmarks/segments.py
 
 Prefixes that transformers reads once or n times, in turns. The states of a chain by running digests against whole
-prefixes as keys, in turns; what rows of trees take when they are sent, and the longest of packed rows; and, by training on the
-embedded model, the tokens of passes for π_old.
+prefixes as keys, in turns; what rows of trees take when they are sent, and the longest of packed rows; and, by
+training on the embedded model, the tokens of passes for π_old.
 """
 
 import pickle
