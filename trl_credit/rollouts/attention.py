@@ -2,10 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -18,6 +22,37 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
     j, i = position.view(1, -1, 1), position.view(1, 1, -1)
     seen = (i <= j) & (j < visible_until.unsqueeze(1)) & mask_t.bool().unsqueeze(1)
     return seen | (i == j)
+
+
+def visible_blocks(visible_until: torch.Tensor, *, mask_t: torch.Tensor, size: int = 128) -> "BlockMask":
+    """[`visible_mask`] for FlexAttention, without a tensor of shape (L, L): which blocks of `size` tokens see which.
+
+    A block sees an earlier one if some token of that is visible beyond its own first token, and all of it if all are
+    visible up to its end. Shapes (B, L).
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    rows, length = visible_until.shape
+    n, device = -(-length // size), visible_until.device
+    until = torch.nn.functional.pad(visible_until * mask_t.bool(), (0, n * size - length)).view(rows, n, size)
+    first = torch.arange(n, device=device) * size
+    last = (first + size).clamp(max=length)
+    q, kv = torch.arange(n, device=device).view(1, -1, 1), torch.arange(n, device=device).view(1, 1, -1)
+    seen = (kv == q) | ((kv < q) & (until.amax(-1).unsqueeze(1) > first.view(1, -1, 1)))
+    whole = (kv < q) & (until.amin(-1).unsqueeze(1) >= last.view(1, -1, 1))
+
+    def packed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Number and places of the blocks that are seen by each, of shape (B, 1, n) and (B, 1, n, n)."""
+        places = blocks.int().argsort(dim=-1, descending=True, stable=True)
+        return blocks.sum(-1).int().unsqueeze(1), places.int().unsqueeze(1)
+
+    ends = until.reshape(rows, -1)
+
+    def sees(row: torch.Tensor, head: torch.Tensor, j: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return ((i <= j) & (j < ends[row, i])) | (i == j)
+
+    found = (*packed(seen & ~whole), *packed(whole))
+    return BlockMask.from_kv_blocks(*found, BLOCK_SIZE=size, mask_mod=sees, seq_lengths=(length, length))
 
 
 @contextlib.contextmanager
@@ -34,7 +69,7 @@ def tree_attention(
         model (`nn.Module`):
             May be wrapped.
         implementation (`str`):
-            Of its attention, "sdpa" or "eager".
+            Of its attention, "sdpa", "eager" or "flex_attention".
         visible_until (`torch.Tensor`, *optional*):
             Shape (B, L). Defaults to the `token_type_ids` of each pass, which are taken from it.
         position_ids (`torch.Tensor`, *optional*):
@@ -44,6 +79,10 @@ def tree_attention(
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         until = kwargs.pop("token_type_ids") if visible_until is None else visible_until
+        if implementation == "flex_attention" and position_ids is not None:
+            kwargs["position_ids"] = position_ids
+            kwargs["attention_mask"] = visible_blocks(until, mask_t=kwargs["attention_mask"])
+            return args, kwargs
         seen = visible_mask(until, mask_t=kwargs["attention_mask"])
         kwargs["position_ids"] = seen.sum(-1) - 1 if position_ids is None else position_ids
         kwargs["attention_mask"] = seen.unsqueeze(1)
@@ -60,11 +99,12 @@ def tree_attention(
         handle.remove()
 
 
-def branch_problem(config: Any) -> str | None:
-    """Why a model of this configuration cannot attend to branches side by side, `None` if it can."""
+def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -> str | None:
+    """Why a model of this configuration cannot attend to branches side by side, `None` if it can by one of the `known`
+    implementations."""
     text = config.get_text_config()
     implementation = getattr(text, "_attn_implementation", None)
-    if implementation not in ("sdpa", "eager"):
+    if implementation not in known:
         return (
             f"needs attention with a mask of any shape, and attn_implementation={implementation!r} has none: set "
             "model_init_kwargs={'attn_implementation': 'sdpa'}"

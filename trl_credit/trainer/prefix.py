@@ -68,8 +68,14 @@ class SharedPrefix:
             problem = "needs to know the size of the model's layers, and its configuration does not say it"
         if self.may_pack and args.shared_prefix == "on" and problem is not None:
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
+        flexible = getattr(model.config.get_text_config(), "_attn_implementation", "") == "flex_attention"
+        if flexible and problem is None and args.shared_prefix == "on" and trainer.accelerator.device.type == "cpu":
+            raise ValueError(
+                "shared_prefix='on' with attn_implementation='flex_attention', which has no backward pass on CPUs: set "
+                "attn_implementation='sdpa'."
+            )
         # with `on` the rows of a prompt share what is drawn for it
-        self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
+        self.may_pack &= problem is None and not ((draws or flexible) and args.shared_prefix == "auto")
         self.cost = cost or Cost(1.0, 0.0, 0.0)
         self._implementation = getattr(model.config.get_text_config(), "_attn_implementation", "")
 
@@ -189,4 +195,4 @@ def _problem(trainer: Any, config: Any, kind: str) -> str | None:
         return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
     if kind != "relative":
         return "needs positions of which distances alone count (rotary embeddings that are not scaled by length)"
-    return branch_problem(config)
+    return branch_problem(config, known=("sdpa", "eager", "flex_attention"))
