@@ -355,6 +355,11 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
     flash.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="attn_implementation='flash_attention_2' has none: set"):
         refused(make_trainer, flash)()
+    flash.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="no backward pass on CPUs: set attn_implementation='sdpa'"):
+        refused(make_trainer, flash)()
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, flash)
+    assert not make_trainer(pair, shared_prefix="auto")._padding.prefix.may_pack
     with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree': rows of packed trees"):
         trl_credit.CreditConfig(
             "out", rollouts="tree", tree_rows="packed", loss_type="dapo", shared_prefix="on", bf16=False
