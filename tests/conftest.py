@@ -211,6 +211,24 @@ def make_trainer(tiny_model, tmp_path):
 
 
 @pytest.fixture
+def plan_said(capsys):
+    """Runs `trl-credit plan` in this process: exit code, standard output, standard error."""
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        from trl_credit import commands
+
+        capsys.readouterr()
+        try:
+            code = commands.main(["plan", *map(str, argv)])
+        except SystemExit as stop:
+            code = stop.code
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
 def hub(monkeypatch):
     """A Hub that this process may talk to although the tests run offline."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, mm_flop
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 from trl.trainer.utils import add_fused_lm_head
 
-from trl_credit import ALGORITHMS, commands
+from trl_credit import ALGORITHMS
 from trl_credit.cli import parse_arguments
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 from trl_credit.plan import Assumed, formulas, make_plan, read_shape
@@ -26,22 +26,6 @@ PLAIN = Layout(1, "none", 4, 4, "adamw_torch", reference=False, checkpointing=Fa
 # what the counter does not know: products that are added to a tensor in place, in the fused head's backward pass
 IN_PLACE = {torch.ops.aten.addmm_: lambda self, a, b, *others, out_shape=None, **named: mm_flop(a, b)}
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def call(capsys):
-    """Runs `trl-credit plan` in this process: exit code, standard output, standard error."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = commands.main(["plan", *map(str, argv)])
-        except SystemExit as stop:
-            code = stop.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
 
 
 def model_of(config, *, attention="eager"):
@@ -282,28 +266,28 @@ def test_shared_starts_and_places():
 # The command
 
 
-def test_the_embedded_recipe_as_lines_and_as_json(call):
-    code, text, _ = call("--algo", "s_trace", "--json")
+def test_the_embedded_recipe_as_lines_and_as_json(plan_said):
+    code, text, _ = plan_said("--algo", "s_trace", "--json")
     plan = json.loads(text)
     assert code == 0 and plan["model"]["parameters"] == read_shape(demo_model_path()).parameters
     assert plan["step"]["generated tokens"] == {"mean": 64 * 20, "most": 64 * 40} and plan["seconds"] is None
     assert plan["optimizer_steps"] == 200 and plan["step"]["prompts"]["mean"] == 8
-    code, text, _ = call("--algo", "s_trace", "--tokens_per_second", 1280, "--tflops", 1)
+    code, text, _ = plan_said("--algo", "s_trace", "--tokens_per_second", 1280, "--tflops", 1)
     assert code == 0 and max(map(len, text.splitlines())) <= 120
     assert "generation                                     1.000" in text and "not known: rewards" in text
     assert "assumed:" in text and "half of the most (--response_length)" in text
 
 
-def test_no_seconds_without_rates(call):
-    _, text, _ = call("embedded", "--prompts", 100)
+def test_no_seconds_without_rates(plan_said):
+    _, text, _ = plan_said("embedded", "--prompts", 100)
     assert "no seconds without rates" in text and "seconds, by" not in text
 
 
-def test_a_recipe_by_name_on_several_gpus_without_its_configuration(call):
+def test_a_recipe_by_name_on_several_gpus_without_its_configuration(plan_said):
     recipe = ["s_trace/qwen3_8b_s_trace", "--parameters", "8.19B", "--layers", 36, "--hidden_size", 4096]
     plans = {}
     for n, config in ((1, "single_gpu"), (4, "zero3"), (4, "multi_gpu")):
-        code, text, error = call(*recipe, "--num_processes", n, "--accelerate_config", config, "--json")
+        code, text, error = plan_said(*recipe, "--num_processes", n, "--accelerate_config", config, "--json")
         assert code == 0, error
         plans[config] = json.loads(text)
     small, large = plans["single_gpu"], plans["zero3"]
@@ -313,15 +297,15 @@ def test_a_recipe_by_name_on_several_gpus_without_its_configuration(call):
     assert any("vLLM" in note for note in large["assumed"])
 
 
-def test_groups_need_not_fill_the_rows_of_one_gpu(call):
+def test_groups_need_not_fill_the_rows_of_one_gpu(plan_said):
     # four rows of a group of eight: as `train` on one process it is refused, and on two it is right
     sizes = ["--algo", "grpo", "--per_device_train_batch_size", 4, "--num_generations", 8]
-    assert call(*sizes)[0] == 2
-    code, text, _ = call(*sizes, "--num_processes", 2, "--json")
+    assert plan_said(*sizes)[0] == 2
+    code, text, _ = plan_said(*sizes, "--num_processes", 2, "--json")
     assert code == 0 and json.loads(text)["step"]["responses"]["mean"] == 8
 
 
-def test_rates_of_a_run_give_its_seconds_back(call, tmp_path):
+def test_rates_of_a_run_give_its_seconds_back(plan_said, tmp_path):
     from trl_credit.commands.train import build
 
     sizes = ["--algo", "grpo", "--max_steps", "6", "--per_device_train_batch_size", "16", "--logging_steps", "2"]
@@ -331,7 +315,7 @@ def test_rates_of_a_run_give_its_seconds_back(call, tmp_path):
     rows = steps_of(trainer)
     phases = ("generate", "rewards", "passes", "train")
     assert all(row[f"credit/seconds/{phase}"] > 0 for row in rows for phase in phases)
-    code, text, error = call(*sizes[:-2], "--rates_from", tmp_path / "run", "--json")
+    code, text, error = plan_said(*sizes[:-2], "--rates_from", tmp_path / "run", "--json")
     assert code == 0, error
     plan = json.loads(text)
     later = rows[1:]
@@ -342,7 +326,7 @@ def test_rates_of_a_run_give_its_seconds_back(call, tmp_path):
     lengths = [row["completions/mean_length"] for row in rows]
     assert plan["step"]["generated tokens"]["mean"] == pytest.approx(16 * sum(lengths) / len(lengths))
     # rates are per GPU: on four of them four times the rows take as long
-    _, text, _ = call(*sizes[:-2], "--rates_from", tmp_path / "run", "--num_processes", 4, "--json")
+    _, text, _ = plan_said(*sizes[:-2], "--rates_from", tmp_path / "run", "--num_processes", 4, "--json")
     assert json.loads(text)["seconds"]["training"] == pytest.approx(train, rel=1e-6)
 
 

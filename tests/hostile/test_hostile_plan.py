@@ -5,24 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from trl_credit import commands
-
-
-@pytest.fixture
-def call(capsys):
-    """Runs `trl-credit plan` in this process: exit code, standard output, standard error."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        try:
-            code = commands.main(["plan", *map(str, argv)])
-        except SystemExit as stop:
-            code = stop.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
-
 
 @pytest.mark.parametrize(
     ("argv", "message"),
@@ -47,9 +29,9 @@ def call(capsys):
     ],
 )
 @pytest.mark.hostile("mistakes on the command line", "refused")
-def test_a_mistake_is_one_line(call, tmp_path, monkeypatch, argv, message):
+def test_a_mistake_is_one_line(plan_said, tmp_path, monkeypatch, argv, message):
     monkeypatch.chdir(tmp_path)
-    code, out, error = call(*argv)
+    code, out, error = plan_said(*argv)
     assert code == 2 and error.startswith("error: ") and message in error and error.count("\n") == 1 and not out
 
 
@@ -84,7 +66,7 @@ def leave_run(folder: Path, rows: list[dict], recipe: str | None) -> None:
     ids=["an older log", "no recipe", "a broken recipe", "another recipe", "no lengths", "words"],
 )
 @pytest.mark.hostile("data files", "refused")
-def test_a_damaged_run_has_no_rates(call, tmp_path, rows, recipe, message):
+def test_a_damaged_run_has_no_rates(plan_said, tmp_path, rows, recipe, message):
     leave_run(tmp_path / "run", rows, recipe)
-    code, out, error = call("embedded", "--rates_from", tmp_path / "run")
+    code, out, error = plan_said("embedded", "--rates_from", tmp_path / "run")
     assert code == 2 and message in error and error.count("\n") == 1 and not out
