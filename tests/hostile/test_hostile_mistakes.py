@@ -352,7 +352,10 @@ SEND = "os.kill(os.getpid(), signal.{})"
 @pytest.mark.parametrize(("name", "code", "cause"), [("SIGINT", 130, "Ctrl-C"), ("SIGTERM", 143, "SIGTERM")])
 def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, name, code, cause):
     monkeypatch.chdir(tmp_path)
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    # as they are in a shell: a test before this one may have started a command in this process
+    handlers = [signal.default_int_handler, signal.SIG_DFL]
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+        signal.signal(number, handler)
     argv = [*reward_file(tmp_path, SEND.format(name)), "--hub_token", "hf_secretsecretsecretsecret"]
     with pytest.raises(SystemExit) as stop:
         train.main(argv)
