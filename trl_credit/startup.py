@@ -8,6 +8,8 @@ from .signals import end_at_once
 
 
 _VLLM_VERSION = "TRL currently supports vLLM versions"
+# transformers 5.23, of names that TRL still uses
+_OLD_NAME = r"`\w*gradient_checkpointing\w*` is deprecated and will be removed in v6"
 # by logger: what it says of a machine without a GPU, in every run
 _NO_NEWS = {
     "DeepSpeed": "Setting accelerator to CPU. If you have GPU or other accelerator",
@@ -23,8 +25,10 @@ def begin() -> None:
 
 def quiet_start() -> None:
     """Leaves out what libraries say of themselves when they are imported, by the exact words: of vLLM's version, five
-    times, in runs without vLLM (see [`show_vllm_version`]), and of a machine that has no GPU. All else is shown."""
+    times, in runs without vLLM (see [`show_vllm_version`]), of names that TRL uses and transformers will drop, and of a
+    machine that has no GPU. All else is shown."""
     warnings.filterwarnings("ignore", message=_VLLM_VERSION, category=UserWarning)
+    warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
     for name, words in _NO_NEWS.items():
         logging.getLogger(name).addFilter(lambda record, words=words: not record.getMessage().startswith(words))
 

@@ -521,6 +521,8 @@ def test_only_what_nobody_can_act_on_is_quiet():
         warnings.simplefilter("always")
         quiet_start()
         warnings.warn(vllm, UserWarning, stacklevel=1)
+        for name in ("gradient_checkpointing", "is_gradient_checkpointing", "gradient_checkpointing_enable"):
+            warnings.warn(f"`{name}` is deprecated and will be removed in v6. Use …", FutureWarning, stacklevel=1)
         warnings.warn("ours", UserWarning, stacklevel=1)
         assert [str(w.message) for w in shown] == ["ours"]
         show_vllm_version()
