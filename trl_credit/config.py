@@ -263,6 +263,12 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         """Whether the gradient of a token reaches earlier tokens through the importance weight."""
         return self.importance in TRACES
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every optimizer step takes whole generation batches, each once, so that what samples is what learns,
+        and TRL needs no pass for π_old."""
+        return self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations) == 0
+
     def own_functions(self) -> dict[str, str]:
         """Functions from outside of the package that this run uses: knob → name."""
         steps = self.rollouts == "chain" and self.segmentation == "steps"  # without which there is nothing to split

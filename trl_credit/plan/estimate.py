@@ -5,7 +5,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ..config import CreditConfig
-from ..rollouts.behavior import PACKED_LENGTH
+from ..rollouts.packing import PACKED_LENGTH
 from . import formulas
 from .formulas import Layout, Shape
 
@@ -318,11 +318,10 @@ def _passes(
 
 def needs_old(args: CreditConfig) -> bool:
     """Whether there is a pass for π_old over the rows of a generation batch."""
-    aligned = args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) == 0
     corrected = args.use_vllm and args.vllm_importance_sampling_correction
-    if args.behavior_logps == "sampler" and (corrected or not aligned):
+    if args.behavior_logps == "sampler" and (corrected or not args.is_aligned):
         return False
-    return not aligned or corrected or args.rollouts == "chain"
+    return not args.is_aligned or corrected or args.rollouts == "chain"
 
 
 def _steps(args: CreditConfig, prompts: int | None) -> int | None:

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from .attention import check_tree_attention
-from .packing import groups_within
+from .packing import PACKED_LENGTH, groups_within
 from .replay import Row
 from .tree import Tree, pack
 
 
 # whose tokens know no position but that in their own branch; a model that is not here has its rows one by one
 PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
-PACKED_LENGTH = 4096  # tokens: the mask is a square, and beyond it attention costs more than what is saved
 
 
 def can_pack(config: Any) -> bool:

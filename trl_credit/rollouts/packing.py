@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from .tree import Node
 
 
+PACKED_LENGTH = 4096  # tokens: the mask is a square, and beyond it attention costs more than what is saved
+
+
 class RowLength:
     """Tokens of a packed row, `prompt` of which are its prompt's, while nodes are put into it with their ancestors."""
 

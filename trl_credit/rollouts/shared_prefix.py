@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-
-# tokens of a packed row: its mask is a square, and beyond it attention costs more than what is saved
-PACKED_LENGTH = 4096
+from .packing import PACKED_LENGTH
 
 
 class PromptRow(NamedTuple):

@@ -82,7 +82,7 @@ class BatchTrainer(ReportedTrainer):
         self._padding.prefix.is_exact = found.get("shared_prefix_is_exact")
 
     @torch.no_grad()
-    def plain_logps(self, batch: dict[str, Any], *, layout: Layout | None) -> torch.Tensor:
+    def micro_batch_logps(self, batch: dict[str, Any], *, layout: Layout | None) -> torch.Tensor:
         """Log-probabilities (nats) of a micro-batch, shape (B, T), by the pass that its loss would make."""
         ids, mask = (
             torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], dim=1) for name in ("ids", "mask")

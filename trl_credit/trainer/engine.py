@@ -235,8 +235,7 @@ class RolloutEngine(MeasuredTrainer):
         else:
             ids, logps = super()._generate_single_turn(*args, **kwargs)
         # TRL's next forward pass is that for π_old, but where it makes none
-        aligned = self.args.gradient_accumulation_steps % (self.args.steps_per_generation * self.num_iterations) == 0
-        makes_one = not aligned or self.vllm_importance_sampling_correction
+        makes_one = not self.args.is_aligned or self.vllm_importance_sampling_correction
         if self.args.behavior_logps == "sampler" and makes_one:
             self._engine_logps = logps
         return ids, logps

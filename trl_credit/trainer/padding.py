@@ -168,7 +168,7 @@ class Padding:
         packed = batches if shared is None else self._made(batches, rows, shared, are_columns=are_columns)
         batch = next((batch for batch in packed if LAYOUT in batch), packed[0])
         layout = batch.get(LAYOUT)
-        logps = [self._trainer.plain_logps(batch, layout=used) for used in (None, layout)]
+        logps = [self._trainer.micro_batch_logps(batch, layout=used) for used in (None, layout)]
         return None if layout is None else self.prefix.difference(*logps, batch["completion_mask"])
 
     def width(self, spans: Sequence[Span], there: Span) -> Span:

@@ -30,8 +30,7 @@ logger = get_logger(__name__)
 GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out what a mask costs a kernel
 # Nats between packed and plain rows, on average over tokens. Rounding is far below, and a token that sees what it
 # should not, or stands at another place, far above.
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
-OF_HALF = 0.05
+TOLERANCE, OF_HALF = 1e-3, 0.05
 
 
 class SharedPrefix:
@@ -152,9 +151,8 @@ class SharedPrefix:
         count = mask_t.sum().clamp(min=1)
         mean = ((plain - packed).abs().masked_fill(mask_t == 0, 0.0).sum() / count).double()
         weights = next(self._trainer.accelerator.unwrap_model(self._trainer.model).parameters()).dtype
-        is_half = self._trainer.accelerator.mixed_precision in ("bf16", "fp16", "fp8")
-        most = OF_HALF if is_half else TOLERANCE.get(weights, OF_HALF)
-        return torch.stack([mean, mean.new_tensor(most)])
+        is_whole = self._trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
+        return torch.stack([mean, mean.new_tensor(TOLERANCE if is_whole else OF_HALF)])
 
     def forward(
         self,
