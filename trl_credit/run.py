@@ -98,6 +98,9 @@ class Ending(TrainerCallback):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.trainer.release_output_dir()
+        if error is None:
+            # torch's own threads of a group that is left as it is may abort the process while Python shuts down
+            self.trainer.accelerator.end_training()
         if error is None or isinstance(error, SystemExit):
             return
         self._close_bar()

@@ -4,6 +4,7 @@ import json
 import sys
 
 import torch
+from accelerate import PartialState
 from fsdp_on_cpus import check_sharded, shard_on_cpus
 
 from trl_credit import CreditConfig, CreditTrainer
@@ -44,3 +45,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    PartialState().destroy_process_group()

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from trl_credit import HADWConfig, HADWTrainer
@@ -54,3 +55,4 @@ def main(fault: str, folder: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    PartialState().destroy_process_group()

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from fsdp_on_cpus import check_sharded, shard_on_cpus
 
 from trl_credit import CreditConfig, CreditTrainer
@@ -140,3 +141,4 @@ if __name__ == "__main__":
     target, size, steps, *names = sys.argv[1:]
     for name in names or CASES:
         run(name, Path(target), int(size), int(steps))
+    PartialState().destroy_process_group()

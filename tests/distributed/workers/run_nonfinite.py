@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from fsdp_on_cpus import check_sharded, shard_on_cpus
 
 from trl_credit import HADWConfig, HADWTrainer
@@ -57,3 +58,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    PartialState().destroy_process_group()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
@@ -58,3 +59,4 @@ if __name__ == "__main__":
     else:
         run(target / "whole")
         run(target / "killed", kill=True)
+    PartialState().destroy_process_group()

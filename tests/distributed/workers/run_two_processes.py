@@ -4,6 +4,7 @@ import json
 import sys
 
 import torch
+from accelerate import PartialState
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
@@ -58,3 +59,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    PartialState().destroy_process_group()

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 
 from trl_credit import STraceConfig, STraceTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
@@ -46,3 +47,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    PartialState().destroy_process_group()

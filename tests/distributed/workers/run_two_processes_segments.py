@@ -4,6 +4,7 @@ import json
 import sys
 
 import torch
+from accelerate import PartialState
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
@@ -86,3 +87,4 @@ if __name__ == "__main__":
             if rank == result["rank"]:
                 print("RESULT " + json.dumps(result), flush=True)
             torch.distributed.barrier()
+    PartialState().destroy_process_group()

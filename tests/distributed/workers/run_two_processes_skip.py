@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from trl_credit import CreditConfig, CreditTrainer
@@ -70,3 +71,4 @@ def main(folder: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    PartialState().destroy_process_group()
