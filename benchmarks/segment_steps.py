@@ -6,6 +6,7 @@ Continuations are random tokens that cost nothing, so that what is compared is a
 import random
 import tempfile
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import transformers
 from stepping import Case, Compared, Rows, compare, make_case, ours
@@ -35,29 +36,35 @@ def _prompts(count: int, vocabulary: int) -> list[tuple[int, ...]]:
     return [tuple(draw.randrange(3, vocabulary) for _ in range(PROMPT)) for _ in range(count)]
 
 
-def tree_cases(model: str, folder: str, *, branching: list[int], segment: int, packed: int, batch: int) -> list[Case]:
-    """A prompt's tree in at most `packed` rows, and in a row per node. Both train on every node with an advantage."""
+class Form(NamedTuple):
+    """How a tree is trained on: its rows, at most `count` of them, in micro-batches of `size`."""
+
+    rows: str
+    count: int
+    size: int
+    shared_prefix: str
+
+
+def tree_cases(model: str, folder: str, *forms: Form, branching: list[int], segment: int) -> list[Case]:
+    """The tree of one prompt in each of the forms. All train on every node with an advantage."""
     vocabulary = transformers.AutoConfig.from_pretrained(model).get_text_config().vocab_size
     rows: Rows = {prompt: [] for prompt in _prompts(1, vocabulary)}
-    nodes, level = 0, 1
-    for children in branching:
-        level *= children
-        nodes += level
     cases = []
-    for form, count in (("packed", packed), ("nodes", -(-nodes // batch) * batch)):
+    for i, form in enumerate(forms):
         settings = {
-            "per_device_train_batch_size": min(batch, count),
-            "gradient_accumulation_steps": -(-count // batch),
-            "num_generations": count,
+            "per_device_train_batch_size": form.size,
+            "gradient_accumulation_steps": -(-form.count // form.size),
+            "num_generations": form.count,
             "max_completion_length": segment * len(branching),
             "rollouts": "tree",
             "tree_branching": branching,
             "tree_segment_length": segment,
-            "tree_rows": form,
+            "tree_rows": form.rows,
             "beta": 0.0,
             "loss_type": "dapo",
+            **ours(shared_prefix=form.shared_prefix),
         }
-        cases.append(make_case(CreditConfig, CreditTrainer, model, rows, output_dir=f"{folder}/{form}", **settings))
+        cases.append(make_case(CreditConfig, CreditTrainer, model, rows, output_dir=f"{folder}/{i}", **settings))
     return cases
 
 
@@ -112,6 +119,12 @@ def segment_rows(model: str, *, repeats: int, shared_prefix: str) -> Iterator[st
     with tempfile.TemporaryDirectory() as folder:
         cases = chain_cases(model, folder, length=256, shared_prefix=shared_prefix, batch=4)
         yield segment_line("chain, against `length_sort=off`", cases, compare(*cases, repeats=repeats))
-    with tempfile.TemporaryDirectory() as folder:
-        cases = tree_cases(model, folder, branching=[6, 6, 6], segment=16, packed=8, batch=8)
-        yield segment_line("tree 6-6-6 packed, against nodes", cases, compare(*cases, repeats=repeats))
+    # 258 nodes, in micro-batches of eight; or half a subtree in each
+    nodes, packed = Form("nodes", 264, 8, "off"), Form("packed", 12, 1, "off")
+    for label, form, other in (
+        ("tree 6-6-6 packed, against a row per node", packed, nodes),
+        ("tree 6-6-6, a row per node, `shared_prefix`, against `off`", nodes._replace(shared_prefix="auto"), nodes),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            cases = tree_cases(model, folder, form, other, branching=[6, 6, 6], segment=16)
+            yield segment_line(label, cases, compare(*cases, repeats=repeats))

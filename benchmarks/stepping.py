@@ -73,6 +73,9 @@ def planned(trainer_class: type, rows: Rows) -> type:
                 return super()._tokenize_prompts(prompts)
             return [[int(x) for x in prompt.split()] for prompt in prompts], None, {}
 
+        def tokenize(self, prompts: list) -> list[list[int]]:
+            return [[int(x) for x in prompt.split()] for prompt in prompts]
+
         def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
             if getattr(self, "_planned", None) is not None:
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
