@@ -20,8 +20,9 @@ from transformers import (
 )
 
 import trl_credit
+from trl_credit.flops import Cost
 from trl_credit.rollouts.attention import visible_mask
-from trl_credit.rollouts.shared_prefix import Cost, PromptRow, Shape, by_prompt, cost_of, layout_of, packing_of
+from trl_credit.rollouts.shared_prefix import PromptRow, Shape, by_prompt, cost_of, layout_of, packing_of
 from trl_credit.trainer.engine_calls import temporarily
 from trl_credit.trainer.row_order import rows_of
 

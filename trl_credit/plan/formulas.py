@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..flops import Cost
+
 
 # of TRL's fused head: tokens and entries of the vocabulary that it has logits of at one time
 HEAD_TOKENS, HEAD_ENTRIES = 4096, 32768
@@ -41,6 +43,11 @@ class Shape:
     def head(self) -> int:
         """Parameters of the matrix that makes logits."""
         return self.vocabulary * self.hidden
+
+    @property
+    def cost(self) -> Cost:
+        """Of a forward pass."""
+        return Cost.of_sizes(matrix=self.matrix, layers=self.layers, attention=self.attention, head=self.head)
 
     @property
     def is_adapted(self) -> bool:
@@ -124,28 +131,24 @@ def rows_pass(rows: float, *, length: float, scored: float) -> Pass:
     return Pass(rows * length, rows * length**2, rows * scored)
 
 
-def _layers(shape: Shape, of: Pass) -> float:
-    """A multiplication and an addition per weight and token; scores and sums of attention over the whole square."""
-    return 2 * shape.matrix * of.tokens + 4 * shape.layers * shape.attention * of.squares
-
-
 def forward_flops(shape: Shape, of: Pass) -> float:
     """Of matrix products alone, as `torch.utils.flop_counter` counts them."""
-    return _layers(shape, of) + 2 * shape.head * of.scored
+    return shape.cost.forward(*of)
 
 
 def training_flops(shape: Shape, of: Pass, *, checkpointing: bool) -> float:
     """Forward and backward pass. Backward, each product is two, or one where its weight is frozen, attention's two; the
     fused head computes its logits again; with gradient checkpointing each layer is computed again."""
-    frozen = 2 * shape.matrix * of.tokens * shape.is_adapted
-    head = 2 * shape.head * of.scored * (2 if shape.is_adapted else 3)
-    return forward_flops(shape, of) + 2 * _layers(shape, of) - frozen + head + checkpointing * _layers(shape, of)
+    cost = shape.cost
+    layers = cost.layers(of.tokens, of.squares)
+    frozen = cost.body * of.tokens * shape.is_adapted
+    head = cost.head * of.scored * (2 if shape.is_adapted else 3)
+    return forward_flops(shape, of) + 2 * layers - frozen + head + checkpointing * layers
 
 
 def generation_flops(shape: Shape, *, tokens: float, context: float, prefill: float) -> float:
     """`tokens` new ones, each of which sees `context` others on average, after `prefill` that are read first."""
-    seen = 4 * shape.layers * shape.attention * (tokens * context)
-    return 2 * (shape.matrix + shape.head) * tokens + seen + 2 * shape.matrix * prefill
+    return shape.cost.forward(tokens + prefill, tokens * context, tokens)
 
 
 # Bytes

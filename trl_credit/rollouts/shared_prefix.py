@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..flops import Cost
 from .packing import PACKED_LENGTH
 
 
@@ -35,23 +36,9 @@ class Shape(NamedTuple):
     length: int
     kept: int
 
-
-class Cost(NamedTuple):
-    """FLOPs of a forward pass, up to a factor.
-
-    Attributes:
-        body: Of a token.
-        attention: Of a pair of tokens of a row, seen or not.
-        head: Of a token whose probabilities are computed.
-    """
-
-    body: float
-    attention: float
-    head: float
-
-    def of(self, shape: Shape) -> float:
-        """Of one pass."""
-        return shape.rows * (self.body * shape.length + self.attention * shape.length**2 + self.head * shape.kept)
+    def flops(self, cost: Cost) -> float:
+        """What the pass costs."""
+        return cost.forward(self.rows * self.length, self.rows * self.length**2, self.rows * self.kept)
 
 
 def cost_of(config: Any) -> Cost | None:
@@ -64,7 +51,7 @@ def cost_of(config: Any) -> Cost | None:
     size = getattr(text, "head_dim", None) or hidden // heads
     of_keys = getattr(text, "num_key_value_heads", None) or heads
     weights = 2 * hidden * size * (heads + of_keys) + 3 * hidden * inner
-    return Cost(2.0 * layers * weights, 4.0 * layers * heads * size, 2.0 * hidden * vocabulary)
+    return Cost.of_sizes(matrix=layers * weights, layers=layers, attention=heads * size, head=hidden * vocabulary)
 
 
 @dataclass(frozen=True)
@@ -114,7 +101,7 @@ def packing_of(rows: Sequence[PromptRow], *, cost: Cost, multiple: int = 1) -> P
     limit = max([PACKED_LENGTH, *(row.prompt + row.response for row in rows)])
     found = [_packed(rows, members, parts, multiple) for parts in range(1, most)]
     found = [packing for packing in found if packing.shape.length <= limit]
-    return min(found, key=lambda packing: cost.of(packing.shape), default=None)
+    return min(found, key=lambda packing: packing.shape.flops(cost), default=None)
 
 
 def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:

@@ -11,10 +11,10 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from ..config import CreditConfig
+from ..flops import Cost
 from ..rollouts.attention import branch_problem, tree_attention
 from ..rollouts.shared_prefix import (
     Arrangement,
-    Cost,
     Layout,
     Packing,
     PromptRow,
@@ -118,8 +118,12 @@ class SharedPrefix:
             order += own
         if not any(packings):
             return None
-        gain = sum(map(self.cost.of, plain)) / max(sum(map(self.cost.of, shapes)), 1.0)
+        gain = self.cost_of(plain) / max(self.cost_of(shapes), 1.0)
         return Arrangement(order, shapes, packings, is_worth_it=self._mode == "on" or gain >= GAIN)
+
+    def cost_of(self, shapes: Sequence[Shape]) -> float:
+        """Of passes, in FLOPs."""
+        return sum(shape.flops(self.cost) for shape in shapes)
 
     def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
         """Whether this process may pack, after the first look at whether it changes anything. Collective until then.
