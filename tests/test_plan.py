@@ -79,7 +79,7 @@ def test_a_token_goes_through_some_of_the_experts():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operations_are_those_that_torch_counts(family, checkpointing):
     config = FAMILIES[family](**SIZES)
-    model, shape, of = model_of(config), shape_of(config), formulas.rows_pass(3, length=40, scored=39)
+    model, shape, of = model_of(config), shape_of(config), flops.rows_pass(3, length=40, scored=39)
     with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as forward, torch.no_grad():
         scored(model)
     assert forward.get_total_flops() == formulas.forward_flops(shape, of)
@@ -99,7 +99,7 @@ def test_operations_with_adapters():
     model = get_peft_model(model_of(config), adapter)
     with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as both:
         scored(model).backward()
-    of = formulas.rows_pass(3, length=40, scored=39)
+    of = flops.rows_pass(3, length=40, scored=39)
     computed = formulas.training_flops(shape_of(config, adapter=adapter), of, checkpointing=False)
     assert both.get_total_flops() == pytest.approx(computed, rel=0.08)  # the first layer has nothing before it
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from peft import LoraConfig
 from test_padding import SIZES, Watch, check_equal, distinct, scripted
+from test_tree_attention import dense
 from tiny_models import LAYERS, tiny_qwen3_moe
 from transformers import (
     AutoModelForCausalLM,
@@ -21,13 +22,11 @@ from transformers import (
 
 import trl_credit
 from trl_credit.flops import Cost
-from trl_credit.rollouts.attention import visible_mask
-from trl_credit.rollouts.shared_prefix import PromptRow, Shape, by_prompt, cost_of, layout_of, packing_of
+from trl_credit.rollouts.shared_prefix import Packing, PromptRow, by_prompt, cost_of, layout_of, packing_of
 from trl_credit.trainer.engine_calls import temporarily
 from trl_credit.trainer.row_order import rows_of
 
 
-TOKENS = Cost(1.0, 0.0, 0.0)  # which counts nothing else
 LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "11-22+33-44+55-66+77-88+99-11="]
 
 
@@ -36,48 +35,55 @@ LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "
 
 def test_two_responses_to_a_prompt():
     rows = [PromptRow(0, 3, 2), PromptRow(1, 1, 0), PromptRow(0, 3, 1)]
-    packing = packing_of(rows, cost=TOKENS)
-    assert packing.rows == [[[0, 2]]] and packing.shape == Shape(1, 7, 4)
+    packing = packing_of(rows)
+    # two tokens of the prompt; the third with a response of two, and again with one of one
+    assert packing == Packing([[0, 2]], padding=0, length=7, kept=5, squares=2 * 2 + 2 * 3 * (2 + 3))
     # columns: one of padding, three of a prompt; two of a response
     layout = layout_of(packing, rows, widths=(4, 2))
     assert layout.source.tolist() == [[1, 2, 3, 4, 5, 2 * 6 + 3, 2 * 6 + 4]]
     assert layout.mask.tolist() == [[1] * 7]
-    assert layout.visible_until.tolist() == [[7, 7, 5, 5, 5, 7, 7]]
-    assert layout.place.tolist() == [[0, 1], [-1, -1], [3, -1]]
-    found = layout.rows_of(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    assert found.tolist() == [[1.0, 2.0], [0.0, 0.0], [4.0, 0.0]]
+    assert layout.branches.sizes == [2, 3, 2]
+    assert layout.branches.pieces == [((), [(0,)]), ((0,), [(1,), (2,)])]
+    assert layout.place.tolist() == [[1, 2], [-1, -1], [4, -1]]
+    found = layout.rows_of(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]))
+    assert found.tolist() == [[2.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
 
 
-def test_short_rows_stand_beside_each_other_and_do_not_see_each_other():
-    # prompts 0 and 1 with two responses each, prompt 2 with one: 9, 4 and 3 tokens
-    rows = [PromptRow(0, 2, 3), PromptRow(1, 1, 1), PromptRow(2, 2, 1), PromptRow(1, 1, 1), PromptRow(0, 2, 3)]
-    packing = packing_of(rows, cost=TOKENS)
-    assert packing.rows == [[[0, 4]], [[1, 3], [2]]] and packing.shape == Shape(2, 9, 8)
-    layout = layout_of(packing, rows, widths=(2, 3))
-    second = visible_mask(layout.visible_until[1:], mask_t=layout.mask[1:])[0].long()
-    assert second[:7, :7].tolist() == [
-        [1, 0, 0, 0, 0, 0, 0],  # the prompt, and the first response
-        [1, 1, 0, 0, 0, 0, 0],
-        [0, 0, 1, 0, 0, 0, 0],  # its copy, and the second
-        [0, 0, 1, 1, 0, 0, 0],
-        [0, 0, 0, 0, 1, 0, 0],  # another prompt
-        [0, 0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 1, 1, 1],
-    ]
-    assert layout.mask[1].tolist() == [1] * 7 + [0] * 2
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_every_token_sees_what_it_saw_in_its_row(multiple):
+    rows = [PromptRow(0, 4, 3), PromptRow(1, 1, 1), PromptRow(2, 2, 1), PromptRow(1, 1, 4), PromptRow(0, 4, 2)]
+    rows += [PromptRow(0, 4, 0), PromptRow(1, 1, 2)]
+    packing = packing_of(rows, multiple=multiple)
+    layout = layout_of(packing, rows, widths=(5, 4))
+    assert packing.length % multiple == 0 and packing.kept == 3 + 2 + 1 + 4 + 1 + 2 + 6
+    assert layout.mask.sum() == packing.kept + 3 + 1 and layout.mask[0, packing.padding :].all()
+    seen, first = (
+        dense(layout.branches, 1, packing.length)[0],
+        {0: 0, 1: 1, 2: 2},
+    )  # the row that a prompt is taken from
+    source = layout.source[0]
+    for i, row in enumerate(rows):
+        for t in range(4):
+            at = int(layout.place[i, t])
+            assert (at >= 0) == (t < row.response)
+            if at >= 0:
+                at += packing.length - packing.kept
+                # the prompt but for its last token, which each response has of its own; and what is before it
+                prompt = [first[row.number] * 9 + k for k in range(5 - row.prompt, 4)]
+                assert source[seen[at]].tolist() == [*prompt, *(i * 9 + 4 + k for k in range(t + 2))]
 
 
-def test_a_packing_costs_what_its_passes_do():
+def test_what_a_packing_costs():
     eight = [PromptRow(0, 512, 256)] * 8
-    assert packing_of(eight, cost=TOKENS).shape == Shape(1, 512 + 8 * 256 + 7, 8 * 256 + 7)
-    # a square costs: fewer responses stand beside each other
-    dear = packing_of(eight, cost=Cost(1.0, 0.01, 0.0)).shape
-    assert dear.rows > 1 and dear.length < 2567
-    # nor is a row longer than 4,096 tokens: two responses of 1,800 to a row
-    assert packing_of([PromptRow(0, 400, 1800)] * 8, cost=TOKENS).shape == Shape(4, 400 + 3600 + 1, 3601)
+    assert packing_of(eight).cost == (511 + 8 * 257, 511**2 + 8 * 257 * (511 + 257), 8 * 257)
+    assert packing_of(eight, multiple=64).cost == (2624, 511**2 + 8 * 257 * (511 + 257), 8 * 257)
+    # TRL asks for one logit more than it keeps: one token of padding, where prompts leave none
+    assert packing_of([PromptRow(0, 1, 2)] * 2).cost == (1 + 6, 2 * 3 * 3, 6)
+    # responses are padded to the longest to their prompt, in attention alone
+    uneven = packing_of([PromptRow(0, 3, 1), PromptRow(0, 3, 5), PromptRow(1, 3, 9)])
+    assert uneven.cost == (2 + 2 + 2 + 6 + 10, 2 * 4 + 2 * 6 * 8 + 10 * 12, 18)
     # where nothing is shared there is none, whatever the prompts without a response
-    assert packing_of([PromptRow(0, 9, 1), PromptRow(1, 9, 1), PromptRow(1, 9, 0)], cost=TOKENS) is None
-    assert packing_of(eight, cost=TOKENS, multiple=64).shape.length == 2624
+    assert packing_of([PromptRow(0, 9, 1), PromptRow(1, 9, 1), PromptRow(1, 9, 0)]) is None
 
 
 def test_rows_of_a_prompt_stand_together():
@@ -143,8 +149,8 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
     mask_t = torch.stack([(torch.arange(7) < n).long() for n in lengths])
     mask = torch.cat([prompt_mask, mask_t], dim=1)
     rows, _ = rows_of(prompt_mask, mask_t, prompt_ids=ids[:, :9])
-    packing = packing_of(rows, cost=TOKENS)
-    assert 0 < packing.shape.rows * packing.shape.length < 0.7 * ids.numel()
+    packing = packing_of(rows)
+    assert 0 < packing.length < 0.7 * ids.numel()
     weight_t = torch.randn(2, 8, 7, dtype=dtype) * mask_t
     found = []
     for layout in (None, layout_of(packing, rows, widths=(9, 7))):
@@ -352,14 +358,12 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
     experts.config._name_or_path = str(tiny_model)
     with pytest.raises(ValueError, match="shared_prefix='on' cannot balance experts.*router_aux_loss_coef=0"):
         refused(make_trainer, experts, model_init_kwargs=None)()
-    flash = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
-    flash.config._attn_implementation = "flash_attention_2"
-    with pytest.raises(ValueError, match="attn_implementation='flash_attention_2' has none: set"):
-        refused(make_trainer, flash)()
-    flash.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match="no backward pass on CPUs: set attn_implementation='sdpa'"):
-        refused(make_trainer, flash)()
-    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, flash)
+    other = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
+    for implementation in ("flash_attention_2", "flex_attention", "eager"):
+        other.config._attn_implementation = implementation
+        with pytest.raises(ValueError, match=f"needs attn_implementation='sdpa', and has '{implementation}': set"):
+            refused(make_trainer, other)()
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, other)
     assert not make_trainer(pair, shared_prefix="auto")._padding.prefix.may_pack
     with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree': rows of packed trees"):
         trl_credit.CreditConfig(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from trl_credit import flops
 from trl_credit.plan import formulas
 from trl_credit.plan.shapes import shape_of
 
@@ -33,7 +34,7 @@ def test_counts_of_rows_of_one_length(model, tmp_path):
     real, unique = train_step.counts(rows)
     assert (real, unique) == (8 * 11, 2 * 6 + 8 * 5)
     assert found.first.tokens == found.second.tokens == 3 * real  # π_old, reference, loss
-    shape, of = shape_of(AutoConfig.from_pretrained(model)), formulas.rows_pass(8, length=11, scored=10)
+    shape, of = shape_of(AutoConfig.from_pretrained(model)), flops.rows_pass(8, length=11, scored=10)
     forward, training = formulas.forward_flops(shape, of), formulas.training_flops(shape, of, checkpointing=False)
     scores = 2 * shape.layers * shape.attention * of.squares  # which attention on CPUs makes again in its backward pass
     assert found.second.flops == 2 * forward + training + scores

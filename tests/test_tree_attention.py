@@ -1,14 +1,11 @@
 """Branches side by side in a row: the same logits as each branch by itself."""
 
-import warnings
-
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
-from torch.nn.functional import scaled_dot_product_attention as sdpa
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
-from trl_credit.rollouts.attention import check_tree_attention, tree_attention, visible_blocks, visible_mask
+from trl_credit.rollouts.attention import BRANCHES, check_tree_attention, takes_branches, tree_attention, visible_mask
+from trl_credit.rollouts.branches import branches_of
 
 
 def test_mask_of_a_small_tree():
@@ -26,81 +23,113 @@ def test_mask_of_a_small_tree():
     ]
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_logits_of_branches_are_those_of_the_branch_alone(tiny_model, implementation):
+def dense(branches, rows: int, length: int) -> torch.Tensor:
+    """Which token sees which, shape (rows, length, length), by [`Branches`]; none but those in a piece."""
+    ends = torch.tensor(branches.sizes).cumsum(0).tolist()
+    parts = [torch.arange(end - n, end) for end, n in zip(ends, branches.sizes, strict=True)]
+    seen = torch.zeros(rows * length, rows * length, dtype=torch.bool)
+    for piece in branches.pieces:
+        before = [parts[part] for part in piece.before]
+        for run in piece.runs:
+            own = torch.cat([parts[part] for part in run])
+            for n, j in enumerate(own):
+                seen[j, torch.cat([*before, own[: n + 1]])] = True
+    blocks = seen.view(rows, length, rows, length)
+    assert not any(blocks[i, :, k].any() for i in range(rows) for k in range(rows) if i != k)
+    return torch.stack([blocks[i, :, i] for i in range(rows)])
+
+
+PROMPT, FIRST, SECOND = [5, 6, 7], [8, 9], [10, 11, 12]
+
+
+@pytest.mark.parametrize("kind", ["pieces", "mask", "eager"])
+def test_logits_of_branches_are_those_of_the_branch_alone(tiny_model, kind, monkeypatch):
+    implementation = "eager" if kind == "eager" else "sdpa"
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation=implementation).double().eval()
-    prompt, first, second = [5, 6, 7], [8, 9], [10, 11, 12]
-    row = [0, *prompt, *first, prompt[-1], *second]  # a token of padding on the left
+    if kind == "mask":  # as models do whose layers are not transformers' own
+        monkeypatch.setattr(type(model), "_supports_attention_backend", False)
+    assert takes_branches(model) == (kind == "pieces")
+    row = [0, *PROMPT, *FIRST, PROMPT[-1], *SECOND]  # a token of padding on the left
     until = torch.tensor([[0, 10, 10, 6, 6, 6, 10, 10, 10, 10]])
     mask = torch.tensor([[0] + [1] * 9])
-    with torch.no_grad(), tree_attention(model, implementation=implementation):
+    with torch.no_grad(), tree_attention(model):
         packed = model(input_ids=torch.tensor([row]), attention_mask=mask, token_type_ids=until).logits[0]
     with torch.no_grad():
-        for branch, places in ((first, [1, 2, 3, 4, 5]), (second, [1, 2, 6, 7, 8, 9])):
-            alone = model(input_ids=torch.tensor([prompt + branch])).logits[0]
+        for branch, places in ((FIRST, [1, 2, 3, 4, 5]), (SECOND, [1, 2, 6, 7, 8, 9])):
+            alone = model(input_ids=torch.tensor([PROMPT + branch])).logits[0]
             torch.testing.assert_close(packed[places], alone, rtol=1e-9, atol=1e-9)
     assert not model._forward_pre_hooks  # and the model is as it was
 
 
-def random_branches(length: int, *, rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    """`visible_until` and mask of rows of branches of random lengths, the prompt seen by all, padded."""
+def random_tree(length: int, *, rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """`visible_until` and mask of rows of trees of random shape, padded on both sides."""
     torch.manual_seed(length)
     until, mask_t = torch.zeros(rows, length, dtype=torch.long), torch.ones(rows, length, dtype=torch.long)
+
+    def grow(row: int, at: int, end: int) -> None:
+        """A node of some tokens in front, and its children."""
+        own = min(end, at + 1 + int(torch.randint(0, max(1, (end - at) // 3), ())))
+        until[row, at:own] = end
+        if own == end:
+            return
+        first = own
+        while own < end:
+            after = min(end, own + 1 + int(torch.randint(0, max(1, 2 * (end - own) // 3), ())))
+            grow(row, own, after)
+            until[row, first - 1] = min(int(until[row, first - 1]), after)  # others have a copy of the last token
+            own = after
+
     for row in range(rows):
-        end, at = length - 7 * row, int(torch.randint(1, length // 3, ()))
-        until[row, :at] = end
-        while at < end:
-            after = min(end, at + int(torch.randint(1, length // 3, ())))
-            until[row, at:after] = after
-            at = after
-        mask_t[row, end:] = 0
+        begin, end = 3 * row, length - 2 * row
+        grow(row, begin, end)
+        mask_t[row, :begin] = mask_t[row, end:] = 0
     return until, mask_t
 
 
-@pytest.mark.parametrize("length", [16, 60, 64, 200])
-def test_blocks_see_what_their_tokens_see(length):
-    until, mask_t = random_branches(length)
-    size, blocks = 16, visible_blocks(until, mask_t=mask_t, size=16)
-    dense = visible_mask(until, mask_t=mask_t)
-    n = -(-length // size)
-    for row in range(len(until)):
-        for q in range(n):
-            some = set(blocks.kv_indices[row, 0, q, : blocks.kv_num_blocks[row, 0, q]].tolist())
-            whole = set(blocks.full_kv_indices[row, 0, q, : blocks.full_kv_num_blocks[row, 0, q]].tolist())
-            assert not some & whole
-            for kv in range(n):
-                part = dense[row, q * size : (q + 1) * size, kv * size : (kv + 1) * size]
-                assert (kv in some | whole) >= bool(part.any())  # none is missing, at the price of some that are empty
-                assert kv not in whole or bool(part.all())
-                assert kv not in some | whole or part.any() or kv == q
-        i = torch.arange(length)
-        found = blocks.mask_mod(torch.tensor(row), torch.tensor(0), i.view(-1, 1), i.view(1, -1))
-        assert torch.equal(found, dense[row])
+@pytest.mark.parametrize("length", [12, 40, 41, 90, 200])
+def test_branches_are_those_of_the_mask(length):
+    until, mask_t = random_tree(length)
+    branches = branches_of(until, mask_t=mask_t)
+    seen = visible_mask(until, mask_t=mask_t)
+    assert sum(branches.sizes) == 3 * length and len(branches.pieces) > 1
+    found = dense(branches, 3, length)
+    assert torch.equal(found, seen & mask_t.bool().unsqueeze(2))
+    assert torch.equal(branches.positions((3, length)), (found.sum(-1) - 1).clamp(min=0))
+    assert branches.squares() < 3 * length**2
+    # padding alone, as the rows of a process that has none of its own
+    assert not branches_of(until, mask_t=torch.zeros_like(mask_t)).pieces
 
 
-def attended(until, mask_t, device):
-    """What FlexAttention and a dense mask make of random queries, keys and values of two heads, which are returned."""
-    torch.manual_seed(0)
-    shape, trains = (len(until), 2, until.size(1), 16), device != "cpu"  # where it has no backward pass
-    q, k, v = (torch.randn(shape, device=device, requires_grad=trains) for _ in range(3))
-    run = flex_attention if device == "cpu" else torch.compile(flex_attention)
-    blocks = visible_blocks(until.to(device), mask_t=mask_t.to(device))
-    dense = visible_mask(until.to(device), mask_t=mask_t.to(device)).unsqueeze(1)
-    return (q, k, v), lambda: run(q, k, v, block_mask=blocks), lambda: sdpa(q, k, v, attn_mask=dense)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing):
+    until, mask_t = random_tree(60)
+    ids = torch.randint(3, 20, until.shape)
+    found = []
+    for in_pieces in (True, False):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa").double().train()
+        monkeypatch.setattr(type(model), "_supports_attention_backend", in_pieces)
+        if checkpointing:  # which makes passes again when the context is gone
+            model.gradient_checkpointing_enable()
+        with tree_attention(model):
+            logits = model(input_ids=ids, attention_mask=mask_t, token_type_ids=until, use_cache=False).logits
+        total = (logits * mask_t.unsqueeze(-1)).square().sum()
+        found.append((logits[mask_t == 1].detach(), torch.autograd.grad(total, list(model.parameters()))))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-9)
+    largest = max(x.abs().max() for x in found[1][1])
+    for left, right in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-12)
 
 
-def test_flex_attention_is_that_of_the_dense_mask():
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # that it is slow without torch.compile
-        _, flexible, dense = attended(*random_branches(300), "cpu")
-        torch.testing.assert_close(flexible(), dense(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="gradients of FlexAttention: they need CUDA")
-def test_gradients_of_flex_attention_are_those_of_the_dense_mask():
-    inputs, flexible, dense = attended(*random_branches(300), "cuda")
-    gradients = [torch.autograd.grad(call().square().sum(), inputs) for call in (flexible, dense)]
-    for left, right in zip(*gradients, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
+def test_branches_that_get_lost_on_the_way_are_an_error(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(
+            lambda module, args, kwargs: (args, {k: x for k, x in kwargs.items() if k != BRANCHES}), with_kwargs=True
+        )
+    until, mask_t = random_tree(12)
+    with pytest.raises(RuntimeError), tree_attention(model):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
 
 
 def test_models_that_cannot_are_refused():

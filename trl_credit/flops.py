@@ -3,9 +3,21 @@
 from typing import NamedTuple
 
 
+class Pass(NamedTuple):
+    """A forward pass: tokens, pairs of tokens in attention, and tokens that are scored."""
+
+    tokens: float
+    squares: float
+    scored: float
+
+
+def rows_pass(rows: float, *, length: float, scored: float) -> Pass:
+    """Rows of `length` tokens, of which `scored` have their probability computed; attention over whole squares."""
+    return Pass(rows * length, rows * length**2, rows * scored)
+
+
 class Cost(NamedTuple):
-    """FLOPs of a forward pass of a decoder: a multiplication and an addition per weight and token, and the scores and
-    sums of attention over the whole square of a row.
+    """FLOPs of a decoder: a multiplication and an addition per weight and token, and the scores and sums of attention.
 
     Attributes:
         body: Of a token, in the layers' matrices.
@@ -22,10 +34,10 @@ class Cost(NamedTuple):
         """By the parameters of the layers' matrices and of the head's, and the width of all heads of a layer."""
         return cls(2.0 * matrix, 4.0 * layers * attention, 2.0 * head)
 
-    def layers(self, tokens: float, squares: float) -> float:
-        """Of `tokens` through all but the head, with `squares` the sum over rows of squared lengths."""
-        return self.body * tokens + self.attention * squares
+    def layers(self, of: Pass) -> float:
+        """Of a pass through all but the head."""
+        return self.body * of.tokens + self.attention * of.squares
 
-    def forward(self, tokens: float, squares: float, scored: float) -> float:
-        """Of a pass in which `scored` of the tokens go through the head."""
-        return self.layers(tokens, squares) + self.head * scored
+    def forward(self, of: Pass) -> float:
+        """Of a pass."""
+        return self.layers(of) + self.head * of.scored

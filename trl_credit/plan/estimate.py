@@ -5,6 +5,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ..config import CreditConfig
+from ..flops import Pass, rows_pass
 from ..rollouts.packing import PACKED_LENGTH
 from . import formulas
 from .formulas import Layout, Shape
@@ -300,16 +301,16 @@ def _one_row(args: CreditConfig, prompt: float, longest: float, length: float, n
 
 def _passes(
     args: CreditConfig, one: _Row, *, rows: int, new: Range, trees: float
-) -> tuple[dict[str, Range], dict[str, formulas.Pass]]:
+) -> tuple[dict[str, Range], dict[str, Pass]]:
     """Tokens that go forward in a generation batch, and what they cost. `new` are those of packed passes over trees
     whose rows are kept for later batches."""
-    whole = formulas.rows_pass(rows, length=one.tokens.mean, scored=one.scored.mean)
+    whole = rows_pass(rows, length=one.tokens.mean, scored=one.scored.mean)
     tokens, passes = {}, {}
     if needs_old(args) or new.most:
         times = rows * needs_old(args)
         tokens["old"] = Range(times * one.tokens.mean + new.mean, times * one.tokens.most + new.most)
-        packed = formulas.Pass(new.mean, new.mean * min(new.mean / trees, PACKED_LENGTH), new.mean)
-        passes["old"] = formulas.Pass(*(a * needs_old(args) + b for a, b in zip(whole, packed, strict=True)))
+        packed = Pass(new.mean, new.mean * min(new.mean / trees, PACKED_LENGTH), new.mean)
+        passes["old"] = Pass(*(a * needs_old(args) + b for a, b in zip(whole, packed, strict=True)))
     if args.beta != 0.0:
         tokens["reference"], passes["reference"] = one.tokens.times(rows), whole
     tokens["loss"], passes["loss"] = one.tokens.times(rows * args.num_iterations), whole

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..flops import Cost
+from ..flops import Cost, Pass
 
 
 # of TRL's fused head: tokens and entries of the vocabulary that it has logits of at one time
@@ -118,29 +118,16 @@ def tree_size(branching: Sequence[int], *, segment: int, length: float) -> TreeS
 # Floating-point operations
 
 
-class Pass(NamedTuple):
-    """Rows that go through a model: tokens, the sum over rows of squared lengths, and tokens that are scored."""
-
-    tokens: float
-    squares: float
-    scored: float
-
-
-def rows_pass(rows: float, *, length: float, scored: float) -> Pass:
-    """Rows of `length` tokens, of which `scored` have their probability computed."""
-    return Pass(rows * length, rows * length**2, rows * scored)
-
-
 def forward_flops(shape: Shape, of: Pass) -> float:
     """Of matrix products alone, as `torch.utils.flop_counter` counts them."""
-    return shape.cost.forward(*of)
+    return shape.cost.forward(of)
 
 
 def training_flops(shape: Shape, of: Pass, *, checkpointing: bool) -> float:
     """Forward and backward pass. Backward, each product is two, or one where its weight is frozen, attention's two; the
     fused head computes its logits again; with gradient checkpointing each layer is computed again."""
     cost = shape.cost
-    layers = cost.layers(of.tokens, of.squares)
+    layers = cost.layers(of)
     frozen = cost.body * of.tokens * shape.is_adapted
     head = cost.head * of.scored * (2 if shape.is_adapted else 3)
     return forward_flops(shape, of) + 2 * layers - frozen + head + checkpointing * layers
@@ -148,7 +135,7 @@ def training_flops(shape: Shape, of: Pass, *, checkpointing: bool) -> float:
 
 def generation_flops(shape: Shape, *, tokens: float, context: float, prefill: float) -> float:
     """`tokens` new ones, each of which sees `context` others on average, after `prefill` that are read first."""
-    return shape.cost.forward(tokens + prefill, tokens * context, tokens)
+    return shape.cost.forward(Pass(tokens + prefill, tokens * context, tokens))
 
 
 # Bytes

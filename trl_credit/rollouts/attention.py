@@ -1,15 +1,19 @@
-"""Attention over branches that lie one after the other in a row, each seeing its own ancestors alone."""
+"""Attention over branches that lie side by side in a row, each seeing its own ancestors alone."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, PreTrainedModel
+
+from .branches import Branches, Piece, branches_of
 
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
+BRANCHES = "visible_branches"  # by this name they come to the attention of each layer
 
 
 def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -24,74 +28,113 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
     return seen | (i == j)
 
 
-def visible_blocks(visible_until: torch.Tensor, *, mask_t: torch.Tensor, size: int = 128) -> "BlockMask":
-    """[`visible_mask`] for FlexAttention, without a tensor of shape (L, L): which blocks of `size` tokens see which.
+def takes_branches(model: nn.Module) -> bool:
+    """Whether the attention of each layer of a model is transformers' `sdpa`, with all that the model is given."""
+    inner = _transformer(model)
+    return _implementation(inner.config) == "sdpa" and bool(inner._supports_attention_backend)
 
-    A block sees an earlier one if some token of that is visible beyond its own first token, and all of it if all are
-    visible up to its end. Shapes (B, L).
+
+def _transformer(model: nn.Module) -> PreTrainedModel:
+    """The model of transformers in what may be wrapped."""
+    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+
+
+def _implementation(config: Any) -> str | None:
+    return getattr(config.get_text_config(), "_attn_implementation", None)
+
+
+def _install() -> None:
+    """Teaches transformers' `sdpa` about branches; without them it is what it was.
+
+    For good, and not for a pass: gradient checkpointing makes passes again when nobody is looking.
     """
-    from torch.nn.attention.flex_attention import BlockMask
+    plain = AttentionInterface()["sdpa"]
+    if hasattr(plain, "takes_branches"):
+        return
 
-    rows, length = visible_until.shape
-    n, device = -(-length // size), visible_until.device
-    until = torch.nn.functional.pad(visible_until * mask_t.bool(), (0, n * size - length)).view(rows, n, size)
-    first = torch.arange(n, device=device) * size
-    last = (first + size).clamp(max=length)
-    q, kv = torch.arange(n, device=device).view(1, -1, 1), torch.arange(n, device=device).view(1, 1, -1)
-    seen = (kv == q) | ((kv < q) & (until.amax(-1).unsqueeze(1) > first.view(1, -1, 1)))
-    whole = (kv < q) & (until.amin(-1).unsqueeze(1) >= last.view(1, -1, 1))
+    @functools.wraps(plain)
+    def sdpa(module: nn.Module, query: torch.Tensor, *others: Any, **named: Any) -> Any:
+        branches = named.pop(BRANCHES, None)
+        if branches is None:
+            return plain(module, query, *others, **named)
+        return _attended(functools.partial(plain, module), branches, query, *others[:2], **named), None
 
-    def packed(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Number and places of the blocks that are seen by each, of shape (B, 1, n) and (B, 1, n, n)."""
-        places = blocks.int().argsort(dim=-1, descending=True, stable=True)
-        return blocks.sum(-1).int().unsqueeze(1), places.int().unsqueeze(1)
+    sdpa.takes_branches = True
+    AttentionInterface.register("sdpa", sdpa)
 
-    ends = until.reshape(rows, -1)
 
-    def sees(row: torch.Tensor, head: torch.Tensor, j: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
-        return ((i <= j) & (j < ends[row, i])) | (i == j)
+def _attended(
+    plain: Callable[..., tuple],
+    branches: Branches,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any = None,
+    **named: Any,
+) -> torch.Tensor:
+    """Attention piece by piece. Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding."""
+    rows, heads, length, _ = query.shape
+    parts = [x.transpose(1, 2).flatten(0, 1).split(branches.sizes) for x in (query, key, value)]
+    found: list[torch.Tensor | None] = [None] * len(branches.sizes)
+    for piece in branches.pieces:
+        width = branches.width(piece)
+        queries, *others = (_side_by_side(x, piece, width) for x in parts)
+        if piece.before:
+            befores = (_joined(x, piece.before).expand(len(piece.runs), -1, -1, -1) for x in parts[1:])
+            others = [torch.cat(pair, dim=1) for pair in zip(befores, others, strict=True)]
+        mask = branches.mask(branches.tokens(piece.before), width, query)
+        output, _ = plain(*(x.transpose(1, 2) for x in (queries, *others)), mask, **named)
+        for run, own in zip(piece.runs, output.unbind(0), strict=True):
+            sizes = [branches.sizes[part] for part in run]
+            for part, x in zip(run, own[: sum(sizes)].split(sizes), strict=True):
+                found[part] = x
+    none = value.new_zeros(1, heads, value.size(-1))
+    whole = [none.expand(n, -1, -1) if x is None else x for x, n in zip(found, branches.sizes, strict=True)]
+    return torch.cat(whole).view(rows, length, heads, -1)
 
-    found = (*packed(seen & ~whole), *packed(whole))
-    return BlockMask.from_kv_blocks(*found, BLOCK_SIZE=size, mask_mod=sees, seq_lengths=(length, length))
+
+def _side_by_side(x: Sequence[torch.Tensor], piece: Piece, width: int) -> torch.Tensor:
+    """The runs of a piece, shape (runs, width, heads, size)."""
+    runs = [_joined(x, run) for run in piece.runs]
+    return torch.stack([run if len(run) == width else pad(run, (0, 0, 0, 0, 0, width - len(run))) for run in runs])
+
+
+def _joined(x: Sequence[torch.Tensor], parts: Sequence[int]) -> torch.Tensor:
+    return x[parts[0]] if len(parts) == 1 else torch.cat([x[part] for part in parts])
 
 
 @contextlib.contextmanager
 def tree_attention(
-    model: nn.Module,
-    *,
-    implementation: str,
-    visible_until: torch.Tensor | None = None,
-    position_ids: torch.Tensor | None = None,
+    model: nn.Module, *, branches: Branches | None = None, position_ids: torch.Tensor | None = None
 ) -> Iterator[None]:
     """Within it, forward passes are of branches side by side.
 
     Args:
         model (`nn.Module`):
             May be wrapped.
-        implementation (`str`):
-            Of its attention, "sdpa", "eager" or "flex_attention".
-        visible_until (`torch.Tensor`, *optional*):
-            Shape (B, L). Defaults to the `token_type_ids` of each pass, which are taken from it.
+        branches ([`Branches`], *optional*):
+            Defaults to those that the `token_type_ids` of each pass tell, which are taken from it. A model that does
+            not [`takes_branches`] gets a dense mask then.
         position_ids (`torch.Tensor`, *optional*):
             Shape (B, L). A token's position defaults to the number of tokens it sees before itself: that which it had
             in its own response without padding.
     """
+    in_pieces = branches is not None or takes_branches(model)
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        until = kwargs.pop("token_type_ids") if visible_until is None else visible_until
-        if implementation == "flex_attention" and position_ids is not None:
-            kwargs["position_ids"] = position_ids
-            kwargs["attention_mask"] = visible_blocks(until, mask_t=kwargs["attention_mask"])
-            return args, kwargs
-        seen = visible_mask(until, mask_t=kwargs["attention_mask"])
-        kwargs["position_ids"] = seen.sum(-1) - 1 if position_ids is None else position_ids
-        kwargs["attention_mask"] = seen.unsqueeze(1)
-        if implementation == "eager":  # which adds its mask to the scores
-            dtype = next(module.parameters()).dtype
-            low = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
-            kwargs["attention_mask"] = torch.where(seen.unsqueeze(1), torch.zeros_like(low), low)
-        return args, kwargs
+        mask_t, found, numbers = kwargs["attention_mask"], branches, position_ids
+        if not in_pieces:
+            return args, kwargs | _with_mask(module, kwargs.pop("token_type_ids"), mask_t)
+        if found is None:
+            found = branches_of(kwargs.pop("token_type_ids"), mask_t=mask_t)
+        if numbers is None:
+            numbers = found.positions(mask_t.shape).to(mask_t.device)
+        # the mask is one that no attention can take: a model that loses the branches on the way ends in an error
+        never = mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
+        return args, kwargs | {"position_ids": numbers, "attention_mask": never, BRANCHES: found}
 
+    if in_pieces:
+        _install()
     handle = model.register_forward_pre_hook(replace, with_kwargs=True)
     try:
         yield
@@ -99,14 +142,25 @@ def tree_attention(
         handle.remove()
 
 
+def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Tensor) -> dict[str, Any]:
+    """What tells a model that knows masks alone."""
+    seen = visible_mask(visible_until, mask_t=mask_t)
+    mask = seen.unsqueeze(1)
+    if _implementation(_transformer(module).config) != "sdpa":  # eager attention adds its mask to the scores
+        dtype = next(module.parameters()).dtype
+        low = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+        mask = torch.where(mask, torch.zeros_like(low), low)
+    return {"position_ids": seen.sum(-1) - 1, "attention_mask": mask}
+
+
 def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -> str | None:
     """Why a model of this configuration cannot attend to branches side by side, `None` if it can by one of the `known`
     implementations."""
     text = config.get_text_config()
-    implementation = getattr(text, "_attn_implementation", None)
+    implementation = _implementation(config)
     if implementation not in known:
         return (
-            f"needs attention with a mask of any shape, and attn_implementation={implementation!r} has none: set "
+            f"needs attn_implementation={' or '.join(map(repr, known))}, and has {implementation!r}: set "
             "model_init_kwargs={'attn_implementation': 'sdpa'}"
         )
     slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
@@ -116,8 +170,8 @@ def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -
     return None
 
 
-def check_tree_attention(config: Any) -> str:
-    """Returns the attention implementation of a model's configuration.
+def check_tree_attention(config: Any) -> None:
+    """Whether a model of this configuration can have packed rows of trees.
 
     Raises:
         ValueError: not every layer of the model attends to all tokens, or its implementation takes no such mask.
@@ -125,4 +179,3 @@ def check_tree_attention(config: Any) -> str:
     if (problem := branch_problem(config)) is not None:
         way = ", or" if ": set " in problem else ": set"
         raise ValueError(f"tree_rows='packed' {problem}{way} tree_rows='paths'.")
-    return config.get_text_config()._attn_implementation

@@ -1,7 +1,7 @@
 """Rows that share a prompt, laid out so that it stands in a forward pass once, and what that costs beside plain rows.
 
-A packed row holds a prompt, and behind it the responses to it, one after the other: the first directly, each other one
-behind a copy of the prompt's last token, from which its own first token is predicted. Every token sees what it saw in
+A packed row holds the prompts of a micro-batch, each once and without its last token, and behind them the responses,
+each after the last token of its prompt, from which its own first token is predicted. Every token sees what it saw in
 its own row, and has the position that it had there.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..flops import Cost
-from .packing import PACKED_LENGTH
+from ..flops import Cost, Pass
+from .branches import Branches, Piece
 
 
 class PromptRow(NamedTuple):
@@ -27,18 +27,6 @@ class PromptRow(NamedTuple):
     number: int
     prompt: int
     response: int
-
-
-class Shape(NamedTuple):
-    """Of a forward pass: rows of `length` tokens, for the last `kept` of which the head is computed."""
-
-    rows: int
-    length: int
-    kept: int
-
-    def flops(self, cost: Cost) -> float:
-        """What the pass costs."""
-        return cost.forward(self.rows * self.length, self.rows * self.length**2, self.rows * self.kept)
 
 
 def cost_of(config: Any) -> Cost | None:
@@ -56,10 +44,26 @@ def cost_of(config: Any) -> Cost | None:
 
 @dataclass(frozen=True)
 class Packing:
-    """Which rows of a micro-batch stand in which packed row: packed row → prompts → rows of that prompt."""
+    """The rows of a micro-batch in one.
 
-    rows: list[list[list[int]]]
-    shape: Shape
+    Attributes:
+        groups: Those with a response, by prompt.
+        padding: Tokens in front.
+        length: Of all, padding included.
+        kept: Tokens of responses, at the end, for which the head is computed.
+        squares: Pairs of tokens in attention.
+    """
+
+    groups: list[list[int]]
+    padding: int
+    length: int
+    kept: int
+    squares: int
+
+    @property
+    def cost(self) -> Pass:
+        """Of the pass."""
+        return Pass(self.length, self.squares, self.kept)
 
 
 @dataclass(frozen=True)
@@ -68,96 +72,83 @@ class Arrangement:
 
     Attributes:
         order: Of the rows; each micro-batch takes as many of them as it has.
-        shapes: Of the passes over the micro-batches.
+        costs: Of the passes over the micro-batches.
         packings: Of each, `None` for plain rows.
         is_worth_it: Whether that is to be preferred.
     """
 
     order: list[int]
-    shapes: list[Shape]
+    costs: list[Pass]
     packings: list[Packing | None]
     is_worth_it: bool = True
 
 
 def by_prompt(rows: Sequence[PromptRow]) -> list[int]:
     """An order in which rows of one prompt stand together: those of most rows first, and longest first."""
-    members = _members(rows, range(len(rows)))
+    members: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault(row.number, []).append(i)
     size = {number: (-len(own), -sum(rows[i].response for i in own)) for number, own in members.items()}
     return sorted(range(len(rows)), key=lambda i: (*size[rows[i].number], rows[i].number, -rows[i].response, i))
 
 
-def packing_of(rows: Sequence[PromptRow], *, cost: Cost, multiple: int = 1) -> Packing | None:
-    """The cheapest packing of a micro-batch, by how many packed rows the responses to a prompt are dealt out to.
-
-    None of its rows is longer than [`PACKED_LENGTH`], unless the longest plain row is; `None` where no two rows with a
-    response have one prompt.
+def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
+    """The rows of a micro-batch in one; `None` where no two rows with a response have one prompt.
 
     Args:
         multiple (`int`, *optional*, defaults to 1):
-            What lengths are rounded up to.
+            What the length is rounded up to.
     """
-    members = _members(rows, [i for i, row in enumerate(rows) if row.response > 0])
-    most = max(map(len, members.values()), default=0)
-    limit = max([PACKED_LENGTH, *(row.prompt + row.response for row in rows)])
-    found = [_packed(rows, members, parts, multiple) for parts in range(1, most)]
-    found = [packing for packing in found if packing.shape.length <= limit]
-    return min(found, key=lambda packing: packing.shape.flops(cost), default=None)
-
-
-def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
     members: dict[int, list[int]] = {}
-    for i in which:
-        members.setdefault(rows[i].number, []).append(i)
-    return members
+    for i, row in enumerate(rows):
+        if row.response > 0:
+            members.setdefault(row.number, []).append(i)
+    groups = list(members.values())
+    if all(len(group) == 1 for group in groups):
+        return None
+    kept = sum(rows[i].response + 1 for group in groups for i in group)
+    needed = kept + sum(rows[group[0]].prompt - 1 for group in groups)
+    # in front there is at least one token: TRL asks for one more logit than it keeps
+    length = -(-max(needed, kept + 1) // multiple) * multiple
+    return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed).squares())
 
 
-def _packed(rows: Sequence[PromptRow], members: dict[int, list[int]], parts: int, multiple: int) -> Packing:
-    """With the responses to each prompt in `parts` packed rows, or one each where they are fewer."""
-    groups = []
-    for own in members.values():
-        share = -(-len(own) // min(parts, len(own)))
-        groups += [own[i : i + share] for i in range(0, len(own), share)]
-
-    def length(group: list[int]) -> int:
-        return rows[group[0]].prompt + sum(rows[i].response for i in group) + len(group) - 1
-
-    groups.sort(key=length, reverse=True)
-    capacity = -(-length(groups[0]) // multiple) * multiple
-    packed: list[list[list[int]]] = []
-    left: list[int] = []
-    for group in groups:  # the first row that has room: short ones stand beside each other
-        place = next((k for k, room in enumerate(left) if room >= length(group)), len(left))
-        if place == len(left):
-            packed.append([])
-            left.append(capacity)
-        packed[place].append(group)
-        left[place] -= length(group)
-    kept = capacity - min(rows[row[0][0]].prompt for row in packed)
-    return Packing(packed, Shape(len(packed), capacity, kept))
+def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], padding: int) -> Branches:
+    """Of padding, the prompts without their last tokens, and behind them all responses, each after that token."""
+    sizes, pieces, after = [padding] * (padding > 0), [], []
+    for group in groups:
+        before = (len(sizes),) * (rows[group[0]].prompt > 1)
+        sizes += [rows[group[0]].prompt - 1] * len(before)
+        pieces += [Piece((), [before])] * len(before)
+        after.append((before, group))
+    for before, group in after:
+        pieces.append(Piece(before, [(len(sizes) + i,) for i in range(len(group))]))
+        sizes += [rows[i].response + 1 for i in group]
+    return Branches(sizes, pieces)
 
 
 @dataclass(frozen=True)
 class Layout:
     """Where the tokens of a packed pass come from, and where those of the rows are found in it.
 
-    With B rows of P + T columns, and R packed rows of L, of which the head is computed for the last K.
+    With B rows of P + T columns, and a packed row of L, of which the head is computed for the last K.
 
     Attributes:
-        source: Shape (R, L): which of the B · (P + T) columns a token is; 0 at padding.
-        mask: Shape (R, L), 0 at padding.
-        visible_until: Shape (R, L), see [`~trl_credit.rollouts.attention.visible_mask`].
-        place: Shape (B, T): which of the R · K tokens is that of the row; −1 at padding.
+        source: Shape (1, L): which of the B · (P + T) columns a token is; 0 at padding.
+        mask: Shape (1, L), 0 at padding.
+        branches: Which token sees which.
+        place: Shape (B, T): which of the K tokens is that of the row; −1 at padding.
         kept: K.
     """
 
     source: torch.Tensor
     mask: torch.Tensor
-    visible_until: torch.Tensor
+    branches: Branches
     place: torch.Tensor
     kept: int
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
-        """What a packed pass returned, shape (R, K), for the tokens of the rows, shape (B, T); 0 at padding."""
+        """What a packed pass returned, shape (1, K), for the tokens of the rows, shape (B, T); 0 at padding."""
         return x.flatten()[self.place.clamp(min=0)].masked_fill(self.place < 0, 0.0)
 
 
@@ -165,28 +156,22 @@ def layout_of(
     packing: Packing, rows: Sequence[PromptRow], *, widths: tuple[int, int], device: torch.device | str = "cpu"
 ) -> Layout:
     """The layout of rows that are padded to `widths`: P on the left, and T on the right."""
-    (prompt_width, width), shape = widths, packing.shape
-    columns = prompt_width + width
-    source, mask, until = np.zeros((3, shape.rows, shape.length), dtype=np.int64)
+    (prompt_width, width), length = widths, packing.length
+    source, mask = np.zeros((2, 1, length), dtype=np.int64)
     place = np.full((len(rows), width), -1, dtype=np.int64)
-    before = shape.length - shape.kept
-    for k, groups in enumerate(packing.rows):
-        at = 0
-        for group in groups:
-            prompt, begin = rows[group[0]].prompt, at
-            at += prompt
-            source[k, begin:at] = group[0] * columns + np.arange(prompt_width - prompt, prompt_width)
-            for i in group:
-                if i != group[0]:
-                    source[k, at] = i * columns + prompt_width - 1
-                response, start = rows[i].response, at + (i != group[0])
-                source[k, start : start + response] = i * columns + prompt_width + np.arange(response)
-                place[i, :response] = k * shape.kept + start - before + np.arange(response)
-                until[k, at : start + response] = start + response
-                at = start + response
-                if i == group[0]:  # the other branches have their own copy of the last token
-                    until[k, begin + prompt - 1] = at
-            until[k, begin : begin + prompt - 1] = at
-            mask[k, begin:at] = 1
-    found = (torch.from_numpy(x).to(device) for x in (source, mask, until, place))
-    return Layout(*found, kept=shape.kept)
+    mask[:, packing.padding :] = 1
+    at = packing.padding
+    for group in packing.groups:
+        first = group[0] * (prompt_width + width) + prompt_width
+        before = rows[group[0]].prompt - 1
+        source[0, at : at + before] = np.arange(first - before - 1, first - 1)
+        at += before
+    for i in (i for group in packing.groups for i in group):
+        # the last token of the prompt, and the response
+        first, response = i * (prompt_width + width) + prompt_width, rows[i].response
+        source[0, at : at + response + 1] = np.arange(first - 1, first + response)
+        place[i, :response] = at + 1 - (length - packing.kept) + np.arange(response)
+        at += response + 1
+    found = (torch.from_numpy(x).to(device) for x in (source, mask))
+    branches = _branches(packing.groups, rows, packing.padding)
+    return Layout(*found, branches, torch.from_numpy(place).to(device), packing.kept)

@@ -145,7 +145,8 @@ class Trees(Responses):
         self.forest = Forest(policy, can_pack=can_pack(model_config))
         self.planned: Planned | None = None
         self._packed = policy.args.tree_rows == "packed"
-        self._attention = check_tree_attention(model_config) if self._packed or self.forest.can_pack else ""
+        if self._packed:
+            check_tree_attention(model_config)
 
     def check(self, inputs: list[dict[str, Any]]) -> None:
         _refuse_images(inputs, self.policy.args)
@@ -202,7 +203,7 @@ class Trees(Responses):
             named["token_type_ids"] = columns.to(input_ids.device)
         if named.get("token_type_ids") is None:  # rows of a single branch
             named["token_type_ids"] = torch.full_like(passed[0], passed[0].size(1))
-        with tree_attention(model, implementation=self._attention):
+        with tree_attention(model):
             yield
 
     def save(self, folder: Path) -> dict[str, dict[str, Any]]:

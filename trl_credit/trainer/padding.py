@@ -16,7 +16,8 @@ from peft import PeftModel
 from torch import nn
 
 from ..config import CreditConfig
-from ..rollouts.shared_prefix import Arrangement, Layout, PromptRow, Shape, layout_of
+from ..flops import rows_pass
+from ..rollouts.shared_prefix import Arrangement, Layout, PromptRow, layout_of
 from .prefix import SharedPrefix
 from .row_order import (
     TYPE_IDS,
@@ -106,7 +107,7 @@ class Padding:
         plain = self._plain(rows, size, columns_of(batches[0]), window=self.window, needed=needed)
         if prefix.may_pack:
             how = {"size": size, "window": self.window, "needed": needed}
-            shared = prefix.share(rows, plain.shapes, **how) if is_whole else None
+            shared = prefix.share(rows, plain.costs, **how) if is_whole else None
 
             def compared() -> torch.Tensor | None:
                 return self._compared(batches, rows, shared, are_columns=are_columns)
@@ -125,7 +126,7 @@ class Padding:
         needed: Sequence[bool] | None = None,
     ) -> Arrangement:
         """Micro-batches of `size` plain rows, the cheapest way. Those without a row that is `needed` cost nothing."""
-        order, shapes = [], []
+        order, costs = [], []
         for start in range(0, len(rows), size * window):
             spans = [Span(row.prompt, row.response) for row in rows[start : start + size * window]]
             own = None if needed is None else needed[start : start + len(spans)]
@@ -133,9 +134,9 @@ class Padding:
             for part in (places[i : i + size] for i in range(0, len(places), size)):
                 span = self.width([spans[k] for k in part], there)
                 is_made = own is None or any(own[k] for k in part)
-                shapes.append(Shape(len(part) * is_made, sum(span), span.completion))
+                costs.append(rows_pass(len(part) * is_made, length=sum(span), scored=span.completion))
             order += [start + k for k in places]
-        return Arrangement(order, shapes, [None] * len(shapes))
+        return Arrangement(order, costs, [None] * len(costs))
 
     def _made(
         self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], wanted: Arrangement, *, are_columns: bool
@@ -226,7 +227,7 @@ class Padding:
         rows, is_whole = rows_of(*masks, **ids)
         wanted = self._plain(rows, size, there, window=len(rows))
         if may_pack and is_whole:
-            shared = self.prefix.share(rows, wanted.shapes, size=size, window=len(rows))
+            shared = self.prefix.share(rows, wanted.costs, size=size, window=len(rows))
             wanted = shared if shared is not None and shared.is_worth_it else wanted
         if not (self.trims or any(wanted.packings)):
             return forward(model, input_ids, attention_mask, width, *others, **named)

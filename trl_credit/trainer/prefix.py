@@ -11,23 +11,14 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from ..config import CreditConfig
-from ..flops import Cost
-from ..rollouts.attention import branch_problem, tree_attention
-from ..rollouts.shared_prefix import (
-    Arrangement,
-    Layout,
-    Packing,
-    PromptRow,
-    Shape,
-    by_prompt,
-    cost_of,
-    packing_of,
-)
+from ..flops import Cost, Pass, rows_pass
+from ..rollouts.attention import branch_problem, takes_branches, tree_attention
+from ..rollouts.shared_prefix import Arrangement, Layout, Packing, PromptRow, by_prompt, cost_of, packing_of
 
 
 logger = get_logger(__name__)
 
-GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out what a mask costs a kernel
+GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out copies and calls
 # Nats between packed and plain rows, on average over tokens. Rounding is far below, and a token that sees what it
 # should not, or stands at another place, far above.
 TOLERANCE, OF_HALF = 1e-3, 0.05
@@ -62,26 +53,19 @@ class SharedPrefix:
         # whose packed rows share prompts already
         self.may_pack = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
         cost = cost_of(model.config)
-        problem = _problem(trainer, model.config, kind)
+        problem = _problem(trainer, model, kind)
         if problem is None and cost is None:
             problem = "needs to know the size of the model's layers, and its configuration does not say it"
         if self.may_pack and args.shared_prefix == "on" and problem is not None:
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
-        flexible = getattr(model.config.get_text_config(), "_attn_implementation", "") == "flex_attention"
-        if flexible and problem is None and args.shared_prefix == "on" and trainer.accelerator.device.type == "cpu":
-            raise ValueError(
-                "shared_prefix='on' with attn_implementation='flex_attention', which has no backward pass on CPUs: set "
-                "attn_implementation='sdpa'."
-            )
         # with `on` the rows of a prompt share what is drawn for it
-        self.may_pack &= problem is None and not ((draws or flexible) and args.shared_prefix == "auto")
+        self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
         self.cost = cost or Cost(1.0, 0.0, 0.0)
-        self._implementation = getattr(model.config.get_text_config(), "_attn_implementation", "")
 
     def share(
         self,
         rows: Sequence[PromptRow],
-        plain: Sequence[Shape],
+        plain: Sequence[Pass],
         *,
         size: int,
         window: int,
@@ -92,15 +76,15 @@ class SharedPrefix:
         Args:
             rows (sequence of [`PromptRow`]):
                 In the order in which they are.
-            plain (sequence of [`Shape`]):
-                Of the passes over plain rows.
+            plain (sequence of [`~trl_credit.flops.Pass`]):
+                The passes over plain rows.
             size, window (`int`):
                 Rows of a micro-batch, and micro-batches whose rows may be exchanged.
             needed (sequence of `bool`, *optional*):
                 Which rows are: micro-batches without one of them need no pass, and come first.
         """
         order: list[int] = []
-        shapes: list[Shape] = []
+        costs: list[Pass] = []
         packings: list[Packing | None] = []
         for start in range(0, len(rows), size * window):
             part = range(start, min(start + size * window, len(rows)))
@@ -109,21 +93,17 @@ class SharedPrefix:
                 own.sort(key=lambda k: needed[k])
             for places in (own[i : i + size] for i in range(0, len(own), size)):
                 together = [rows[k] for k in places]
-                packing = packing_of(together, cost=self.cost, multiple=self._multiple)
+                packing = packing_of(together, multiple=self._multiple)
                 longest = max(row.prompt for row in together), max(1, *(row.response for row in together))
-                shape = packing.shape if packing else Shape(len(together), sum(longest), longest[1])
+                cost = packing.cost if packing else rows_pass(len(together), length=sum(longest), scored=longest[1])
                 is_made = needed is None or any(needed[k] for k in places)
-                shapes.append(shape._replace(rows=shape.rows * is_made))
+                costs.append(cost if is_made else Pass(0, 0, 0))
                 packings.append(packing)
             order += own
         if not any(packings):
             return None
-        gain = self.cost_of(plain) / max(self.cost_of(shapes), 1.0)
-        return Arrangement(order, shapes, packings, is_worth_it=self._mode == "on" or gain >= GAIN)
-
-    def cost_of(self, shapes: Sequence[Shape]) -> float:
-        """Of passes, in FLOPs."""
-        return sum(shape.flops(self.cost) for shape in shapes)
+        gain = sum(map(self.cost.forward, plain)) / max(sum(map(self.cost.forward, costs)), 1.0)
+        return Arrangement(order, costs, packings, is_worth_it=self._mode == "on" or gain >= GAIN)
 
     def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
         """Whether this process may pack, after the first look at whether it changes anything. Collective until then.
@@ -182,14 +162,14 @@ class SharedPrefix:
         ids = input_ids.flatten()[layout.source]
         # the number that a token has among plain rows: rotary angles are rounded by it
         positions = layout.source % input_ids.size(1) + first
-        branches = {"visible_until": layout.visible_until, "position_ids": positions}
-        with tree_attention(model, implementation=self._implementation, **branches):
+        with tree_attention(model, branches=layout.branches, position_ids=positions):
             output = forward(model, ids, layout.mask, layout.kept, **given | {"batch_size": len(ids)})
         return tuple(None if x is None else layout.rows_of(x) for x in output)
 
 
-def _problem(trainer: Any, config: Any, kind: str) -> str | None:
+def _problem(trainer: Any, model: nn.Module, kind: str) -> str | None:
     """Why passes over packed rows are not those of plain ones."""
+    config = model.config
     text = config.get_text_config()
     if text is not config:
         return "needs a model of text alone, and this one has images or sound as well"
@@ -197,4 +177,10 @@ def _problem(trainer: Any, config: Any, kind: str) -> str | None:
         return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
     if kind != "relative":
         return "needs positions of which distances alone count (rotary embeddings that are not scaled by length)"
-    return branch_problem(config, known=("sdpa", "eager", "flex_attention"))
+    if (problem := branch_problem(config, known=("sdpa",))) is not None:
+        return problem
+    return (
+        None
+        if takes_branches(model)
+        else f"needs layers that hand on what they are given, and {text.model_type!r} does not"
+    )

@@ -1,0 +1,102 @@
+"""Which tokens of a forward pass see which, told by runs of tokens: what attention takes in the place of a mask."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+
+class Piece(NamedTuple):
+    """Runs of tokens that see the same tokens before them: attention over them is one call.
+
+    Attributes:
+        before: The parts that all runs see.
+        runs: The parts of each. Within a run a token sees itself and what is in front of it.
+    """
+
+    before: tuple[int, ...]
+    runs: list[tuple[int, ...]]
+
+
+@dataclass
+class Branches:
+    """Branches side by side in the rows of a forward pass, of which each sees its own ancestors alone.
+
+    Attributes:
+        sizes: Tokens of the parts that the rows are cut into, all rows one after the other.
+        pieces: Who sees what. Padding is a part of none.
+    """
+
+    sizes: list[int]
+    pieces: list[Piece]
+    _masks: dict[tuple, torch.Tensor] = field(default_factory=dict, repr=False)
+
+    def tokens(self, parts: Sequence[int]) -> int:
+        """Of some parts."""
+        return sum(self.sizes[part] for part in parts)
+
+    def width(self, piece: Piece) -> int:
+        """Tokens of its longest run."""
+        return max(map(self.tokens, piece.runs))
+
+    def squares(self) -> int:
+        """Pairs of tokens that attention computes: in each piece runs are padded to the longest."""
+        found = 0
+        for piece in self.pieces:
+            width = self.width(piece)
+            found += len(piece.runs) * width * (self.tokens(piece.before) + width)
+        return found
+
+    def mask(self, before: int, width: int, like: torch.Tensor) -> torch.Tensor | None:
+        """What is added to the scores of runs of `width` tokens behind `before` others, shape (width, before + width);
+        `None` where being causal says it all. Of one pass, all layers have the same."""
+        if before == 0:
+            return None
+        key = (before, width, like.dtype, like.device)
+        if key not in self._masks:
+            low = torch.full((width, before + width), -torch.inf, dtype=like.dtype, device=like.device)
+            self._masks[key] = low.triu(before + 1)
+        return self._masks[key]
+
+    def positions(self, shape: tuple[int, int]) -> torch.Tensor:
+        """How many tokens each token sees besides itself, in rows of `shape`; 0 at padding."""
+        ends = np.cumsum(self.sizes)
+        found = np.zeros(shape[0] * shape[1], dtype=np.int64)
+        for piece in self.pieces:
+            before = self.tokens(piece.before)
+            for run in piece.runs:
+                at = before
+                for part in run:
+                    found[ends[part] - self.sizes[part] : ends[part]] = at + np.arange(self.sizes[part])
+                    at += self.sizes[part]
+        return torch.from_numpy(found.reshape(shape))
+
+
+def branches_of(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> Branches:
+    """Those of rows that are laid out depth first, by [`~trl_credit.rollouts.attention.visible_mask`]. One transfer.
+
+    A run begins where something ceases to be seen: its tokens see what is still seen there, and each other. Parts are
+    cut there and where `visible_until` changes. Shapes (B, L).
+    """
+    until_r, is_real_r = torch.stack([visible_until, mask_t.to(visible_until.dtype)]).cpu().numpy()
+    sizes: list[int] = []
+    runs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for until, is_real in zip(until_r, is_real_r != 0, strict=True):
+        length = len(until)
+        if not is_real.any():
+            sizes.append(length)
+            continue
+        first, last = int(is_real.argmax()), length - int(is_real[::-1].argmax())
+        ends = until[first:last]
+        starts = sorted({first, *(int(x) for x in np.unique(ends) if first < x < last)})
+        changes = (first + 1 + np.flatnonzero(np.diff(ends))).tolist()
+        cuts = sorted({0, first, *starts, *changes, last, length})
+        inside = [(len(sizes) + i, begin) for i, begin in enumerate(cuts) if first <= begin < last]
+        sizes += np.diff(cuts).tolist()
+        for start, stop in zip(starts, [*starts[1:], last], strict=True):
+            before = tuple(part for part, begin in inside if begin < start < until[begin])
+            own = tuple(part for part, begin in inside if start <= begin < stop)
+            runs.setdefault(before, []).append(own)
+    return Branches(sizes, [Piece(before, own) for before, own in runs.items()])
