@@ -23,6 +23,7 @@ from transformers import (
 import trl_credit
 from trl_credit.flops import Cost
 from trl_credit.rollouts.shared_prefix import Packing, PromptRow, by_prompt, cost_of, layout_of, packing_of
+from trl_credit.trainer import prefix
 from trl_credit.trainer.engine_calls import temporarily
 from trl_credit.trainer.row_order import rows_of
 
@@ -37,7 +38,7 @@ def test_two_responses_to_a_prompt():
     rows = [PromptRow(0, 3, 2), PromptRow(1, 1, 0), PromptRow(0, 3, 1)]
     packing = packing_of(rows)
     # two tokens of the prompt; the third with a response of two, and again with one of one
-    assert packing == Packing([[0, 2]], padding=0, length=7, kept=5, squares=2 * 2 + 2 * 3 * (2 + 3))
+    assert packing == Packing([[0, 2]], padding=0, length=7, kept=5, squares=2 * 2 + 2 * 3 * (2 + 3), calls=2)
     # columns: one of padding, three of a prompt; two of a response
     layout = layout_of(packing, rows, widths=(4, 2))
     assert layout.source.tolist() == [[1, 2, 3, 4, 5, 2 * 6 + 3, 2 * 6 + 4]]
@@ -276,7 +277,19 @@ def test_tokens_of_tools_are_seen_and_not_trained(run, make_trainer, tiny_model)
 # When
 
 
-def test_auto_packs_where_that_is_cheaper(run):
+@pytest.fixture
+def free_calls(monkeypatch):
+    """Calls cost nothing, or nothing would be packed on models as small as these."""
+    monkeypatch.setitem(prefix.OF_A_CALL, "cpu", 0.0)
+
+
+def test_auto_leaves_small_models_alone(run):
+    sizes = {"per_device_train_batch_size": 8, "steps_per_generation": 4}
+    (_, off), (trainer, auto) = (run(mode, **sizes) for mode in ("off", "auto"))
+    assert trainer._padding.prefix.is_exact is None and auto.shapes == off.shapes
+
+
+def test_auto_packs_where_that_is_cheaper(run, free_calls):
     sizes = {"per_device_train_batch_size": 8, "steps_per_generation": 4}
     (_, off), (long, packed) = (run(mode, **sizes) for mode in ("off", "auto"))
     assert long._padding.prefix.is_exact is True
@@ -300,7 +313,7 @@ class Neighbour(torch.nn.Module):
         return x + 0.5 * torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
 
 
-def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog):
+def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog, free_calls):
     def model():
         found = model_of(Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=False), tiny_model)
         found.model.embed_tokens = Neighbour(found.model.embed_tokens)
@@ -318,7 +331,7 @@ def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog):
         run("on", model=model(), **settings)
 
 
-def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path):
+def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path, free_calls):
     settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "lr_scheduler_type": "constant"}
     saves = {**settings, "save_strategy": "steps", "save_steps": 2}
     whole, _ = run("auto", **{**saves, "output_dir": str(tmp_path / "whole")})
@@ -365,6 +378,9 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
             refused(make_trainer, other)()
     pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, other)
     assert not make_trainer(pair, shared_prefix="auto")._padding.prefix.may_pack
+    plain = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
+    with pytest.raises(ValueError, match="each batch, which would be compiled anew: set torch_compile=False"):
+        refused(make_trainer, plain, torch_compile=True)()
     with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree': rows of packed trees"):
         trl_credit.CreditConfig(
             "out", rollouts="tree", tree_rows="packed", loss_type="dapo", shared_prefix="on", bf16=False

@@ -48,7 +48,7 @@ def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
     settings = {"beta": 0.04, "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4}
     theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **settings)
     theirs.train()
-    ours = make_trainer("base", length_sort="off", **settings)
+    ours = make_trainer("base", length_sort="off", shared_prefix="off", **settings)
     ours.train()
     for name, p in ours.model.named_parameters():
         assert torch.equal(p, theirs.model.get_parameter(name)), name

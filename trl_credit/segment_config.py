@@ -75,7 +75,7 @@ class SegmentKnobs:
         tree_rows (`str`, *optional*, defaults to `"nodes"`):
             A training row per node, or the same gradient from fewer tokens: `"paths"`, in which the nodes of a path
             share their prefix, or `"packed"`, in which the branches of a tree lie side by side in at most
-            `num_generations` rows, under an attention mask that keeps them apart (not with flash attention).
+            `num_generations` rows, and attention keeps them apart (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
             Generation batches in which a row of a tree may be drawn; 1 means no replay. The paper: 8.
         replay_cap (`int`, *optional*):

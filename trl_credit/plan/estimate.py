@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from ..config import CreditConfig
 from ..flops import Pass, rows_pass
-from ..rollouts.packing import PACKED_LENGTH
 from . import formulas
 from .formulas import Layout, Shape
 
@@ -120,7 +119,7 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     prompts = rows / group
     shared = formulas.prompts_on(rows // layout.processes, group, layout.processes)
     sampled = Range(rows * length, rows * most)
-    count, new = rows, Range(0, 0)
+    count, new, squares = rows, Range(0, 0), 0.0
     if args.rollouts == "chain":
         continuations, tokens, prefill = _chain(args, assumed, length, rows, shared, notes)
         generated = Range(sampled.mean + tokens.mean, sampled.most + tokens.most)
@@ -133,6 +132,7 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         responses = Range(*(prompts * size.leaves for size in sizes))
         prefill = prompts * (prompt * len(args.tree_branching) + sizes[0].prefix_tokens)
         count = min(rows, int(continuations.mean))
+        squares = prompts * sizes[0].squares(prompt)
         if args.replay_iterations > 1 and not args.use_vllm:
             new = Range(*(prompts * (x + size.tokens) for x, size in zip((prompt, longest), sizes, strict=True)))
         notes.append("every path of a tree is as long as a response is on average")
@@ -142,7 +142,7 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         continuations, generated, responses = Range(0, 0), sampled, Range(rows, rows)
         prefill = (prompts if args.use_vllm else rows) * prompt
     one = _one_row(args, prompt, longest, length, notes)
-    passes, passing = _passes(args, one, rows=count, trees=prompts, new=new)
+    passes, passing = _passes(args, one, rows=count, new=new, squares=squares)
     model = {name: formulas.forward_flops(shape, of) for name, of in passing.items() if name != "loss"}
     loss = args.num_iterations * formulas.training_flops(shape, passing["loss"], checkpointing=layout.checkpointing)
     context = prompt + length / 2
@@ -300,16 +300,18 @@ def _one_row(args: CreditConfig, prompt: float, longest: float, length: float, n
 
 
 def _passes(
-    args: CreditConfig, one: _Row, *, rows: int, new: Range, trees: float
+    args: CreditConfig, one: _Row, *, rows: int, new: Range, squares: float
 ) -> tuple[dict[str, Range], dict[str, Pass]]:
     """Tokens that go forward in a generation batch, and what they cost. `new` are those of packed passes over trees
-    whose rows are kept for later batches."""
+    whose rows are kept for later batches, and `squares` the pairs of tokens in attention over all trees, packed."""
     whole = rows_pass(rows, length=one.tokens.mean, scored=one.scored.mean)
+    if args.rollouts == "tree" and args.tree_rows == "packed":
+        whole = whole._replace(squares=squares)
     tokens, passes = {}, {}
     if needs_old(args) or new.most:
         times = rows * needs_old(args)
         tokens["old"] = Range(times * one.tokens.mean + new.mean, times * one.tokens.most + new.most)
-        packed = Pass(new.mean, new.mean * min(new.mean / trees, PACKED_LENGTH), new.mean)
+        packed = Pass(new.mean, squares if new.most else 0.0, new.mean)
         passes["old"] = Pass(*(a * needs_old(args) + b for a, b in zip(whole, packed, strict=True)))
     if args.beta != 0.0:
         tokens["reference"], passes["reference"] = one.tokens.times(rows), whole

@@ -91,18 +91,23 @@ def every(step: int, *, length: int, first: int = 0, last: bool = False) -> list
 
 class TreeSize(NamedTuple):
     """A tree of which every path has the same length: nodes, their tokens, the tokens of all paths from the root to a
-    node, leaves, and tokens that requests begin with besides their prompt."""
+    node, leaves, tokens that requests begin with besides their prompt, and pairs of a token with those of its path."""
 
     nodes: int
     tokens: float
     path_tokens: float
     leaves: int
     prefix_tokens: float
+    pairs: float
+
+    def squares(self, prompt: float) -> float:
+        """Pairs of tokens in attention with branches side by side, behind a prompt."""
+        return prompt * (prompt + self.tokens) + self.pairs
 
 
 def tree_size(branching: Sequence[int], *, segment: int, length: float) -> TreeSize:
     """A tree of `branching` children per node whose inner segments have `segment` tokens, and its paths `length`."""
-    nodes, level_nodes, tokens, paths, prefixes = 0, 1, 0.0, 0.0, 0.0
+    nodes, level_nodes, tokens, paths, prefixes, pairs = 0, 1, 0.0, 0.0, 0.0, 0.0
     for level, children in enumerate(branching):
         written = min(level * segment, length)
         left = length - written
@@ -112,7 +117,8 @@ def tree_size(branching: Sequence[int], *, segment: int, length: float) -> TreeS
         level_nodes *= children
         own = left if level == len(branching) - 1 else min(segment, left)
         nodes, tokens, paths = nodes + level_nodes, tokens + level_nodes * own, paths + level_nodes * (written + own)
-    return TreeSize(nodes, tokens, paths, level_nodes, prefixes)
+        pairs += level_nodes * own * (written + own)
+    return TreeSize(nodes, tokens, paths, level_nodes, prefixes, pairs)
 
 
 # Floating-point operations

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .tree import Node
 
 
-PACKED_LENGTH = 4096  # tokens: the mask is a square, and beyond it attention costs more than what is saved
+PACKED_LENGTH = 4096  # tokens: where attention takes a mask it is a square, which costs more beyond it than is saved
 
 
 class RowLength:

@@ -52,6 +52,7 @@ class Packing:
         length: Of all, padding included.
         kept: Tokens of responses, at the end, for which the head is computed.
         squares: Pairs of tokens in attention.
+        calls: Of attention, in each layer.
     """
 
     groups: list[list[int]]
@@ -59,6 +60,7 @@ class Packing:
     length: int
     kept: int
     squares: int
+    calls: int
 
     @property
     def cost(self) -> Pass:
@@ -110,7 +112,8 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     needed = kept + sum(rows[group[0]].prompt - 1 for group in groups)
     # in front there is at least one token: TRL asks for one more logit than it keeps
     length = -(-max(needed, kept + 1) // multiple) * multiple
-    return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed).squares())
+    branches = _branches(groups, rows, length - needed)
+    return Packing(groups, length - needed, length, kept, branches.squares(), len(branches.pieces))
 
 
 def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], padding: int) -> Branches:

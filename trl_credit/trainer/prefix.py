@@ -18,7 +18,10 @@ from ..rollouts.shared_prefix import Arrangement, Layout, Packing, PromptRow, by
 
 logger = get_logger(__name__)
 
-GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out copies and calls
+GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out copies
+# FLOPs that have to be saved for each call of attention in a layer, which takes its time however little it computes: a
+# quarter of a millisecond, gradients included, on a CPU core; what an accelerator computes meanwhile is a guess
+OF_A_CALL = {"cpu": 2e7, "accelerator": 2e10}
 # Nats between packed and plain rows, on average over tokens. Rounding is far below, and a token that sees what it
 # should not, or stands at another place, far above.
 TOLERANCE, OF_HALF = 1e-3, 0.05
@@ -61,6 +64,8 @@ class SharedPrefix:
         # with `on` the rows of a prompt share what is drawn for it
         self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
         self.cost = cost or Cost(1.0, 0.0, 0.0)
+        device = "cpu" if trainer.accelerator.device.type == "cpu" else "accelerator"
+        self._of_a_call = OF_A_CALL[device] * getattr(model.config.get_text_config(), "num_hidden_layers", 0)
 
     def share(
         self,
@@ -102,8 +107,10 @@ class SharedPrefix:
             order += own
         if not any(packings):
             return None
-        gain = sum(map(self.cost.forward, plain)) / max(sum(map(self.cost.forward, costs)), 1.0)
-        return Arrangement(order, costs, packings, is_worth_it=self._mode == "on" or gain >= GAIN)
+        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, costs))
+        made = (x.calls for x, cost in zip(packings, costs, strict=True) if x is not None and cost.tokens)
+        is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * sum(made)
+        return Arrangement(order, costs, packings, is_worth_it=self._mode == "on" or is_worth_it)
 
     def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
         """Whether this process may pack, after the first look at whether it changes anything. Collective until then.
@@ -179,8 +186,8 @@ def _problem(trainer: Any, model: nn.Module, kind: str) -> str | None:
         return "needs positions of which distances alone count (rotary embeddings that are not scaled by length)"
     if (problem := branch_problem(config, known=("sdpa",))) is not None:
         return problem
-    return (
-        None
-        if takes_branches(model)
-        else f"needs layers that hand on what they are given, and {text.model_type!r} does not"
-    )
+    if not takes_branches(model):
+        return f"needs layers that hand on what they are given, and {text.model_type!r} has others"
+    if trainer.args.torch_compile:
+        return "is another pass for each batch, which would be compiled anew: set torch_compile=False"
+    return None
