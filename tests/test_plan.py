@@ -261,7 +261,8 @@ def test_shared_starts_and_places():
     size = formulas.tree_size([6, 6, 6], segment=600, length=1800)
     assert (size.nodes, size.leaves, size.tokens) == (258, 216, 258 * 600)
     # a token of level d sees the prompt and d segments, as attention counts them
-    assert size.squares(100) == 100 * 100 + sum(6**d * 600 * (100 + d * 600) for d in (1, 2, 3))
+    pairs = sum(6**d * 600 * (100 + d * 600) for d in (1, 2, 3))
+    assert size.squares(100) == 100 * 100 + pairs and size.squares(100, rows=8) == 8 * 100 * 100 + pairs
     assert formulas.tree_size([2, 2], segment=5, length=3)[:2] == (2, 6)  # ended in the first segment
 
 

@@ -16,15 +16,17 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     MistralConfig,
+    NemotronConfig,
     Qwen2Config,
     Qwen3Config,
 )
 
 import trl_credit
-from trl_credit.flops import Cost
-from trl_credit.rollouts.shared_prefix import Packing, PromptRow, by_prompt, cost_of, layout_of, packing_of
-from trl_credit.trainer import prefix
+from trl_credit import flops
+from trl_credit.flops import Cost, cost_of
+from trl_credit.rollouts.shared_prefix import Packing, PromptRow, by_prompt, layout_of, packing_of
 from trl_credit.trainer.engine_calls import temporarily
+from trl_credit.trainer.padding import LAYOUT
 from trl_credit.trainer.row_order import rows_of
 
 
@@ -280,7 +282,7 @@ def test_tokens_of_tools_are_seen_and_not_trained(run, make_trainer, tiny_model)
 @pytest.fixture
 def free_calls(monkeypatch):
     """Calls cost nothing, or nothing would be packed on models as small as these."""
-    monkeypatch.setitem(prefix.OF_A_CALL, "cpu", 0.0)
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
 
 
 def test_auto_leaves_small_models_alone(run):
@@ -389,8 +391,24 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
         trl_credit.CreditConfig("out", shared_prefix="yes", bf16=False)
 
 
-def test_auto_leaves_rows_to_dropout(make_trainer, tiny_model):
-    config = LlamaConfig(**SMALL, attention_dropout=0.1)
+def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):
+    config = LlamaConfig(**SMALL, attention_dropout=0.5)
     pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model_of(config, tiny_model, torch.float32))
     assert not make_trainer(pair, shared_prefix="auto")._padding.prefix.may_pack
-    assert make_trainer(pair, shared_prefix="on")._padding.prefix.may_pack
+    # whose draws differ between two passes of any kind
+    trainer, watch = run("on", model=model_of(config, tiny_model), per_device_train_batch_size=8, max_steps=1)
+    assert trainer._padding.prefix.may_pack and all(rows == 1 for grad, (rows, _) in watch.shapes if grad)
+
+
+def test_masks_do_not_outlast_their_pass(run):
+    trainer, _ = run("on", per_device_train_batch_size=8, max_steps=1)
+    layouts = [batch[LAYOUT] for batch in trainer._buffered_inputs]
+    assert layouts and not any(layout.branches.were_used for layout in layouts)
+
+
+def test_layers_that_hand_nothing_on_keep_their_rows(run, make_trainer, tiny_model, free_calls):
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "max_steps": 1}
+    trainer, _ = run("auto", model=model_of(NemotronConfig(**SMALL), tiny_model), **settings)
+    assert not trainer._padding.prefix.may_pack
+    with pytest.raises(ValueError, match="shared_prefix='on' needs layers that hand on what they are given"):
+        refused(make_trainer, model_of(NemotronConfig(**SMALL), tiny_model, torch.float32))()

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, NemotronConfig, Qwen3Config
 
+from trl_credit import flops
 from trl_credit.rollouts.attention import BRANCHES, check_tree_attention, takes_branches, tree_attention, visible_mask
 from trl_credit.rollouts.branches import branches_of
 
@@ -37,6 +38,12 @@ def dense(branches, rows: int, length: int) -> torch.Tensor:
     blocks = seen.view(rows, length, rows, length)
     assert not any(blocks[i, :, k].any() for i in range(rows) for k in range(rows) if i != k)
     return torch.stack([blocks[i, :, i] for i in range(rows)])
+
+
+@pytest.fixture(autouse=True)
+def free_calls(monkeypatch):
+    """Calls of attention cost nothing, or trees as small as these would have a mask."""
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
 
 
 PROMPT, FIRST, SECOND = [5, 6, 7], [8, 9], [10, 11, 12]
@@ -119,6 +126,65 @@ def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing)
     largest = max(x.abs().max() for x in found[1][1])
     for left, right in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-12)
+
+
+def seen_by_attention(model, until, mask_t, **named) -> list[bool]:
+    """Whether the attention of each layer got branches, in a pass."""
+    found = []
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, args, kwargs: found.append(BRANCHES in kwargs), with_kwargs=True
+        )
+    with torch.no_grad(), tree_attention(model, **named):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
+    return found
+
+
+def test_a_mask_where_that_is_cheaper_or_the_model_is_compiled(tiny_model, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+    until, mask_t = random_tree(60)
+    assert all(seen_by_attention(model, until, mask_t))
+    assert not any(seen_by_attention(model, until, mask_t, is_compiled=True))
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 2e7)
+    assert not any(seen_by_attention(model, until, mask_t))
+
+
+SMALL = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+def test_models_are_looked_at_before_branches_are_given_to_them():
+    state = torch.get_rng_state()
+    # layers of the second one keep to themselves what they are given
+    for config, hands_on in ((LlamaConfig(**SMALL), True), (NemotronConfig(**SMALL), False)):
+        with torch.random.fork_rng(devices=[]):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        assert type(model)._supports_attention_backend and takes_branches(model) == hands_on
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_mask_of_a_layer_is_not_lost(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+
+    def own(module, args, kwargs):
+        return args, kwargs | {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
+
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(own, with_kwargs=True)
+    until, mask_t = random_tree(12)
+    with pytest.raises(RuntimeError, match="a layer has made a mask of its own"), tree_attention(model):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_are_of_the_kind_that_attention_computes_in(dtype):
+    query, whole = torch.zeros(1, 2, 5, 4), torch.ones(1, 5, dtype=torch.long)
+    branches = branches_of(5 * whole, mask_t=whole)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        mask = branches.mask(3, 2, query)
+    assert mask.dtype == dtype and mask.stride(0) == 8 and branches.mask(0, 2, query) is None
+    assert (mask == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
+    assert not branches.fresh().were_used
 
 
 def test_branches_that_get_lost_on_the_way_are_an_error(tiny_model):

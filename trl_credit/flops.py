@@ -1,6 +1,11 @@
 """What a forward pass costs: matrix products, as `torch.utils.flop_counter` counts them. Needs nothing but numbers."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+# FLOPs that have to be saved in a layer for each call of attention more, which takes its time however little it
+# computes: a quarter of a millisecond, gradients included, on a CPU core; what an accelerator does meanwhile is a guess
+OF_A_CALL = {"cpu": 2e7, "accelerator": 2e10}
 
 
 class Pass(NamedTuple):
@@ -41,3 +46,22 @@ class Cost(NamedTuple):
     def forward(self, of: Pass) -> float:
         """Of a pass."""
         return self.layers(of) + self.head * of.scored
+
+
+def cost_of(config: Any) -> Cost | None:
+    """Of a decoder, by its configuration; `None` where that does not say how large its layers are."""
+    text = config.get_text_config()
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    if any(not isinstance(getattr(text, name, None), int) for name in names):
+        return None
+    hidden, inner, layers, heads, vocabulary = (getattr(text, name) for name in names)
+    size = getattr(text, "head_dim", None) or hidden // heads
+    of_keys = getattr(text, "num_key_value_heads", None) or heads
+    weights = 2 * hidden * size * (heads + of_keys) + 3 * hidden * inner
+    return Cost.of_sizes(matrix=layers * weights, layers=layers, attention=heads * size, head=hidden * vocabulary)
+
+
+def cost_of_calls(config: Any, device: str, calls: float) -> float:
+    """Of calls of attention in each layer of a model of this configuration, on a type of device, in FLOPs."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    return OF_A_CALL["cpu" if device == "cpu" else "accelerator"] * layers * calls

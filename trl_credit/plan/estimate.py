@@ -132,7 +132,8 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         responses = Range(*(prompts * size.leaves for size in sizes))
         prefill = prompts * (prompt * len(args.tree_branching) + sizes[0].prefix_tokens)
         count = min(rows, int(continuations.mean))
-        squares = prompts * sizes[0].squares(prompt)
+        packed = count / prompts if args.tree_rows == "packed" else 1
+        squares = prompts * sizes[0].squares(prompt, rows=packed)
         if args.replay_iterations > 1 and not args.use_vllm:
             new = Range(*(prompts * (x + size.tokens) for x, size in zip((prompt, longest), sizes, strict=True)))
         notes.append("every path of a tree is as long as a response is on average")

@@ -100,9 +100,9 @@ class TreeSize(NamedTuple):
     prefix_tokens: float
     pairs: float
 
-    def squares(self, prompt: float) -> float:
-        """Pairs of tokens in attention with branches side by side, behind a prompt."""
-        return prompt * (prompt + self.tokens) + self.pairs
+    def squares(self, prompt: float, *, rows: float = 1) -> float:
+        """Pairs of tokens in attention with branches side by side, behind a prompt that is in each of `rows`."""
+        return prompt * (rows * prompt + self.tokens) + self.pairs
 
 
 def tree_size(branching: Sequence[int], *, segment: int, length: float) -> TreeSize:

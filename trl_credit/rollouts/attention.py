@@ -1,19 +1,23 @@
 """Attention over branches that lie side by side in a row, each seeing its own ancestors alone."""
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
+from ..flops import cost_of, cost_of_calls
 from .branches import Branches, Piece, branches_of
 
 
 BRANCHES = "visible_branches"  # by this name they come to the attention of each layer
+_LOOKED_AT: "WeakKeyDictionary[PreTrainedModel, bool]" = WeakKeyDictionary()  # what was found of models
 
 
 def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -29,9 +33,41 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
 
 
 def takes_branches(model: nn.Module) -> bool:
-    """Whether the attention of each layer of a model is transformers' `sdpa`, with all that the model is given."""
+    """Whether the attention of each layer of a model is transformers' `sdpa`, and gets what the model is given.
+
+    Looked at once, with a layer of its kind that has no weights: models differ in what they hand on.
+    """
     inner = _transformer(model)
-    return _implementation(inner.config) == "sdpa" and bool(inner._supports_attention_backend)
+    if _implementation(inner.config) != "sdpa" or not inner._supports_attention_backend:
+        return False
+    if inner not in _LOOKED_AT:
+        _LOOKED_AT[inner] = _hands_on(inner)
+    return _LOOKED_AT[inner]
+
+
+def _hands_on(model: PreTrainedModel) -> bool:
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = 1
+    for name in ("layer_types", "mlp_layer_types"):
+        if getattr(config, name, None):
+            setattr(config, name, getattr(config, name)[:1])
+    branches = Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])])
+    _install()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
+            # of 16 bits, or kernels of experts have no shapes
+            layer = type(model)(config).to(torch.bfloat16).eval()
+            ids = torch.ones(1, 6, dtype=torch.long)
+            given = {"position_ids": ids, "attention_mask": _never(ids), BRANCHES: branches}
+            layer(input_ids=ids, use_cache=False, **given)
+    except Exception:  # of any kind: it is other people's code
+        return False
+    return branches.were_used
+
+
+def _never(mask_t: torch.Tensor) -> torch.Tensor:
+    """A mask that no attention can take: a model that loses the branches on the way ends in an error."""
+    return mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:
@@ -57,7 +93,7 @@ def _install() -> None:
         branches = named.pop(BRANCHES, None)
         if branches is None:
             return plain(module, query, *others, **named)
-        return _attended(functools.partial(plain, module), branches, query, *others[:2], **named), None
+        return _attended(functools.partial(plain, module), branches, query, *others, **named), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)
@@ -69,11 +105,13 @@ def _attended(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Any = None,
+    attention_mask: torch.Tensor | None = None,
     **named: Any,
 ) -> torch.Tensor:
     """Attention piece by piece. Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding."""
     rows, heads, length, _ = query.shape
+    if attention_mask is None or attention_mask.shape[-2:] != (2, length + 2):
+        raise RuntimeError("a layer has made a mask of its own, which would be lost")
     parts = [x.transpose(1, 2).flatten(0, 1).split(branches.sizes) for x in (query, key, value)]
     found: list[torch.Tensor | None] = [None] * len(branches.sizes)
     for piece in branches.pieces:
@@ -105,7 +143,11 @@ def _joined(x: Sequence[torch.Tensor], parts: Sequence[int]) -> torch.Tensor:
 
 @contextlib.contextmanager
 def tree_attention(
-    model: nn.Module, *, branches: Branches | None = None, position_ids: torch.Tensor | None = None
+    model: nn.Module,
+    *,
+    branches: Branches | None = None,
+    position_ids: torch.Tensor | None = None,
+    is_compiled: bool = False,
 ) -> Iterator[None]:
     """Within it, forward passes are of branches side by side.
 
@@ -113,33 +155,44 @@ def tree_attention(
         model (`nn.Module`):
             May be wrapped.
         branches ([`Branches`], *optional*):
-            Defaults to those that the `token_type_ids` of each pass tell, which are taken from it. A model that does
-            not [`takes_branches`] gets a dense mask then.
+            Defaults to those that the `token_type_ids` of each pass tell, which are taken from it. A model gets a
+            dense mask then where it does not [`takes_branches`], and where that costs less.
         position_ids (`torch.Tensor`, *optional*):
             Shape (B, L). A token's position defaults to the number of tokens it sees before itself: that which it had
             in its own response without padding.
+        is_compiled (`bool`, *optional*, defaults to `False`):
+            Whether the model is: other branches would be compiled anew.
     """
-    in_pieces = branches is not None or takes_branches(model)
+    may_go_in_pieces = branches is not None or (not is_compiled and takes_branches(model))
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         mask_t, found, numbers = kwargs["attention_mask"], branches, position_ids
-        if not in_pieces:
-            return args, kwargs | _with_mask(module, kwargs.pop("token_type_ids"), mask_t)
         if found is None:
-            found = branches_of(kwargs.pop("token_type_ids"), mask_t=mask_t)
+            until = kwargs.pop("token_type_ids")
+            found = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
+            if found is None or not _is_worth_it(module, found, mask_t):
+                return args, kwargs | _with_mask(module, until, mask_t)
         if numbers is None:
             numbers = found.positions(mask_t.shape).to(mask_t.device)
-        # the mask is one that no attention can take: a model that loses the branches on the way ends in an error
-        never = mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
-        return args, kwargs | {"position_ids": numbers, "attention_mask": never, BRANCHES: found}
+        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: found.fresh()}
+        return args, kwargs | given
 
-    if in_pieces:
+    if may_go_in_pieces:
         _install()
     handle = model.register_forward_pre_hook(replace, with_kwargs=True)
     try:
         yield
     finally:
         handle.remove()
+
+
+def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> bool:
+    """Whether pieces cost less than attention over whole rows."""
+    config = _transformer(model).config
+    rows, length = mask_t.shape
+    cost, saved = cost_of(config), rows * length**2 - branches.squares()
+    calls = cost_of_calls(config, mask_t.device.type, len(branches.pieces) - 1)
+    return cost is None or cost.attention * saved >= calls
 
 
 def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Tensor) -> dict[str, Any]:

@@ -33,6 +33,11 @@ class Branches:
     pieces: list[Piece]
     _masks: dict[tuple, torch.Tensor] = field(default_factory=dict, repr=False)
 
+    @property
+    def were_used(self) -> bool:
+        """Whether attention has asked for a mask."""
+        return bool(self._masks)
+
     def tokens(self, parts: Sequence[int]) -> int:
         """Of some parts."""
         return sum(self.sizes[part] for part in parts)
@@ -54,11 +59,22 @@ class Branches:
         `None` where being causal says it all. Of one pass, all layers have the same."""
         if before == 0:
             return None
-        key = (before, width, like.dtype, like.device)
+        kind, dtype = like.device.type, like.dtype
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(
+            kind
+        ):  # which would copy it in each layer
+            dtype = torch.get_autocast_dtype(kind)
+        key = (before, width, dtype, like.device)
         if key not in self._masks:
-            low = torch.full((width, before + width), -torch.inf, dtype=like.dtype, device=like.device)
-            self._masks[key] = low.triu(before + 1)
+            length = before + width
+            columns = -(-length // 8) * 8  # or kernels of CUDA would make a copy in each layer
+            low = torch.full((width, columns), -torch.inf, dtype=dtype, device=like.device)
+            self._masks[key] = low.triu(before + 1)[:, :length]
         return self._masks[key]
+
+    def fresh(self) -> "Branches":
+        """A copy without masks, which then last as long as a pass does."""
+        return Branches(self.sizes, self.pieces)
 
     def positions(self, shape: tuple[int, int]) -> torch.Tensor:
         """How many tokens each token sees besides itself, in rows of `shape`; 0 at padding."""

@@ -7,12 +7,12 @@ its own row, and has the position that it had there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ..flops import Cost, Pass
+from ..flops import Pass
 from .branches import Branches, Piece
 
 
@@ -27,19 +27,6 @@ class PromptRow(NamedTuple):
     number: int
     prompt: int
     response: int
-
-
-def cost_of(config: Any) -> Cost | None:
-    """Of a decoder, by its configuration; `None` where that does not say how large its layers are."""
-    text = config.get_text_config()
-    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    if any(not isinstance(getattr(text, name, None), int) for name in names):
-        return None
-    hidden, inner, layers, heads, vocabulary = (getattr(text, name) for name in names)
-    size = getattr(text, "head_dim", None) or hidden // heads
-    of_keys = getattr(text, "num_key_value_heads", None) or heads
-    weights = 2 * hidden * size * (heads + of_keys) + 3 * hidden * inner
-    return Cost.of_sizes(matrix=layers * weights, layers=layers, attention=heads * size, head=hidden * vocabulary)
 
 
 @dataclass(frozen=True)

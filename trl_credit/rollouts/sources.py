@@ -203,7 +203,7 @@ class Trees(Responses):
             named["token_type_ids"] = columns.to(input_ids.device)
         if named.get("token_type_ids") is None:  # rows of a single branch
             named["token_type_ids"] = torch.full_like(passed[0], passed[0].size(1))
-        with tree_attention(model):
+        with tree_attention(model, is_compiled=self.policy.args.torch_compile):
             yield
 
     def save(self, folder: Path) -> dict[str, dict[str, Any]]:

@@ -11,17 +11,14 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from ..config import CreditConfig
-from ..flops import Cost, Pass, rows_pass
+from ..flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
 from ..rollouts.attention import branch_problem, takes_branches, tree_attention
-from ..rollouts.shared_prefix import Arrangement, Layout, Packing, PromptRow, by_prompt, cost_of, packing_of
+from ..rollouts.shared_prefix import Arrangement, Layout, Packing, PromptRow, by_prompt, packing_of
 
 
 logger = get_logger(__name__)
 
 GAIN = 1.3  # by which `auto` wants packed passes to cost less: what is reckoned leaves out copies
-# FLOPs that have to be saved for each call of attention in a layer, which takes its time however little it computes: a
-# quarter of a millisecond, gradients included, on a CPU core; what an accelerator computes meanwhile is a guess
-OF_A_CALL = {"cpu": 2e7, "accelerator": 2e10}
 # Nats between packed and plain rows, on average over tokens. Rounding is far below, and a token that sees what it
 # should not, or stands at another place, far above.
 TOLERANCE, OF_HALF = 1e-3, 0.05
@@ -56,16 +53,16 @@ class SharedPrefix:
         # whose packed rows share prompts already
         self.may_pack = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
         cost = cost_of(model.config)
-        problem = _problem(trainer, model, kind)
+        problem = _problem(trainer, model, kind) if self.may_pack else None
         if problem is None and cost is None:
             problem = "needs to know the size of the model's layers, and its configuration does not say it"
         if self.may_pack and args.shared_prefix == "on" and problem is not None:
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
-        # with `on` the rows of a prompt share what is drawn for it
         self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
+        if draws:  # with `on` the rows of a prompt share what is drawn for it: there is nothing to compare
+            self.is_exact = True
         self.cost = cost or Cost(1.0, 0.0, 0.0)
-        device = "cpu" if trainer.accelerator.device.type == "cpu" else "accelerator"
-        self._of_a_call = OF_A_CALL[device] * getattr(model.config.get_text_config(), "num_hidden_layers", 0)
+        self._of_a_call = cost_of_calls(model.config, trainer.accelerator.device.type, 1)
 
     def share(
         self,
@@ -180,7 +177,7 @@ def _problem(trainer: Any, model: nn.Module, kind: str) -> str | None:
     text = config.get_text_config()
     if text is not config:
         return "needs a model of text alone, and this one has images or sound as well"
-    if getattr(trainer, "aux_loss_enabled", False):
+    if getattr(trainer, "aux_loss_enabled", False) or getattr(text, "output_router_logits", False):
         return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
     if kind != "relative":
         return "needs positions of which distances alone count (rotary embeddings that are not scaled by length)"
