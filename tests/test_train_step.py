@@ -60,7 +60,8 @@ def test_ragged_rows_lose_their_padding(model, tmp_path):
 
 
 def test_a_tree_has_the_gradient_of_its_nodes(model, tmp_path):
-    cases = segment_steps.tree_cases(model, str(tmp_path), branching=[2, 2], segment=3, packed=2, batch=2)
+    forms = segment_steps.Form("packed", 2, 1, "off"), segment_steps.Form("nodes", 6, 2, "off")
+    cases = segment_steps.tree_cases(model, str(tmp_path), *forms, branching=[2, 2], segment=3)
     found = stepping.compare(*cases, repeats=1)
     assert 0 < found.first.tokens < found.second.tokens and found.size > 0
     assert found.difference <= 1e-5 * found.size
