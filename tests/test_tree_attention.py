@@ -182,8 +182,13 @@ def test_masks_are_of_the_kind_that_attention_computes_in(dtype):
     branches = branches_of(5 * whole, mask_t=whole)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
         mask = branches.mask(3, 2, query)
-    assert mask.dtype == dtype and mask.stride(0) == 8 and branches.mask(0, 2, query) is None
-    assert (mask == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
+    assert (
+        mask.dtype == dtype
+        and mask.shape == (1, 1, 2, 5)
+        and mask.stride(2) == 8
+        and branches.mask(0, 2, query) is None
+    )
+    assert (mask[0, 0] == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
     assert not branches.fresh().were_used
 
 

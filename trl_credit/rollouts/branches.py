@@ -55,8 +55,8 @@ class Branches:
         return found
 
     def mask(self, before: int, width: int, like: torch.Tensor) -> torch.Tensor | None:
-        """What is added to the scores of runs of `width` tokens behind `before` others, shape (width, before + width);
-        `None` where being causal says it all. Of one pass, all layers have the same."""
+        """What is added to the scores of runs of `width` tokens behind `before` others, shape (1, 1, width, before +
+        width); `None` where being causal says it all. Of one pass, all layers have the same."""
         if before == 0:
             return None
         kind, dtype = like.device.type, like.dtype
@@ -69,7 +69,7 @@ class Branches:
             length = before + width
             columns = -(-length // 8) * 8  # or kernels of CUDA would make a copy in each layer
             low = torch.full((width, columns), -torch.inf, dtype=dtype, device=like.device)
-            self._masks[key] = low.triu(before + 1)[:, :length]
+            self._masks[key] = low.triu(before + 1)[None, None, :, :length]
         return self._masks[key]
 
     def fresh(self) -> "Branches":
