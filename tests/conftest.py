@@ -12,6 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["MASTER_PORT"] = str(29510 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
 import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -141,6 +142,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def data_folder(request) -> DataFolder:
     whole = request.param == "whole"
     return DataFolder(SHARED if whole else EXTRACTS, whole)
+
+
+@pytest.fixture(autouse=True)
+def signals_are_given_back():
+    """A test that starts a command in this process leaves no handler that would end the next one's."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
