@@ -400,6 +400,19 @@ def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):
     assert trainer._padding.prefix.may_pack and all(rows == 1 for grad, (rows, _) in watch.shapes if grad)
 
 
+def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, tiny_model, free_calls, tmp_path):
+    """With dropout, and in a run that goes on with `off` after `auto` has found packed rows to be exact."""
+    settings = {"per_device_train_batch_size": 8, "steps_per_generation": 4, "beta": 0.1}
+    draws = model_of(LlamaConfig(**SMALL, attention_dropout=0.1), tiny_model)
+    _, watch = run("auto", model=draws, max_steps=1, **settings)
+    assert {grad for grad, _ in watch.shapes} == {False, True} and all(rows > 1 for _, (rows, _) in watch.shapes)
+    settings |= {"output_dir": str(tmp_path / "one"), "lr_scheduler_type": "constant"}
+    first, _ = run("auto", max_steps=2, save_strategy="steps", save_steps=2, **settings)
+    assert first._padding.prefix.is_exact
+    resumed, watch = run("off", resume=True, max_steps=4, **settings)
+    assert resumed.state.global_step == 4 and all(rows > 1 for _, (rows, _) in watch.shapes)
+
+
 def test_masks_do_not_outlast_their_pass(run):
     trainer, _ = run("on", per_device_train_batch_size=8, max_steps=1)
     layouts = [batch[LAYOUT] for batch in trainer._buffered_inputs]

@@ -74,9 +74,7 @@ class Arrangement:
 
 def by_prompt(rows: Sequence[PromptRow]) -> list[int]:
     """An order in which rows of one prompt stand together: those of most rows first, and longest first."""
-    members: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(row.number, []).append(i)
+    members = _members(rows, range(len(rows)))
     size = {number: (-len(own), -sum(rows[i].response for i in own)) for number, own in members.items()}
     return sorted(range(len(rows)), key=lambda i: (*size[rows[i].number], rows[i].number, -rows[i].response, i))
 
@@ -88,11 +86,7 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
         multiple (`int`, *optional*, defaults to 1):
             What the length is rounded up to.
     """
-    members: dict[int, list[int]] = {}
-    for i, row in enumerate(rows):
-        if row.response > 0:
-            members.setdefault(row.number, []).append(i)
-    groups = list(members.values())
+    groups = list(_members(rows, [i for i, row in enumerate(rows) if row.response > 0]).values())
     if all(len(group) == 1 for group in groups):
         return None
     kept = sum(rows[i].response + 1 for group in groups for i in group)
@@ -101,6 +95,13 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     length = -(-max(needed, kept + 1) // multiple) * multiple
     branches = _branches(groups, rows, length - needed)
     return Packing(groups, length - needed, length, kept, branches.squares(), len(branches.pieces))
+
+
+def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
+    members: dict[int, list[int]] = {}
+    for i in which:
+        members.setdefault(rows[i].number, []).append(i)
+    return members
 
 
 def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], padding: int) -> Branches:

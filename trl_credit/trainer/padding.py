@@ -221,7 +221,7 @@ class Padding:
             # an older TRL has numbers there, which need not be those of a pass that was less wide
             return output[0].masked_fill(attention_mask[:, attention_mask.size(1) - width :] == 0, 0.0), *output[1:]
         there = Span(input_ids.size(1) - width, width)
-        may_pack = bool(self.prefix.is_exact) and not used.intersection(TYPE_IDS)
+        may_pack = self.prefix.packs and not used.intersection(TYPE_IDS)
         ids = {"prompt_ids": input_ids[:, : there.prompt]} if may_pack else {}
         masks = attention_mask.split([there.prompt, width], dim=1)
         rows, is_whole = rows_of(*masks, **ids)

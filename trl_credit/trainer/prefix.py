@@ -59,10 +59,15 @@ class SharedPrefix:
         if self.may_pack and args.shared_prefix == "on" and problem is not None:
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
         self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
-        if draws:  # with `on` the rows of a prompt share what is drawn for it: there is nothing to compare
-            self.is_exact = True
+        # with `on` the rows of a prompt share what is drawn for it: there is nothing to compare
+        self._draws = draws
         self.cost = cost or Cost(1.0, 0.0, 0.0)
         self._of_a_call = cost_of_calls(model.config, trainer.accelerator.device.type, 1)
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may be packed without a look at what that changes: it was taken, or would say nothing."""
+        return self.may_pack and (self._draws or bool(self.is_exact))
 
     def share(
         self,
@@ -122,7 +127,7 @@ class SharedPrefix:
         Raises:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
-        if self.is_exact is None and self._trainer.largest(int(wants)):
+        if self.is_exact is None and not self._draws and self._trainer.largest(int(wants)):
             found = compared()
             failed = found is not None and not bool(found[0] <= found[1])  # not <=, or a NaN would pass
             self.is_exact = not self._trainer.largest(int(failed))
@@ -132,7 +137,7 @@ class SharedPrefix:
                 if self._mode == "on":
                     raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
                 logger.warning("shared_prefix='auto' leaves rows as they are: %s", message)
-        return wants and bool(self.is_exact)
+        return wants and self.packs
 
     def difference(self, plain: torch.Tensor, packed: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
         """What `verify` compares, of log-probabilities of shape (B, T)."""
