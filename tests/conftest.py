@@ -14,6 +14,7 @@ os.environ["MASTER_PORT"] = str(29510 + 10 * int(os.environ.get("PYTEST_XDIST_WO
 import json
 import signal
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -224,21 +225,27 @@ def make_trainer(tiny_model, tmp_path):
 
 
 @pytest.fixture
-def plan_said(capsys):
-    """Runs `trl-credit plan` in this process: exit code, standard output, standard error."""
+def command_said(capsys):
+    """Runs a part of `trl-credit` in this process: exit code, standard output, standard error."""
 
-    def run(*argv: str) -> tuple[int, str, str]:
+    def run(*argv: object) -> tuple[int, str, str]:
         from trl_credit import commands
 
         capsys.readouterr()
         try:
-            code = commands.main(["plan", *map(str, argv)])
+            code = commands.main([*map(str, argv)])
         except SystemExit as stop:
             code = stop.code
         said = capsys.readouterr()
         return code, said.out, said.err
 
     return run
+
+
+@pytest.fixture
+def plan_said(command_said):
+    """Runs `trl-credit plan`."""
+    return partial(command_said, "plan")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from trl_credit import commands
 from trl_credit.comparison.curves import make_group
 from trl_credit.comparison.grid import make_grid, read_entries, write_grid
 from trl_credit.comparison.histories import make_history
@@ -32,18 +32,9 @@ TRAINED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
 
 
 @pytest.fixture
-def call(capsys):
-    """Runs the command in this process: exit code, standard output, standard error."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            code = commands.main(["compare", *map(str, argv)])
-        except SystemExit as stop:
-            code = stop.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def call(command_said):
+    """Runs `trl-credit compare`."""
+    return partial(command_said, "compare")
 
 
 def grid_of(folder, *algorithms, credit=(), seeds=(0, 1), config=(), flags=()):

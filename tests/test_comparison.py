@@ -1,6 +1,7 @@
 """`trl-credit eval A B`: which samples are found and compared, the files it writes, and what it says."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ import torch
 from comparison_helpers import stored
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trl_credit import commands
 from trl_credit.demo import demo_model_path
 from trl_credit.evaluation import compare_models, holm, paired_difference, pass_at_k, runner
 from trl_credit.evaluation.power import Spread, needed_samples
@@ -20,19 +20,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """Runs `trl-credit eval` in an empty folder: exit code, standard output, standard error."""
+def call(tmp_path, monkeypatch, command_said):
+    """Runs `trl-credit eval` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*argv) -> tuple[int, str, str]:
-        try:
-            code = commands.main(["eval", *map(str, argv)])
-        except SystemExit as stop:
-            code = stop.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return partial(command_said, "eval")
 
 
 def draws(seed: int, chance: float, problems: int = 30, samples: int = 8) -> list[list[bool]]:
