@@ -4,12 +4,14 @@ import os
 import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
 
 LAUNCHED_BY = "TRL_CREDIT_LAUNCHED_BY"  # a variable of processes that the command started: the words that did so
+_PIECE = 0.1  # seconds of a wait that nothing interrupts
 _ECHO = 2.0  # seconds within which a launcher passes on the Ctrl-C that its processes have had already
 
 
@@ -33,6 +35,22 @@ def command_here(program: Iterable[str]) -> list[str]:
         _, *part = program
         return ["accelerate", "launch", "-m", "trl_credit", *part]
     return list(program)
+
+
+def wait(event: threading.Event, timeout: float | None = None) -> bool:
+    """Waits until an event is set, at most `timeout` seconds, so that a signal is always heard. Returns whether it is.
+
+    Python's handler of a signal that comes just before a wait begins, or that the kernel gave to another thread, runs
+    when the main thread is awake again, which after a plain wait may be never. An event, for a `Thread.join` that is
+    interrupted takes its thread for ended (Python 3.10 to 3.12).
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while not event.is_set():
+        left = _PIECE if end is None else min(_PIECE, end - time.monotonic())
+        if left <= 0:
+            return False
+        event.wait(left)
+    return True
 
 
 class StopSignals:

@@ -11,6 +11,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
+from ..signals import wait
 from .push import PushError, interrupted, open_repo, push, retry_command
 
 
@@ -43,7 +44,8 @@ class PushCallback(TrainerCallback):
     ) -> None:
         self.repo_id, self.every_save = repo_id, every_save
         self._options = {"private": private, "revision": revision, **{k: v for k, v in options.items() if v}}
-        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()  # the last push of a checkpoint
+        self._ended.set()
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments, *, script: str | None = None) -> "PushCallback | None":
@@ -79,9 +81,9 @@ class PushCallback(TrainerCallback):
         if self.under_way:
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+        self._ended.clear()
         # a daemon, for a run that is stopped must not wait for the Hub
-        self._thread = threading.Thread(target=self._push_checkpoint, args=(folder, state.global_step), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._push_checkpoint, args=(folder, state.global_step), daemon=True).start()
 
     def finish(self, folder: str | Path) -> str:
         """Pushes the result, after the push that may be under way. On the main process. Raises what [`push`] does."""
@@ -95,18 +97,19 @@ class PushCallback(TrainerCallback):
     @property
     def under_way(self) -> bool:
         """Whether a push is. A process that ends meanwhile waits for it: see [`without_waiting`]."""
-        return self._thread is not None and self._thread.is_alive()
+        return not self._ended.is_set()
 
     def wait(self) -> None:
         """Until the push under way has ended."""
-        if self._thread is not None:
-            self._thread.join()
+        wait(self._ended)
 
     def _push_checkpoint(self, folder: Path, step: int) -> None:
         try:
             push(folder, self.repo_id, commit_message=f"Step {step}", **self._options)
         except (PushError, ValueError, OSError) as error:  # also of a checkpoint that save_total_limit took away
             logger.warning("training goes on, but step %d is not on the Hub: %s", step, error)
+        finally:
+            self._ended.set()
 
 
 @contextlib.contextmanager

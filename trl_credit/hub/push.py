@@ -19,6 +19,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ge
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from huggingface_hub.utils import validate_repo_id
 
+from ..signals import wait
 from .files import publishable, refuse_secrets
 
 
@@ -111,14 +112,17 @@ def interrupted(folder: str | Path, command: str) -> PushInterrupted:
 def _interruptible(work: Callable[[], str]) -> str:
     """What `work` returns, from a thread, so that Ctrl-C ends the wait at once and not when the Hub answers."""
     outcome: Future[str] = Future()
+    ended = threading.Event()
 
     def run() -> None:
         try:
             outcome.set_result(work())
         except BaseException as error:  # to be raised where it is waited for
             outcome.set_exception(error)
+        ended.set()
 
     threading.Thread(target=run, name="push", daemon=True).start()
+    wait(ended)
     return outcome.result()
 
 

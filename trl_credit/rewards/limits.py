@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..signals import wait
 from .watchdog import GRACE, default_watchdog
 
 
@@ -39,20 +40,21 @@ class Limit:
             LimitPassed: it did.
             BaseException: whatever the function raised.
         """
-        outcome = _Outcome()
+        outcome, ended = _Outcome(), threading.Event()
 
         def run() -> None:
             try:
                 outcome.returned(function())
             except BaseException as error:  # SystemExit would be lost with the thread
                 outcome.raised(error)
+            ended.set()
 
         with default_watchdog().watch(self.name, self.seconds, message=self.message):
             # a daemon, so that a function that never returns does not keep the process alive
             thread = threading.Thread(target=run, daemon=True)
             start = time.monotonic()
             thread.start()
-            thread.join(self.seconds)
+            wait(ended, self.seconds)
         return self._in_time(outcome, start)
 
     async def wait(self, function: Callable[[], Awaitable[Any]]) -> Any:
