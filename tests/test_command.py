@@ -272,7 +272,7 @@ def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
-    assert process.wait(timeout=90) == 128 + number, said.read_text()
+    assert process.wait(timeout=180) == 128 + number, said.read_text()
     text = said.read_text()
     assert "Traceback" not in text and "the last checkpoint is runs/s_trace/checkpoint-" in text
     assert f"go on with: trl-credit train {' '.join(flags)} --max_steps 5000 --resume_from_checkpoint true" in text

@@ -474,7 +474,7 @@ def test_an_interrupted_script_does_not_wait_for_the_threads_of_its_client(hub, 
     try:
         assert hanging.wait(120)
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=20)[1]
+        error = process.communicate(timeout=60)[1]
     finally:
         process.kill()
     last = error.strip().splitlines()[-1]
@@ -499,7 +499,7 @@ def test_an_interrupted_run_does_not_wait_for_the_push_of_a_checkpoint(hub, tmp_
     try:
         assert hanging.wait(120)
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=20)[1]
+        error = process.communicate(timeout=60)[1]
     finally:
         process.kill()
     assert process.returncode == 130 and "Traceback" not in error and "interrupted at step" in error

@@ -397,6 +397,10 @@ def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys, when):
     assert not (tmp_path / "out" / "README.md").exists()
 
 
+# in pieces: Python does not hear a signal that comes just before a sleep begins until it has ended
+ASLEEP = "for _ in range(600): time.sleep(0.1)"
+
+
 def start(code: str) -> subprocess.Popen:
     """Another Python, which imports neither torch nor TRL, once it says that it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(Path(trl_credit.__file__).parents[1])}
@@ -411,8 +415,8 @@ def start(code: str) -> subprocess.Popen:
 def test_a_second_ctrl_c_ends_at_once():
     process = start(
         "import time\nfrom trl_credit.signals import StopSignals\n"
-        "with StopSignals():\n    try:\n        print('ready', flush=True); time.sleep(60)\n"
-        "    except KeyboardInterrupt:\n        print('writing', flush=True); time.sleep(60)\n"
+        f"with StopSignals():\n    try:\n        print('ready', flush=True)\n        {ASLEEP}\n"
+        f"    except KeyboardInterrupt:\n        print('writing', flush=True)\n        {ASLEEP}\n"
     )
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "writing\n"
@@ -427,7 +431,7 @@ def test_a_second_ctrl_c_ends_at_once():
 def test_ctrl_c_while_libraries_are_imported():
     process = start(
         "import time\nfrom trl_credit.startup import begin\nbegin()\nprint('ready', flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept BaseException:\n    pass\n"  # as an import may swallow it
+        f"try:\n    {ASLEEP}\nexcept BaseException:\n    pass\n"  # as an import may swallow it
     )
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
