@@ -99,7 +99,7 @@ class Ending(TrainerCallback):
     ) -> None:
         self.trainer.release_output_dir()
         if error is None:
-            # torch's own threads of a group that is left as it is may abort the process while Python shuts down
+            # as torch asks of a process that ends; of threads that it leaves see `let_threads_finish`
             self.trainer.accelerator.end_training()
         if error is None or isinstance(error, SystemExit):
             return

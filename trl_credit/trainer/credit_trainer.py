@@ -31,6 +31,7 @@ from ..rewards.guard import guard_rewards, guard_rollout
 from . import refusals
 from .batch_trainer import BatchTrainer
 from .belief import belief_setting, belief_state, load_belief
+from .last_moment import let_threads_finish
 from .live import LivePass
 from .metrics import loss_statistics
 from .nonfinite import (
@@ -155,6 +156,8 @@ class CreditTrainer(BatchTrainer):
         has_reference = getattr(self, "ref_model", None) is not None
         refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
         refusals.say_off_policy(args)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            let_threads_finish()
 
     # Loss
 
