@@ -210,19 +210,42 @@ def test_help_of_training_names_the_program_and_the_launcher(call):
 # Several processes
 
 
+FREE = ["--main_process_port", "0"]
+
+
+@pytest.mark.parametrize(
+    ("said", "flags", "free"),
+    [
+        ("num_machines: 1", [], True),
+        ("main_process_port: null", [], True),
+        ("num_machines: 2", ["--num_machines", "1"], True),
+        ("[no mapping", [], False),
+        ("main_process_port: 29501", [], False),
+        ("num_machines: 2", [], False),
+        ("", ["--num_machines=2"], False),
+        ("", ["--main_process_port", "29501"], False),
+    ],
+)
+def test_jobs_on_one_machine_have_ports_of_their_own(tmp_path, monkeypatch, said, flags, free):
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    (tmp_path / "mine.yaml").write_text(said)
+    launcher, _ = take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml"), *flags])
+    assert (launcher.flags[-2:] == FREE) == free and "0" not in launcher.typed
+
+
 def test_the_launcher_is_given_a_packaged_configuration_or_a_file(tmp_path, monkeypatch):
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert accelerate_config("zero3") == packaged_folder("accelerate_configs") / "zero3.yaml"
     argv = ["--algo", "grpo", "--accelerate_config", "zero3", "--num_processes=4", "--config", "a", "b"]
     launcher, rest = take_launcher(argv)
-    assert launcher.flags == ["--config_file", str(accelerate_config("zero3")), "--num_processes", "4"]
+    assert launcher.flags == ["--config_file", str(accelerate_config("zero3")), "--num_processes", "4", *FREE]
     assert launcher.typed == ["--accelerate_config", "zero3", "--num_processes", "4"]
     assert rest == ["--algo", "grpo", "--config", "a", "b"]
-    (tmp_path / "mine.yaml").touch()
-    assert take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml")])[0].flags[1] == str(
-        tmp_path / "mine.yaml"
-    )
+    mine = tmp_path / "mine.yaml"
+    mine.touch()
+    assert take_launcher(["--accelerate_config", str(mine)])[0].flags[1] == str(mine)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with pytest.raises(ValueError, match="a launcher has started this one: leave out one"):
         take_launcher(argv)
@@ -265,14 +288,14 @@ def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config
     flags = ["--accelerate_config", config, "--save_steps", "2", "--logging_steps", "1"]
     process = start(["-m", "trl_credit", "train", *flags, "--max_steps", "5000"], tmp_path)
     said = tmp_path / "said"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while "step     3" not in said.read_text() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     if number == signal.SIGINT:
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
-    assert process.wait(timeout=180) == 128 + number, said.read_text()
+    assert process.wait(timeout=600) == 128 + number, said.read_text()
     text = said.read_text()
     assert "Traceback" not in text and "the last checkpoint is runs/s_trace/checkpoint-" in text
     assert f"go on with: trl-credit train {' '.join(flags)} --max_steps 5000 --resume_from_checkpoint true" in text
@@ -283,7 +306,7 @@ def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config
 
 def test_a_launcher_returns_what_went_wrong(tmp_path):
     process = start(["-m", "trl_credit", "train", "--accelerate_config", "cpu_2proc", "--algo", "strace"], tmp_path)
-    assert process.wait(timeout=180) == 2
+    assert process.wait(timeout=600) == 2
     said = (tmp_path / "said").read_text()
     # accelerate's own launcher warns where another job holds its usual port, and takes a free one.
     lines = {line for line in said.splitlines() if line.startswith("error")}
@@ -301,7 +324,7 @@ def test_a_launcher_of_accelerate_itself(tmp_path):
         "trl_credit",
     ]
     process = start([*words, "train", *QUICK, "--output_dir", "out"], tmp_path)
-    assert process.wait(timeout=180) == 0, (tmp_path / "said").read_text()
+    assert process.wait(timeout=600) == 0, (tmp_path / "said").read_text()
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "\naccelerate launch -m trl_credit train --algo s_trace" in card
 

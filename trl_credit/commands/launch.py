@@ -5,9 +5,11 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import yaml
 
 from ..mistakes import OneLineParser, one_line
 from ..packaged import accelerate_config
@@ -16,6 +18,8 @@ from ..signals import LAUNCHED_BY
 
 # flags of `accelerate launch` that go with it: what differs from machine to machine
 _FLAGS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
+# seconds for plots and card after a signal, until torch's launcher kills the processes; its own default is 30
+_LAST_WORDS = 120
 # exit codes for which the main process has said why
 _SAID = (1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 LAUNCHER_HELP = f"""\
@@ -50,8 +54,22 @@ def take_launcher(argv: list[str]) -> tuple[Launcher | None, list[str]]:
     if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
     others = [word for name, value in given.items() for word in (f"--{name}", value)]
-    config = ["--config_file", str(accelerate_config(said.accelerate_config))]
-    return Launcher([*config, *others], ["--accelerate_config", said.accelerate_config, *others]), rest
+    path = accelerate_config(said.accelerate_config)
+    port = _free_port(Path(path), given)
+    flags = ["--config_file", str(path), *others, *port]
+    return Launcher(flags, ["--accelerate_config", said.accelerate_config, *others]), rest
+
+
+def _free_port(config: Path, given: dict[str, str]) -> list[str]:
+    """Any free port for the processes of one machine, so that several jobs may run on it, where none is named."""
+    try:
+        said = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []  # accelerate says what is wrong with it
+    named = (said if isinstance(said, dict) else {}) | given
+    # several machines have to know it of each other
+    is_known = named.get("main_process_port") is not None or str(named.get("num_machines") or 1) != "1"
+    return [] if is_known else ["--main_process_port", "0"]
 
 
 def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int:
@@ -78,6 +96,7 @@ def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     words = [*launcher.flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
     os.environ[LAUNCHED_BY] = shlex.join([*program, *launcher.typed])
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_LAST_WORDS))
     with _SignalsPassedOn():
         try:
             launch_command(launch_command_parser().parse_args(words))
