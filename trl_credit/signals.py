@@ -68,6 +68,7 @@ class StopSignals:
         self.number: int | None = None
         self._at = 0.0
         self._before: dict[int, Any] = {}
+        self._hook = sys.unraisablehook
         # before a trainer is built, which sets such variables itself
         self._launcher = "accelerate launch" if "ACCELERATE_MIXED_PRECISION" in os.environ else "python"
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -78,11 +79,18 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM) if is_main() else (signal.SIGINT,):
             before = signal.signal(number, self._handle)
             self._before[number] = signal.default_int_handler if before is end_at_once else before
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = self._hook
+
+    def _unraisable(self, what: Any) -> None:
+        # a destructor in which the signal came cannot raise: whoever looks at `number` ends the run
+        if not (self.number is not None and what.exc_type is KeyboardInterrupt):
+            self._hook(what)
 
     @property
     def code(self) -> int:

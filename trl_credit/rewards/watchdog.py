@@ -100,7 +100,11 @@ class Watchdog:
                     self._process.wait()
                     self._process = None
             if self._running:
-                self._process = _start()
+                try:
+                    self._process = _start()
+                except WatchdogError:
+                    self._running.pop(number, None)  # its call is not made, and must not be watched by the next process
+                    raise
                 self._write(b"".join(self._running.values()))
 
     def _write(self, lines: bytes) -> None:
