@@ -56,12 +56,22 @@ class Chromium:
         self.messages: list[str] = []
         self.requests: list[str] = []
         self._loaded = False
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        target = self._first_page()
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
+
+    def _first_page(self, limit: float = 60.0) -> dict[str, Any]:
+        """The tab that it starts with, which may come after the first answer."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            for target in self.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return target
+            time.sleep(0.05)
+        raise TimeoutError("Chromium has no page")
 
     def __enter__(self) -> "Chromium":
         return self
@@ -163,7 +173,7 @@ class Chromium:
         elif method == "Network.requestWillBeSent":
             self.requests.append(of["request"]["url"])
 
-    def _message(self, limit: float = 60.0) -> dict[str, Any]:
+    def _message(self, limit: float = 300.0) -> dict[str, Any]:
         end = time.monotonic() + limit
         while b"\0" not in self._buffer:
             if not select.select([self._read], [], [], max(0.0, end - time.monotonic()))[0]:

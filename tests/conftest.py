@@ -4,7 +4,7 @@ import os
 
 
 # before torch is imported: tensors this small are faster on one thread, and much faster where cores are shared
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # under pytest-xdist several tests start processes at once: each worker has a port of its own, none of
@@ -24,6 +24,7 @@ import trl
 from datasets import Dataset
 from hub_server import HubServer
 from huggingface_hub.utils import close_session
+from hypothesis import HealthCheck, settings
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,6 +34,11 @@ from trl_credit.dead_knobs import live_part
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.evaluation.samplers import TransformersSampler
+
+
+# a machine that stands still for a quarter of a second shows nothing of what is tried
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 EXTRACTS = Path(__file__).parent / "data"

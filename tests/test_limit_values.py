@@ -136,10 +136,11 @@ def test_beliefs_at_the_ends():
 
 
 def test_difficulty_weights_at_the_ends():
-    advantage = torch.tensor([1.0, -1.0])
-    given = {"p_hat": torch.tensor([1.0, 1.0]), "scale": 1.0}
-    same(difficulty_weight(advantage, prior=0.0, **given), torch.tensor([math.exp(-1), math.exp(1)]))
-    same(difficulty_weight(advantage, prior=1.0, **given), torch.ones(2))
+    advantage = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    given = {"p_hat": torch.ones(2, dtype=torch.float64), "scale": 1.0}
+    ends = torch.tensor([math.exp(-1), math.exp(1)], dtype=torch.float64)
+    same(difficulty_weight(advantage, prior=0.0, **given), ends)
+    same(difficulty_weight(advantage, prior=1.0, **given), torch.ones(2, dtype=torch.float64))
 
 
 def test_the_best_of_one_try_is_the_value():

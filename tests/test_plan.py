@@ -322,8 +322,9 @@ def test_rates_of_a_run_give_its_seconds_back(plan_said, tmp_path):
     assert code == 0, error
     plan = json.loads(text)
     later = rows[1:]
-    spent = sum(row["step_time"] for row in later) / len(later)
-    assert sum(plan["seconds"].values()) == pytest.approx(spent, rel=0.3)
+    spent = sum(row[f"credit/seconds/{phase}"] for row in later for phase in phases) / len(later)
+    assert sum(plan["seconds"].values()) == pytest.approx(spent, rel=1e-6)
+    assert spent > 0.9 * sum(row["step_time"] for row in later) / len(later)  # TRL's clock runs within these
     train = sum(row["credit/seconds/train"] for row in later) / len(later)
     assert plan["seconds"]["training"] == pytest.approx(train, rel=1e-6)
     lengths = [row["completions/mean_length"] for row in rows]
@@ -371,4 +372,4 @@ def test_phases_are_those_of_training(make_trainer):
     (row,) = steps_of(trainer)
     phases = {name for name in row if name.startswith("credit/seconds/")}
     assert phases == {f"credit/seconds/{phase}" for phase in ("generate", "rewards", "train")}  # and no other pass
-    assert sum(row[name] for name in phases) == pytest.approx(row["step_time"], rel=0.3)
+    assert sum(row[name] for name in phases) > 0.9 * row["step_time"]  # TRL's clock runs within these

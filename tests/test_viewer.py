@@ -252,6 +252,7 @@ def test_no_shards_are_refused():
 
 
 def printed(shard: Shard, number: int = 0, **settings) -> str:
+    settings = {"no_color": False, **settings}  # whatever the environment of the tests says
     console = Console(file=StringIO(), force_terminal=True, width=100, highlight=False, **settings)
     print_response(shard, shard.responses[number], console)
     return console.file.getvalue()

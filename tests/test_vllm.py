@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -114,9 +113,7 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
 @pytest.fixture
 def server(tmp_path):
     """Port of a real vLLM server with the embedded model."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = int(os.environ["MASTER_PORT"]) + 2  # of this worker alone, and not one that the system hands out
     flags = f"--host 127.0.0.1 --port {port} --max-model-len 64 --logprobs-mode processed_logprobs --max-logprobs -1"
     with open(tmp_path / "server.log", "w") as log:
         process = subprocess.Popen(
@@ -126,7 +123,7 @@ def server(tmp_path):
             env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1"},
         )
         try:
-            for _ in range(300):
+            for _ in range(900):
                 time.sleep(1)
                 assert process.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
                 try:
@@ -134,10 +131,16 @@ def server(tmp_path):
                     break
                 except (urllib.error.URLError, OSError):
                     pass
+            else:
+                pytest.fail(f"no answer from the server: {(tmp_path / 'server.log').read_text()[-4000:]}")
             yield port
         finally:
             process.terminate()
-            process.wait(60)
+            try:
+                process.wait(120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def test_a_real_server_gets_every_prefix_once(server, tmp_path):

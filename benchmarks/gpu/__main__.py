@@ -37,7 +37,7 @@ def run_task(args: Namespace, argv: list[str], task: str, *, seconds: float, fol
             if code != 0:
                 recorder.check(task, f"ended with exit code {code}", wanted="exit code 0", ok=False)
         except subprocess.TimeoutExpired:
-            recorder.check(task, f"stopped after {seconds:.0f} s", wanted="an end before", ok=False)
+            recorder.check(task, f"stopped after {max(seconds, 0.0):.0f} s", wanted="an end before", ok=False)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ for release in "${releases[@]}"; do
     # each TRL wants a vLLM of its own time: without any, it does without
     echo 'import sys; sys.modules["vllm"] = None' >> "$target/zz_parent.pth"
     echo "== trl $("$venv/bin/python" -c 'import trl; print(trl.__version__, "from", trl.__file__)')"
-    "$venv/bin/python" -m pytest -q -x -n 2 tests/test_contract.py tests/test_golden.py tests/test_config.py \
+    "$venv/bin/python" -m pytest -q -x -n 2 --dist loadfile tests/test_contract.py tests/test_golden.py tests/test_config.py \
         tests/test_trainer.py tests/test_behavior_logps.py tests/test_segment_*.py \
         tests/test_prompt_average.py tests/test_padding.py tests/test_shared_prefix.py tests/test_without_credit.py || failed+=("$release")
 done

@@ -19,6 +19,7 @@ import trl_credit
 from trl_credit.cli import parse_arguments
 from trl_credit.mistakes import check_output_dir, disk_full
 from trl_credit.report.results import RESULTS
+from trl_credit.rewards import watchdog
 from trl_credit.run import Ending
 from trl_credit.signals import StopSignals
 from trl_credit.startup import quiet_start, show_vllm_version
@@ -248,10 +249,12 @@ REWARDS = {
 
 @pytest.mark.hostile("reward functions", "refused")
 @pytest.mark.parametrize("name", REWARDS)
-def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, name):
+def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, monkeypatch, name):
     source, *said = REWARDS[name]
+    monkeypatch.setattr(watchdog, "GRACE", 120.0)  # on a machine that stands still this process must not be killed
+    limit = "1" if name == "late" else "60"
     (tmp_path / "f.py").write_text(source)
-    message = refused([*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", "1", "--disable_tqdm", "true"])
+    message = refused([*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", limit, "--disable_tqdm", "true"])
     assert all(part in message for part in said), message
 
 

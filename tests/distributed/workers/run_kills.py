@@ -34,6 +34,13 @@ def stop(child: int) -> None:
         os.waitpid(child, 0)
 
 
+def next_save(folder: str, child: int) -> None:
+    """Waits until one begins."""
+    before = newest(folder)
+    while newest(folder) == before and os.waitpid(child, os.WNOHANG) == (0, 0):
+        time.sleep(0.001)
+
+
 def main(folder: str, kills: int) -> None:
     torch.set_num_threads(1)  # threads do not live through a fork
     tqdm.monitor_interval = 0
@@ -50,7 +57,7 @@ def main(folder: str, kills: int) -> None:
         **settings,
     )
     trainer = SPOTreeTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
-    rng, result = random.Random(0), {"steps": [], "half_written": 0}
+    rng, result, a_save = random.Random(0), {"steps": [], "half_written": 0}, 0.03
     while len(result["steps"]) < kills:
         child = os.fork()
         if child == 0:
@@ -67,10 +74,14 @@ def main(folder: str, kills: int) -> None:
         if len(result["steps"]) % 2:  # at any moment, or soon after the next save has begun
             time.sleep(rng.uniform(0.0, 0.5))
         else:
-            before = newest(folder)
-            while newest(folder) == before and os.waitpid(child, os.WNOHANG) == (0, 0):
-                time.sleep(0.001)
-            time.sleep(rng.uniform(0.0, 0.03))
+            next_save(folder, child)
+            if not result["steps"]:  # how long one takes here is looked at once
+                begun = time.monotonic()
+                while not is_complete(newest(folder)) and os.waitpid(child, os.WNOHANG) == (0, 0):
+                    time.sleep(0.001)
+                a_save = time.monotonic() - begun
+                next_save(folder, child)
+            time.sleep(rng.uniform(0.0, 0.8 * a_save))
         stop(child)
         atexit.unregister(stop)
         result["half_written"] += not is_complete(newest(folder))
