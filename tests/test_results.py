@@ -1,6 +1,7 @@
 """What `trainer.train()` leaves without a script: lines, plots and a card; and the arguments that it names."""
 
 import inspect
+import logging
 import re
 
 import pytest
@@ -71,6 +72,16 @@ def test_nothing_is_written_where_nothing_was_trained(alone, tmp_path, capsys):
     again = alone("s_trace", **settings)
     again.train(resume_from_checkpoint=True)
     assert again.was_done and left(tmp_path) == set() and "model card" not in capsys.readouterr().out
+
+
+def test_training_that_breaks_off_leaves_nobody_listening(alone):
+    def fails(completions, **kwargs):
+        raise KeyError("no")
+
+    before = list(logging.getLogger("trl_credit").handlers)
+    with pytest.raises(RuntimeError, match="'fails' raised KeyError"):
+        alone("grpo", reward_funcs=fails, max_steps=1).train()
+    assert logging.getLogger("trl_credit").handlers == before
 
 
 def test_another_process_than_the_main_one_writes_nothing(alone, tmp_path, capsys):

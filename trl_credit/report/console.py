@@ -58,7 +58,7 @@ class ConsoleCallback(ProgressCallback):
             print(f"{self._trainer.algorithm_name}{rows}: {describe_sampling(self._trainer.args)}", flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
-        for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a run that broke off
+        for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of another trainer that broke off
             _LOGGER.removeHandler(handler)
         if state.is_world_process_zero:
             _LOGGER.addHandler(self._warnings)
@@ -70,9 +70,13 @@ class ConsoleCallback(ProgressCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        _LOGGER.removeHandler(self._warnings)
+        self.close()
         if self.training_bar is not None:
             super().on_train_end(args, state, control, **kwargs)
+
+    def close(self) -> None:
+        """From here on warnings are not shown among its lines. Also where training broke off."""
+        _LOGGER.removeHandler(self._warnings)
 
     def on_log(
         self,

@@ -29,6 +29,15 @@ class ReportedTrainer(CheckpointedTrainer):
         self.results = ResultsCallback(self)
         self.add_callback(self.results)
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in [`CheckpointedTrainer`]."""
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, ConsoleCallback):
+                    callback.close()
+
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in `Trainer`; what shows the results stays behind what adds to them, such as an evaluation at the end."""
         super().add_callback(callback)
