@@ -173,7 +173,7 @@ class Chromium:
         elif method == "Network.requestWillBeSent":
             self.requests.append(of["request"]["url"])
 
-    def _message(self, limit: float = 300.0) -> dict[str, Any]:
+    def _message(self, limit: float = 60.0) -> dict[str, Any]:
         end = time.monotonic() + limit
         while b"\0" not in self._buffer:
             if not select.select([self._read], [], [], max(0.0, end - time.monotonic()))[0]:

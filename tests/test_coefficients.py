@@ -139,7 +139,7 @@ def test_the_weight_of_the_last_token_is_gspos_where_the_trace_is_uniform():
     # an ε-trace with g = 1 at the last token is n times that: GSPO's ratio is the n-th root of it
     n = given["mask_t"].sum(-1).double()
     last = lambda_trace_log_weight(decay=1.0, **given)[:, -1]
-    torch.testing.assert_close((last.exp() ** (1 / n)).log(), uniform, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close((last.exp() ** (1 / n)).log(), uniform, rtol=1e-14, atol=1e-16)
 
 
 def test_with_a_decay_it_is_that_of_the_lambda_trace():

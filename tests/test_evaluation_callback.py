@@ -148,7 +148,7 @@ def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
         [*map(str, launch), run_evaluation.__file__, str(tmp_path / "2")],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -233,8 +233,8 @@ def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault, unused_po
     # a process that hangs ends by its reward_timeout, and the others by its end
     processes = start("run_faults.py", fault, str(tmp_path), ranks=2, port=unused_port)
     try:
-        _, errors = processes[0].communicate(timeout=600)
-        _, said = processes[1].communicate(timeout=600)
+        _, errors = processes[0].communicate(timeout=180)
+        _, said = processes[1].communicate(timeout=180)
     finally:
         for process in processes:
             process.kill()
@@ -255,7 +255,7 @@ def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=900,
+        timeout=300,
     )
     assert done.returncode != 0 and any(w in done.stderr for w in ("File too large", "No space", "I/O error", "Error"))
     checkpoint = last_checkpoint(tmp_path)

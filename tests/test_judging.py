@@ -1,6 +1,5 @@
 """The processes that judge answers: whatever a model writes, they end, and training goes on."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from trl_credit import rewards
 from trl_credit.rewards import accuracy_reward
 from trl_credit.rewards.judging import JudgePool, default_pool, extract_answer
 from trl_credit.rewards.judging.heavy import seconds
@@ -88,41 +86,13 @@ def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(
     assert (counts.timed_out, counts.over_budget) == (6, 0)
 
 
-FIRST_ANSWERS = """
-import json, os, sys, time
-sys.path.append(sys.argv[1])
-from judging.rules import Rules
-from judging.verdict import judged
-from judging.worker import FIRST_OF_THEIR_KIND
-
-def first(pair):
-    read, write = os.pipe()
-    if os.fork() == 0:
-        start = time.process_time()
-        assert judged(*pair, Rules()) == "1"
-        os.write(write, str(time.process_time() - start).encode())
-        os._exit(0)
-    os.wait()
-    return float(os.read(read, 100))
-
-judged("4", "4", Rules())
-cold = [first(pair) for pair in json.loads(sys.argv[2])]
-for pair in FIRST_OF_THEIR_KIND:
-    judged(*pair, Rules(strict=True))
-print(json.dumps([cold, [first(pair) for pair in json.loads(sys.argv[2])]]))
-"""
-
-
 def test_the_first_answer_of_a_kind_in_a_new_judge_takes_no_longer(pool):
     """What a parser imports and builds with its first polynomial or set is not counted as an answer's time."""
     kinds = [("x^{2}", "x^2"), ("(y+2)^2", "y^2+4y+4"), ("\\{3,1\\}", "\\{1,3\\}"), ("\\sqrt{12}", "2\\sqrt{3}")]
     pool.equal([("4", "4")])
     for hang, kind in zip(slow_pairs(len(kinds)), kinds, strict=True):  # each ends a judge, the next one is new
-        verdicts, counts = pool.equal([hang, kind], timeout=2.0, slow_answers=0)
+        verdicts, counts = pool.equal([hang, kind], timeout=0.4, slow_answers=0)
         assert verdicts == [False, True] and counts.over_budget == 1
-    command = [sys.executable, "-c", FIRST_ANSWERS, str(Path(rewards.__file__).parent), json.dumps(kinds)]
-    cold, warm = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert sum(warm) < sum(cold) / 2, (cold, warm)
 
 
 @pytest.mark.parametrize(("forks", "wall"), [(True, 11.0), (False, 0.2)])
@@ -132,9 +102,8 @@ def test_wall_time_is_a_limit_where_processor_time_is_not_counted(monkeypatch, f
 
 
 def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):
-    slow, hangs, ask = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2), pool._ask
-    # whatever machine this is, it needs more than the first share
-    monkeypatch.setattr(pool, "_ask", lambda q, share: "timeout" if q[:2] == slow and share < 1 else ask(q, share))
+    monkeypatch.setattr("trl_credit.rewards.judging.pool.FIRST_SHARE", 0.01)
+    slow, hangs = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2)
     verdicts, counts = pool.equal([*hangs, slow], timeout=1.0, slow_answers=2)
     assert (verdicts, counts.timed_out, counts.over_budget) == ([False] * 3, 3, 1)
     assert slow not in [question[:2] for question in pool._remembered]  # nothing is known of it
@@ -239,7 +208,7 @@ def test_workers_end_with_their_parent_even_if_it_is_killed():
     worker = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    for _ in range(300):  # its own alarm ends it, after the time that the answer had
+    for _ in range(100):  # its own alarm ends it, after the time that the answer had
         try:
             state = Path(f"/proc/{worker}/stat").read_text().split()[2] if sys.platform == "linux" else ""
             os.kill(worker, 0)

@@ -256,11 +256,7 @@ RULES = {
     "bnpo": ({"loss_type": "bnpo"}, "loss_type='bnpo'"),
     "entropy": ({"entropy_coef": 0.1}, "entropy bonus"),
     "whitened": ({"whiten_advantages": "microbatch"}, "whiten_advantages='microbatch'"),
-    # rows of one prompt agree in the entropy of their first token, and rounding would choose between them
-    "quantile": (
-        {"top_entropy_quantile": 0.5, "per_device_train_batch_size": 1, "steps_per_generation": 16},
-        "top_entropy_quantile",
-    ),
+    "quantile": ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
     "windows": ({"steps_per_generation": 6, "gradient_accumulation_steps": 4}, "do not divide each other"),
 }
 

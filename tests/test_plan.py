@@ -329,7 +329,8 @@ def test_rates_of_a_run_give_its_seconds_back(plan_said, tmp_path):
     lengths = [row["completions/mean_length"] for row in rows]
     expected = each | {"generate": each["generate"] * fmean(lengths) / fmean(lengths[1:])}
     assert sum(plan["seconds"].values()) == pytest.approx(sum(expected.values()), rel=1e-6)
-    assert sum(each.values()) > 0.9 * fmean(row["step_time"] for row in later)  # TRL's clock runs within these
+    clock = fmean(row["step_time"] for row in later)  # TRL's own, which runs within these
+    assert 0.9 * clock < sum(each.values()) < 1.3 * clock
     train = spent["train"]
     assert plan["seconds"]["training"] == pytest.approx(train, rel=1e-6)
     assert plan["step"]["generated tokens"]["mean"] == pytest.approx(16 * sum(lengths) / len(lengths))
@@ -376,4 +377,5 @@ def test_phases_are_those_of_training(make_trainer):
     (row,) = steps_of(trainer)
     phases = {name for name in row if name.startswith("credit/seconds/")}
     assert phases == {f"credit/seconds/{phase}" for phase in ("generate", "rewards", "train")}  # and no other pass
-    assert sum(row[name] for name in phases) > 0.9 * row["step_time"]  # TRL's clock runs within these
+    # TRL's own clock, which runs within these
+    assert 0.9 * row["step_time"] < sum(row[name] for name in phases) < 1.3 * row["step_time"]

@@ -12,7 +12,7 @@ import trl_credit
 from trl_credit import CreditTrainer, STraceTrainer
 from trl_credit.evaluation import EvaluationCallback
 from trl_credit.report import ConsoleCallback, ResultsCallback
-from trl_credit.trainer.refusals import OF_TRL, TESTED_TRL_MINORS, known_to_trl
+from trl_credit.trainer.refusals import OF_TRL, known_to_trl
 
 
 LEFT = {"reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml"}
@@ -162,11 +162,10 @@ def test_trls_name_for_a_card_writes_ours(alone, tmp_path):
 
 def test_every_argument_of_trl_is_named():
     theirs = inspect.signature(trl.GRPOTrainer.__init__).parameters
-    is_tested = trl.__version__.rpartition(".")[0] in TESTED_TRL_MINORS  # what a newer one adds is passed on
     for kind in (CreditTrainer, STraceTrainer):
         ours = inspect.signature(kind.__init__).parameters
         shared = [name for name in ours if name in theirs]
-        assert shared == [name for name in theirs if name in ours] and (set(theirs) <= set(ours) or not is_tested)
+        assert shared == [name for name in theirs if name in ours] and set(theirs) <= set(ours)
         for name in shared[2:]:  # `model` and what has a default of its own
             assert ours[name].default == theirs[name].default or name == "args"
     assert set(OF_TRL) <= set(inspect.signature(CreditTrainer.__init__).parameters)

@@ -101,17 +101,10 @@ REFUSED = {
 }
 
 
-# what equals what is no question of speed; limits of time are tested in test_judging.py
-NO_HURRY = {"timeout": 3.0, "slow_answers": None}
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_what_equals_what(strict):
     verdicts = accuracy_reward(
-        [f"so $\\boxed{{{answer}}}$" for answer, _, _ in CASES],
-        [gold for _, gold, _ in CASES],
-        strict=strict,
-        **NO_HURRY,
+        [f"so $\\boxed{{{answer}}}$" for answer, _, _ in CASES], [gold for _, gold, _ in CASES], strict=strict
     )
     wrong = [case for case, verdict in zip(CASES, verdicts, strict=True) if verdict != float(case[2])]
     assert [case for case in wrong if not (strict and case[2] and case[:2] in REFUSED)] == []
@@ -121,7 +114,7 @@ def test_what_equals_what(strict):
 def test_whole_outputs(strict):
     """Cases that a second reader wrote without seeing the code, and those with which it then tried to break it."""
     cases = rows_of(Path(__file__).parent / "accuracy_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict, **NO_HURRY)
+    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
     wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
     if strict:
         wrong = [c for c in wrong if not c["expected"] or (extract_answer(c["output"]), c["gold"]) not in REFUSED]
@@ -132,7 +125,7 @@ def test_gaming_and_honest_forms():
     """599 cases of two readers who had not seen the code: half attempts to be rewarded without an answer."""
     cases = rows_of(Path(__file__).parent / "strict_cases.jsonl")
     verdicts = accuracy_reward(
-        [c["output"] for c in cases], [c["gold"] for c in cases], prompts=[c["problem"] for c in cases], **NO_HURRY
+        [c["output"] for c in cases], [c["gold"] for c in cases], prompts=[c["problem"] for c in cases]
     )
     wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
     assert len(cases) == 599 and not wrong
@@ -221,14 +214,12 @@ VALUES = [
 def test_an_answer_is_a_value():
     pairs, logged = [*UNEVALUATED, *WRONG, *VALUES], {}
     outputs, golds = [f"\\boxed{{{answer}}}" for answer, _ in pairs], [gold for _, gold in pairs]
-    rewards = accuracy_reward(outputs, golds, log_metric=logged.__setitem__, **NO_HURRY)
+    rewards = accuracy_reward(outputs, golds, log_metric=logged.__setitem__)
     right = [False] * (len(UNEVALUATED) + len(WRONG)) + [True] * len(VALUES)
     assert [pair for pair, r, wanted in zip(pairs, rewards, right, strict=True) if r != wanted] == []
     assert logged["accuracy/unevaluated"] >= len(UNEVALUATED)
     permissive = dict(
-        zip(
-            pairs, accuracy_reward(outputs, golds, strict=False, log_metric=logged.__setitem__, **NO_HURRY), strict=True
-        )
+        zip(pairs, accuracy_reward(outputs, golds, strict=False, log_metric=logged.__setitem__), strict=True)
     )
     assert permissive["\\log_2 1024", "10"] == permissive["4\\approx5", "4"] == permissive["cat", "act"] == 1.0
     assert logged["accuracy/unevaluated"] == logged["accuracy/restated"] == 0.0
@@ -259,7 +250,7 @@ def test_a_copy_of_the_problem_is_no_answer():
     cases, logged = [*RESTATED, *NOT_RESTATED], {}
     outputs, golds = [f"\\boxed{{{answer}}}" for _, answer, _ in cases], [gold for *_, gold in cases]
     for prompts in ([p for p, *_ in cases], [[{"role": "user", "content": p}] for p, *_ in cases]):
-        rewards = accuracy_reward(outputs, golds, prompts=prompts, log_metric=logged.__setitem__, **NO_HURRY)
+        rewards = accuracy_reward(outputs, golds, prompts=prompts, log_metric=logged.__setitem__)
         assert [c for c, r in zip(cases, rewards, strict=True) if r != (c in NOT_RESTATED)] == []
         assert logged["accuracy/restated"] == len(RESTATED)
     bare = accuracy_reward(outputs, golds, prompts=["?"] * len(cases), problem=[p for p, *_ in cases])
@@ -301,7 +292,7 @@ def test_small_letters_of_formulas_are_a_product():
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_collected_cases(strict):
     cases = rows_of(EXTRACTS / "verifier_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict, **NO_HURRY)
+    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
     wrong = {c["id"] for c, verdict in zip(cases, verdicts, strict=True) if verdict != float(c["expected"])}
     # 3,000 summands; and 3 × 4 for 12, which is no value
     assert len(cases) == 79 and wrong <= ({"vc-138", "vc-125"} if strict else {"vc-138"})

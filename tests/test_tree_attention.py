@@ -125,7 +125,7 @@ def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing)
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-9)
     largest = max(x.abs().max() for x in found[1][1])
     for left, right in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-7)  # norms are in float32
+        torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-12)
 
 
 def seen_by_attention(model, until, mask_t, **named) -> list[bool]:

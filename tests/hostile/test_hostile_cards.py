@@ -472,9 +472,9 @@ def test_an_interrupted_script_does_not_wait_for_the_threads_of_its_client(hub, 
     words = [sys.executable, str(EXAMPLES / "push.py"), str(folder), "--repo_id", "me/x"]
     process = subprocess.Popen(words, env=clean | {"NO_PROXY": "127.0.0.1"}, stderr=subprocess.PIPE, text=True)
     try:
-        assert hanging.wait(600)
+        assert hanging.wait(120)
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=300)[1]
+        error = process.communicate(timeout=20)[1]
     finally:
         process.kill()
     last = error.strip().splitlines()[-1]
@@ -497,9 +497,9 @@ def test_an_interrupted_run_does_not_wait_for_the_push_of_a_checkpoint(hub, tmp_
         words, cwd=tmp_path, env=clean | {"NO_PROXY": "127.0.0.1"}, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert hanging.wait(600)
+        assert hanging.wait(120)
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=300)[1]
+        error = process.communicate(timeout=20)[1]
     finally:
         process.kill()
     assert process.returncode == 130 and "Traceback" not in error and "interrupted at step" in error

@@ -55,8 +55,7 @@ def take_launcher(argv: list[str]) -> tuple[Launcher | None, list[str]]:
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
     others = [word for name, value in given.items() for word in (f"--{name}", value)]
     path = accelerate_config(said.accelerate_config)
-    port = _free_port(Path(path), given)
-    flags = ["--config_file", str(path), *others, *port]
+    flags = ["--config_file", str(path), *others, *_free_port(path, given)]
     return Launcher(flags, ["--accelerate_config", said.accelerate_config, *others]), rest
 
 
