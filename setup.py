@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: files of the package that stand elsewhere in a checkout, and links of the README."""
+"""What pyproject.toml cannot express: packaged files that lie elsewhere in a checkout, and links of the README."""
 
 import re
 import shutil
@@ -10,12 +10,12 @@ from setuptools.command.build_py import build_py
 
 
 ROOT = Path(__file__).resolve().parent
-# in a wheel, below trl_credit/share; a checkout reads them where they are (trl_credit/packaged.py)
+# copied to trl_credit/share in a wheel; a checkout reads them from here (trl_credit/support/packaged.py)
 SHARED = {"accelerate_configs": ROOT / "accelerate_configs", "recipes": ROOT / "examples" / "recipes"}
 
 
 class BuildWithShared(build_py):
-    """Copies the YAML of `SHARED` into what is built."""
+    """Copies the YAML files of `SHARED` into the build."""
 
     def run(self) -> None:
         super().run()
@@ -23,7 +23,7 @@ class BuildWithShared(build_py):
             return
         for name, folder in SHARED.items():
             target = Path(self.build_lib) / "trl_credit" / "share" / name
-            shutil.rmtree(target, ignore_errors=True)  # of an earlier build, what is gone by now
+            shutil.rmtree(target, ignore_errors=True)  # files of an earlier build
             for path in folder.rglob("*.yaml"):
                 copy = target / path.relative_to(folder)
                 copy.parent.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,8 @@ class BuildWithShared(build_py):
 
 
 def readme(text: str, repository: str | None) -> str:
-    """README.md for a package index, where there are no files beside it: links to files lead to the repository, and are
-    plain text as long as pyproject.toml names none (`Repository` in `[project.urls]`)."""
+    """README.md for a package index, which has no files beside it. Links to files lead to the repository, or become
+    plain text if pyproject.toml names no repository (`Repository` in `[project.urls]`)."""
 
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()
@@ -42,7 +42,7 @@ def readme(text: str, repository: str | None) -> str:
             return "" if image else words
         return f"{image}[{words}]({repository.rstrip('/')}/{'raw' if image else 'blob'}/main/{target})"
 
-    if repository is None:  # nor the line below a picture
+    if repository is None:  # nor captions of pictures
         text = re.sub(r"!\[[^\]]*\]\([^)\s]+\)\n\n\*\([^\n]*\)\*\n\n", "", text)
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text)
 

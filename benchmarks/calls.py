@@ -1,4 +1,4 @@
-"""What a call of attention costs beyond what it computes: `OF_A_CALL` of `trl_credit/flops.py`, on this device's CPU.
+"""What a call of attention costs beyond its computation: `OF_A_CALL` of `passes/flops.py`, on this machine's CPU.
 
     python benchmarks/calls.py [--repeats 20]
 
@@ -17,9 +17,9 @@ from stepping import random_model
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from trl_credit.flops import cost_of, rows_pass
-from trl_credit.rollouts.attention import tree_attention
-from trl_credit.rollouts.shared_prefix import PromptRow, layout_of, packing_of
+from trl_credit.passes.attention import tree_attention
+from trl_credit.passes.flops import cost_of, rows_pass
+from trl_credit.passes.prefix_layout import PromptRow, layout_of, packing_of
 
 
 VOCABULARY = 512

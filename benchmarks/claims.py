@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 from trl_credit.demo.task import DEMO_MAX_COMPLETION_LENGTH, mistaught_facts, work_out
-from trl_credit.trainer.checkpoints import last_checkpoint
+from trl_credit.runs.checkpoints import last_checkpoint
 
 
 SAMPLES = 8  # of each problem

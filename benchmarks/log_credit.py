@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.logs import steps
+from trl_credit.observe.schema import steps
 
 
 class Blocks(TrainerCallback):
@@ -78,7 +78,7 @@ def block(args: argparse.Namespace, every: int) -> tuple[float, float, int]:
             log_credit=every,
         )
         trainer = trainer_class(demo_model_path(), demo_reward, config, train_dataset=demo_dataset(64))
-        blocks, clock = Blocks(), Clock(trainer._rollout_log, ("before", "made", "saw", "after"))
+        blocks, clock = Blocks(), Clock(trainer._rollout_log, ("before", "sampled", "lost", "after"))
         trainer.add_callback(blocks)
         trainer.train()
         return blocks.seconds, clock.seconds, sum(Path(path).stat().st_size for _, path in steps(folder))

@@ -80,13 +80,13 @@ def passes(form: str) -> str:
         trainer = CreditTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(seed=0))
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.results.writes_at_end = False
-        tokens, measure = [], trainer._behavior_logps
+        tokens, measure = [], trainer.engine.behavior_logps
 
         def counted(output):
             tokens.append(output["prompt_ids"].numel() + output["completion_ids"].numel())
             return measure(output)
 
-        trainer._behavior_logps = counted
+        trainer.engine.behavior_logps = counted
         trainer.train()
     return f"{form} | {sum(tokens) / 4:,.0f} | {len(tokens) / 4:.0f}"
 
@@ -106,10 +106,10 @@ def prefills(length: int, *, n: int, budget: int) -> str:
         )
         found: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
         for once in (True, False) * 3:
-            trainer._prefills_once = once
+            trainer.engine.prefills_once = once
             tokens.clear()
             torch.manual_seed(0)
-            took, _ = seconds(lambda: trainer.continue_prefixes(prefixes, n=n, budgets=[budget] * 4))
+            took, _ = seconds(lambda: trainer.engine.continue_prefixes(prefixes, n=n, budgets=[budget] * 4))
             found[once].append((took, sum(tokens)))
     (once_s, once_n), (each_s, each_n) = (min(found[once]) for once in (True, False))
     return f"{length} | {n} | {budget} | {each_n:,} | {once_n:,} | {each_s / once_s:.2f}"

@@ -6,6 +6,7 @@ clipping and AdamW (of learning rate 0, so that both keep the same weights).
 
 import contextlib
 import dataclasses
+import functools
 import random
 import statistics
 import sys
@@ -63,21 +64,36 @@ def random_model(folder: str, *, hidden: int, layers: int, vocabulary: int) -> s
     return folder
 
 
+def tokenize(prompts: list) -> list[list[int]]:
+    return [[int(x) for x in prompt.split()] for prompt in prompts]
+
+
+def continued(trainer: Any, prefixes: list[list[int]], *, n: int, budgets: list[int], **named: Any) -> list:
+    vocabulary = trainer.model.config.vocab_size
+    found = []
+    for prefix, budget in zip(prefixes, budgets, strict=True):
+        draw = random.Random(repr(prefix))
+        found += [Continuation([draw.randrange(3, vocabulary) for _ in range(budget)], None) for _ in range(n)]
+    return found
+
+
 def planned(trainer_class: type, rows: Rows) -> type:
     """A trainer whose responses are `rows`, in their order, and whose continuations are random tokens, always those of
     their prefix, as many as there may be."""
 
     class Planned(trainer_class):
         def _tokenize_prompts(self, prompts: list) -> Any:
-            if getattr(self, "_planned", None) is not None:
+            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
                 return super()._tokenize_prompts(prompts)
-            return [[int(x) for x in prompt.split()] for prompt in prompts], None, {}
+            return tokenize(prompts), None, {}
 
-        def tokenize(self, prompts: list) -> list[list[int]]:
-            return [[int(x) for x in prompt.split()] for prompt in prompts]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if hasattr(self, "engine"):
+                self.engine.tokenize, self.engine.continue_prefixes = tokenize, functools.partial(continued, self)
 
         def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-            if getattr(self, "_planned", None) is not None:
+            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
                 return super()._generate_single_turn(prompt_ids, *args, **kwargs)
             asked: dict[tuple[int, ...], int] = {}
             found = []
@@ -85,14 +101,6 @@ def planned(trainer_class: type, rows: Rows) -> type:
                 asked[ids] = asked.get(ids, -1) + 1
                 found.append(rows[ids][asked[ids]])
             return found, None
-
-        def continue_prefixes(self, prefixes: list[list[int]], *, n: int, budgets: list[int], **named: Any) -> list:
-            vocabulary = self.model.config.vocab_size
-            found = []
-            for prefix, budget in zip(prefixes, budgets, strict=True):
-                draw = random.Random(repr(prefix))
-                found += [Continuation([draw.randrange(3, vocabulary) for _ in range(budget)], None) for _ in range(n)]
-            return found
 
     return Planned
 

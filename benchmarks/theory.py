@@ -10,18 +10,16 @@ import argparse
 from pathlib import Path
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from trl_credit.credit.clipping import is_clipped
-from trl_credit.credit.coefficients import (
+from coefficients import (
     eligible_coefficient,
     lambda_trace_coefficient,
     lambda_weight_coefficient,
     sequence_coefficient,
 )
-from trl_credit.credit.theory import (
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from theorems import (
     group_bias,
     group_mean,
     mean_misestimate_probability,
@@ -31,6 +29,8 @@ from trl_credit.credit.theory import (
     reweighted_bias,
     smallest_misestimate_probability,
 )
+
+from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.weights import lambda_trace_log_weight, token_log_weight
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from chromium import Chromium, find_chromium
 from viewer_helpers import SOLUTION, header, response, tokens_of, with_trace
 
-from trl_credit.logs import Shard
-from trl_credit.viewer import build_page
+from trl_credit.lab.viewer import build_page
+from trl_credit.observe.schema import Shard
 
 
 GROUP = 8

@@ -27,13 +27,14 @@ from huggingface_hub.utils import close_session
 from hypothesis import HealthCheck, settings
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 import trl_credit
-from trl_credit.dead_knobs import defaults as knob_defaults
-from trl_credit.dead_knobs import live_part
+from trl_credit.config import active_part
+from trl_credit.config import defaults as knob_defaults
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
-from trl_credit.evaluation.samplers import TransformersSampler
+from trl_credit.lab.evaluation.samplers import TransformersSampler
 
 
 # a machine that stands still for a quarter of a second shows nothing of what is tried
@@ -43,87 +44,6 @@ settings.load_profile("tests")
 
 EXTRACTS = Path(__file__).parent / "data"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
-WORKERS = Path(__file__).parent / "distributed" / "workers"  # scripts that tests start as processes
-# left to `pytest -m slow`, so that people run the others: engines that start, layouts of processes, kills, the recipes
-SLOW = (
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[dapo",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[dr_grpo",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[grpo_lambda",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[gspo",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[opo",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[p_trace",
-    "test_calls.py::test_calls_of_a_step_and_of_a_batch_beside_those_of_trl[vine_ppo",
-    "test_checkpoints.py::test_twenty_kills",
-    "test_command.py::test_a_launcher",
-    "test_compare.py::test_an_interrupted_grid",
-    "test_data.py::test_dapo_has_the_published_counts_and_comes_out_whole[whole]",
-    "test_data.py::test_other_sets_hardly_need_repair[whole]",
-    "test_data.py::test_overlap_of_dapo_by_brute_force[whole]",
-    "test_data.py::test_sets_load_by_name[whole",
-    "test_dead_knobs.py::test_a_live_knob",
-    "test_evaluation.py::test_a_killed_run",
-    "test_evaluation.py::test_torn_lines",
-    "test_evaluation_callback.py::test_a_resumed_run",
-    "test_evaluation_callback.py::test_training_is_the_same",
-    "test_evaluation_callback.py::test_two_processes",
-    "test_evaluation_samplers.py::test_vllm",
-    "test_faults.py::test_a_full_disk",
-    "test_faults.py::test_when_a_process_dies",
-    "test_gpu_script.py::test_a_",
-    "test_hostile_cards.py::test_an_interrupted_",
-    "test_hostile_mistakes.py::test_a_run_that_was_ended",
-    "test_hostile_mistakes.py::test_an_interrupted_run",
-    "test_hostile_rewards.py::test_a_training_run_that_hangs",
-    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[power",
-    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[regex",
-    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[stubborn",
-    "test_hostile_rewards.py::test_what_holds_python_is_killed_with_its_name[together",
-    "test_hub.py::test_a_killed_push",
-    "test_hub.py::test_train_and_push_end_to_end",
-    "test_imports.py::test_another_process",
-    "test_layouts.py",
-    "test_own_functions.py::test_a_configuration_whose",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[difficulty",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[grpo_lambda",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[gspo",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[luspo",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[mask of",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[prompts",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[two iterations",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[vespo",
-    "test_padding.py::test_the_gradient_of_a_window_is_the_same_for_fewer_tokens[whitened",
-    "test_plan.py::test_no_run_of_the_embedded",
-    "test_plan.py::test_rates_of",
-    "test_recipes.py::test_two_steps",
-    "test_recipes.py::test_warm_start",
-    "test_resume.py",
-    "test_rewards.py::test_every_gold_of_the_data_sets",
-    "test_rewards.py::test_golds_are_checked_whole_and_the_empty_ones_are_named[whole]",
-    "test_rewards.py::test_whole_outputs",
-    "test_segment_composition.py::test_segments_compose",
-    "test_segment_values.py::test_values_converge_to_enumeration_at_the_monte_carlo_rate[2048]",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[difficulty",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[entropy",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[grpo_lambda",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[gspo",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[mask",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[one micro-batch",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[p_trace",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[quantile",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[truncated",
-    "test_shared_prefix.py::test_every_algorithm_has_the_gradients_of_rows[two iterations",
-    "test_stack.py::test_a_mixture_of_experts",
-    "test_stack.py::test_bfloat16",
-    "test_stack.py::test_torch_compile",
-    "test_train_script.py::test_scores_of_an_earlier_run",
-    "test_train_step.py",
-    "test_two_processes.py::test_a_rollout_log",
-    "test_two_processes.py::test_passes_that_are_left_out",
-    "test_two_processes.py::test_segments",
-    "test_vllm.py",
-    "test_wheel.py",
-    "test_without_credit.py::test_so_it_is",
-)
 
 
 @dataclass(frozen=True)
@@ -139,12 +59,6 @@ class DataFolder:
 
 
 # the extracts always, so that what a clone alone runs is not first run in one
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if f"{item.path.name}::{item.name}".startswith(SLOW):
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(params=["extract", *(["whole"] if SHARED.is_dir() else [])])
 def data_folder(request) -> DataFolder:
     whole = request.param == "whole"
@@ -158,6 +72,13 @@ def signals_are_given_back():
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def no_deepspeed_configuration_is_left():
+    """transformers keeps the last DeepSpeed configuration, also a refused one that is only half built."""
+    yield
+    unset_hf_deepspeed_config()
 
 
 @pytest.fixture
@@ -214,7 +135,7 @@ def make_trainer(tiny_model, tmp_path):
         }
         if issubclass(config_class, trl_credit.CreditConfig):
             small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
-            defaults |= live_part(small, {**knob_defaults(config_class), **small, **settings})
+            defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
         trainer = trainer_class(
             model=tiny_model,
@@ -235,7 +156,7 @@ def command_said(capsys):
     """Runs a part of `trl-credit` in this process: exit code, standard output, standard error."""
 
     def run(*argv: object) -> tuple[int, str, str]:
-        from trl_credit import commands
+        from trl_credit import cli as commands
 
         capsys.readouterr()
         try:

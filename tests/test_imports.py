@@ -1,10 +1,13 @@
-"""What an import costs, which names it gives, and what was saved under them."""
+"""What imports what: the rule of the rooms, lazy public names, and what an import costs."""
 
 import ast
+import importlib
 import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,146 @@ import trl_credit
 from trl_credit import ALGORITHMS
 
 
-PACKAGE = Path(trl_credit.__file__).parent
-SAVED_BY_0_1 = Path(__file__).parent / "data" / "training_args_0.1.bin"
+PACKAGE, TESTS = Path(trl_credit.__file__).parent, Path(__file__).parent
+# from the lowest to the highest: a room imports lower ones alone
+ROOMS = (
+    "support credit config demo rewards data presets loss passes rollouts runs observe hub trainer settings lab cli"
+).split()
+EXEMPT = {"__init__", "__main__", "testing"}  # modules of the root
+TRL_PRIVATE = {
+    "_buffered_inputs",
+    "_calculate_rewards",
+    "_compute_loss",
+    "_generate_and_score_completions",
+    "_generate_single_turn",
+    "_get_per_token_logps_and_entropies",
+    "_prepare_inputs",
+    "_tokenize_prompts",
+}
+TRL_KEYS = {
+    "completion_mask",
+    "importance_sampling_ratio",
+    "num_items_in_batch",
+    "old_per_token_logps",
+    "ref_per_token_logps",
+    "sampling_per_token_logps",
+    "tool_mask",
+}
+KEYS_MODULE = "loss.keys"  # the one module that names them
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def module_name(path: Path) -> str:
+    """ "loss.assignment" of trl_credit/loss/assignment.py, "loss" of its `__init__`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+MODULES = {module_name(path): path for path in files(PACKAGE)}
+
+
+def imported(name: str, node: ast.stmt) -> Iterator[str]:
+    """Modules of the package that a statement of module `name` imports, wherever it stands in the module."""
+    if isinstance(node, ast.Import):
+        found = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        above = f"{PACKAGE.name}.{name}".split(".")
+        if MODULES[name].name == "__init__.py":
+            above.append("__init__")
+        base = [*above[: len(above) - node.level]] if node.level else []
+        base += [node.module] if node.module else []
+        found = [".".join([*base, alias.name]) for alias in node.names]
+    else:
+        return
+    for target in found:
+        root, *parts = target.split(".")
+        # the longest part of the path that is a module: the rest is a name in it
+        paths = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        yield from [path for path in paths if root == PACKAGE.name and path in MODULES][:1]
+
+
+IMPORTS = {
+    name: {target for node in ast.walk(tree(path)) for target in imported(name, node)} - {name}
+    for name, path in MODULES.items()
+    if name not in EXEMPT
+}
+
+
+def room(name: str) -> int:
+    return ROOMS.index(name.partition(".")[0])
+
+
+def test_every_module_has_a_room_that_says_what_it_is():
+    assert {name.partition(".")[0] for name in IMPORTS} == set(ROOMS) <= set(MODULES)
+    assert [name for name in ROOMS if not ast.get_docstring(tree(MODULES[name]))] == []
+
+
+def test_imports_go_downwards():
+    """Lazy imports and those for type checkers count."""
+    assert sum(map(len, IMPORTS.values())) > 300  # the reader finds them
+    assert "support.errors" in IMPORTS["cli"] and "hub" in IMPORTS["cli.training"]
+    upwards = {(name, target) for name, found in IMPORTS.items() for target in found if target not in EXEMPT}
+    assert sorted(f"{name} imports {target}" for name, target in upwards if room(target) > room(name)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    def reachable(start: str) -> set[str]:
+        seen, to_do = set(), [start]
+        while to_do:
+            new = IMPORTS.get(to_do.pop(), set()) - seen
+            seen |= new
+            to_do += new
+        return seen
+
+    beyond = {name: reachable(name) for name in IMPORTS}
+    in_circles = [name for name in IMPORTS if name in beyond[name]]
+    circles = {tuple(x for x in in_circles if x in beyond[name] and name in beyond[x]) for name in in_circles}
+    assert sorted(circles) == []
+
+
+def constants_and_names(path: Path) -> tuple[set[str], set[str]]:
+    """Texts of a file that are no docstrings, and names of its attributes, functions and classes."""
+    docstrings = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+    texts, names = set(), set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            texts.add(node.value)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+    return texts, names
+
+
+def test_private_methods_of_trl_are_named_in_the_trainer_and_in_runs_alone():
+    found = {name: sorted(TRL_PRIVATE & set.union(*constants_and_names(MODULES[name]))) for name in IMPORTS}
+    assert {name: used for name, used in found.items() if used and name.split(".")[0] not in ("trainer", "runs")} == {}
+
+
+def test_keys_of_trls_batches_are_named_in_one_module():
+    found = {name: sorted(TRL_KEYS & constants_and_names(MODULES[name])[0]) for name in IMPORTS}
+    assert {name: used for name, used in found.items() if used and name != KEYS_MODULE} == {}
+
+
+@pytest.mark.parametrize("folder", [PACKAGE, TESTS], ids=lambda folder: folder.name)
+def test_no_file_is_longer_than_400_lines(folder):
+    lengths = {str(path.relative_to(folder)): len(path.read_text("utf-8").splitlines()) for path in files(folder)}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+# What an import costs
 
 
 def run(code: str) -> str:
-    """What another Python prints. An assertion that fails there fails here."""
+    """The output of another Python. An assertion that fails there fails here."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -28,42 +165,25 @@ def run(code: str) -> str:
 def test_importing_the_package_imports_neither_torch_nor_trl():
     code = "import sys, trl_credit; before = set(sys.modules); dir(trl_credit); trl_credit.__version__; "
     heavy = "{'torch', 'trl', 'transformers', 'accelerate', 'datasets'} & "
-    code += f"hasattr(trl_credit, '__wrapped__'); print({heavy}set(sys.modules), set(sys.modules) - before)"
-    assert run(code) == "set() set()"
-    code = "import sys; from trl_credit import Tokens, Credit; print('torch' in sys.modules, 'trl' in sys.modules)"
-    assert run(code) == "True False"
+    code += f"hasattr(trl_credit, '__wrapped__'); print({heavy}set(sys.modules), set(sys.modules) - before); "
+    code += "from trl_credit import Tokens, Credit; print('torch' in sys.modules, 'trl' in sys.modules)"
+    assert run(code).splitlines() == ["set() set()", "True False"]
 
 
 def test_credit_needs_torch_alone():
-    modules = sorted(path.stem for path in (PACKAGE / "credit").glob("*.py") if path.stem != "__init__")
-    assert {"tokens", "weights", "advantages"} <= set(modules)
-    code = f"""
+    modules = [name for name in IMPORTS if name.startswith("credit.")]
+    assert {"credit.tokens", "credit.weights", "credit.advantages"} <= set(modules)
+    run(f"""
 import importlib, sys
 for name in ("trl", "transformers", "accelerate", "vllm", "datasets", "peft", "huggingface_hub", "yaml"):
     sys.modules[name] = None  # so that importing it fails
 import torch
 for name in {modules}:
-    importlib.import_module("trl_credit.credit." + name)
-from trl_credit.credit.advantages import group_advantage
-from trl_credit.credit.weights import eligible_log_weight
-logp_t = torch.tensor([[-1.0, -2.0, -3.0]], requires_grad=True)
-weight = eligible_log_weight(logp_t, old_logp_t=logp_t.detach(), decay=0.5, mask_t=torch.ones(1, 3))
-weight[0, 2].backward()
-print(logp_t.grad.tolist(), group_advantage(torch.tensor([0.0, 1.0]), num_generations=2, scale=False).tolist())
-"""
-    assert run(code) == "[[0.25, 0.5, 1.0]] [-0.5, 0.5]"
+    importlib.import_module("trl_credit." + name)
+""")
 
 
-def test_submodules_are_there_without_being_imported():
-    code = """
-import trl_credit
-print(trl_credit.demo.DEMO_SETTINGS["num_generations"], trl_credit.rewards.functions.__name__)
-print(trl_credit.judging is trl_credit.rewards.judging)  # by its former name
-from trl_credit import rewards, data_cleaning
-print(rewards.__name__, data_cleaning.__name__)
-"""
-    expected = ["8 trl_credit.rewards.functions", "True", "trl_credit.rewards trl_credit.data.cleaning"]
-    assert run(code).splitlines() == expected
+# Public names
 
 
 def test_every_public_name_is_there():
@@ -72,46 +192,33 @@ def test_every_public_name_is_there():
     assert set(trl_credit.__all__) <= set(given) and set(trl_credit.__all__) <= set(dir(trl_credit))
     for config_class, trainer_class in ALGORITHMS.values():
         for found in (config_class, trainer_class):
-            assert given[found.__name__] is getattr(trl_credit.algorithms, found.__name__) is found
-    assert given["assign_credit"] is trl_credit.assignment.assign_credit
-    assert given["Credit"] is trl_credit.credit.tokens.Credit and given["Tokens"] is trl_credit.credit.tokens.Tokens
-    assert given["CreditTrainer"] is trl_credit.trainer.CreditTrainer
+            assert given[found.__name__] is getattr(trl_credit, found.__name__) is found
+    assert run("import trl_credit; print(trl_credit.demo.__name__)") == "trl_credit.demo"  # a room, imported lazily
 
 
 @pytest.mark.parametrize("name", ["no_such", "NoSuchConfig", "__wrapped__", "_private"])
 def test_other_names_are_not(name):
-    assert not hasattr(trl_credit, name) and not hasattr(trl_credit.algorithms, name)
+    assert not hasattr(trl_credit, name) and not hasattr(trl_credit.presets, name)
     with pytest.raises(ImportError, match=name):
         exec(f"from trl_credit import {name}")
 
 
 def test_editors_are_told_every_name():
-    """They read what stands under `TYPE_CHECKING`, and `__all__`, and run nothing."""
-    told, public = set(), None
-    for node in ast.parse((PACKAGE / "__init__.py").read_text()).body:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for line in node.body:
-                module = __import__(f"trl_credit.{line.module}", fromlist=["*"])
-                for name in line.names:
-                    assert getattr(module, name.name) is getattr(trl_credit, name.name)
-                    told.add(name.name)
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            public = ast.literal_eval(node.value)
-    classes = {found.__name__ for pair in ALGORITHMS.values() for found in pair}
-    assert classes <= told, "python -m trl_credit.algorithms --write"
+    """They read the stub, and run nothing."""
+    body = tree(PACKAGE / "__init__.pyi").body
+    (public,) = [ast.literal_eval(x.value) for x in body if isinstance(x, ast.Assign) and x.targets[0].id == "__all__"]
+    told = set()
+    for node in body:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(f"trl_credit.{node.module}")
+            for alias in node.names:
+                assert getattr(module, alias.name) is getattr(trl_credit, alias.name)
+                told.add(alias.name)
+    assert {found.__name__ for pair in ALGORITHMS.values() for found in pair} <= told
     assert told == set(public) == set(trl_credit.__all__) and len(public) == len(told)
 
 
-def test_the_citations_are_where_they_were():
-    from trl_credit.algorithms import papers
-
-    assert papers.S_TRACE is trl_credit.STraceTrainer._paper and papers.SPO is trl_credit.SPOTreeTrainer._paper
-    for name in ("GRPO", "DAPO", "DR_GRPO", "GRPO_LAMBDA", "GSPO", "HA_DW", "OPO", "VINE_PPO"):
-        assert getattr(papers, name) is ALGORITHMS[name.lower()][1]._paper
-    assert not hasattr(papers, "NO_SUCH")
-
-
-# What was saved
+# Saved configurations
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -124,25 +231,9 @@ def test_a_configuration_comes_back_from_pickle_and_torch(algo, tmp_path):
         assert type(again) is type(args) and again.to_dict() == args.to_dict()
 
 
-def test_another_process_reads_them_with_torch_alone(tmp_path):
+@pytest.mark.slow
+def test_another_process_reads_one_with_torch_alone(tmp_path):
     args = ALGORITHMS["p_trace"][0](output_dir="x", use_cpu=True, bf16=False, report_to="none", trace_lambda=0.5)
-    torch.save(args, tmp_path / "training_args.bin")
-    files = [str(tmp_path / "training_args.bin"), str(SAVED_BY_0_1)]
-    code = f"import torch; files = [torch.load(file, weights_only=False) for file in {files}]; "
-    code += "print(*((type(args).__name__, args.trace_lambda) for args in files))"
-    assert run(code) == "('PTraceConfig', 0.5) ('STraceConfig', 0.9)"
-
-
-def test_the_arguments_that_version_0_1_saved_are_read():
-    args = torch.load(SAVED_BY_0_1, weights_only=False)
-    assert type(args) is trl_credit.STraceConfig and args.output_dir == "x"
-    assert (args.selector, args.importance, args.trace_decay) == ("entropy", "eligible", 0.9)
-    assert "credit" not in vars(args) and args.credit is None  # a field that it did not have
-    assert args.own_functions() == {}
-
-
-def test_a_module_of_a_moved_package_is_there_once():
-    import trl_credit.judging.equal
-    from trl_credit.rewards.judging import equal
-
-    assert trl_credit.judging.equal is equal
+    torch.save(args, tmp_path / "args.bin")
+    code = f"import torch; args = torch.load({str(tmp_path / 'args.bin')!r}, weights_only=False); "
+    assert run(code + "print(type(args).__name__, args.trace_lambda)") == "PTraceConfig 0.5"

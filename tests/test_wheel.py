@@ -13,6 +13,7 @@ import pytest
 
 
 ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.slow
 BUILT = ("trl_credit", "examples", "accelerate_configs", "docs")
 QUICK = ["--max_steps", "2", "--logging_steps", "1"]
 
@@ -65,7 +66,7 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     said = run(*command, "train", "--accelerate_config", "cpu_2proc", *QUICK, "--output_dir", "two")
     card = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
     assert "trl-credit train --accelerate_config cpu_2proc --algo s_trace" in card
-    # what was trained, judged by a reward of one's own
+    # the trained model, evaluated with a custom reward
     (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
     (tmp_path / "mine.py").write_text(
         "def f(completions, answer, **kw):\n    return [float(len(c) > 0) for c in completions]\n"
@@ -83,7 +84,7 @@ def test_what_a_package_index_is_told(wheel, site):
     assert "trl_credit/share/accelerate_configs/zero3.yaml" in names
     assert all(name.startswith(("trl_credit/", "trl_credit-")) for name in names)
     (info,) = site.glob("*.dist-info")
-    assert "trl-credit = trl_credit.commands:main" in (info / "entry_points.txt").read_text()
+    assert "trl-credit = trl_credit.cli:main" in (info / "entry_points.txt").read_text()
     told = email.message_from_bytes((info / "METADATA").read_bytes())
     assert told["Description-Content-Type"] == "text/markdown"
     text = told.get_payload(decode=True).decode()

@@ -91,9 +91,9 @@ def main(argv: list[str]) -> int:
         print(*lines[-3:], sep="\n\n", flush=True)
         bad |= failed(found)
     if output is not None:
-        from trl_credit.files import write_whole
+        from trl_credit.support.files import write_atomically
 
-        write_whole(output, "\n\n".join(lines) + "\n")
+        write_atomically(output, "\n\n".join(lines) + "\n")
         print(f"\nwritten to {output}")
     return int(bad)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from trl_credit.recipes import NO_TARGET, Recipe, recipes_in
+from trl_credit.settings.recipes import NO_TARGET, Recipe, recipes_in
 
 
 RECIPES = Path(__file__).resolve().parent

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The tests that touch TRL, against several of its releases, each in an environment of its own.
+# Runs the tests that touch TRL against several of its releases, each in its own environment.
 #
 #     tests/compat/run.sh                    # the floor, one in the middle, and the newest that can be installed
 #     tests/compat/run.sh 1.12.0 newest      # the releases given
 #
-# Environments are made under .venv-compat/ and see the packages of the Python that runs this script, so that only TRL is
-# installed anew: use an environment in which this package and its dependencies are.
+# The environments under .venv-compat/ share the packages of the Python that runs this script, except TRL: run it in an
+# environment that holds this package and its dependencies.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 releases=("$@")
@@ -16,7 +16,7 @@ for release in "${releases[@]}"; do
     venv=".venv-compat/$release"
     rm -rf "$venv"
     python -m venv --without-pip "$venv"
-    # the packages of the environment that runs this, behind TRL in the path of the new one
+    # the shared packages come after TRL in the new environment's path
     site=$(python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     target=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
     requirement="trl==$release"
@@ -24,12 +24,14 @@ for release in "${releases[@]}"; do
     python -m pip install -q --no-deps --upgrade --target "$target" "$requirement"
     echo "$site" > "$target/zz_parent.pth"
     echo "$PWD" >> "$target/zz_parent.pth"
-    # each TRL wants a vLLM of its own time: without any, it does without
+    # each TRL needs another vLLM: hide it
     echo 'import sys; sys.modules["vllm"] = None' >> "$target/zz_parent.pth"
     echo "== trl $("$venv/bin/python" -c 'import trl; print(trl.__version__, "from", trl.__file__)')"
-    "$venv/bin/python" -m pytest -q -x -n 2 --dist loadfile tests/test_contract.py tests/test_golden.py tests/test_config.py \
-        tests/test_trainer.py tests/test_behavior_logps.py tests/test_segment_*.py \
-        tests/test_prompt_average.py tests/test_padding.py tests/test_shared_prefix.py tests/test_without_credit.py || failed+=("$release")
+    "$venv/bin/python" -m pytest -q -x -n 2 --dist loadfile tests/config/test_config.py \
+        tests/credit/test_golden.py tests/loss/test_contract.py tests/loss/test_normalizer.py tests/loss/test_policy_loss.py \
+        tests/loss/test_prompt_average.py tests/passes/test_padding.py tests/passes/test_shared_prefix.py \
+        tests/passes/test_zero_advantage.py tests/rollouts/test_behavior_logps.py tests/rollouts/test_segment_*.py \
+        tests/trainer/test_trainer.py || failed+=("$release")
 done
 rm -rf .venv-compat
 [ ${#failed[@]} -eq 0 ] || { echo "failed with trl ${failed[*]}"; exit 1; }

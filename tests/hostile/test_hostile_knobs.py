@@ -2,19 +2,22 @@
 
 import math
 from dataclasses import fields
+from types import NoneType
+from typing import get_args, get_type_hints
 
 import pytest
-from trl import GRPOConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.checks import TRL_CHOICES
-from trl_credit.cli import parse_arguments
-from trl_credit.config_checks import CHOICES, RANGES
-from trl_credit.trainer.normalizer import _DIVISOR
+from trl_credit.config import CHOICES, KNOBS
+from trl_credit.config.knobs import FLAG
+from trl_credit.config.trl_settings import TRL_VALUES
+from trl_credit.loss.normalizer import _DIVISOR
+from trl_credit.settings.arguments import parse_arguments
 
 
 NAN, INF = math.nan, math.inf
-FLOATS = sorted(f.name for f in fields(CreditConfig) if f.type in (float, "float", float | None))
+HINTS = get_type_hints(CreditConfig)  # not `Field.type`, which the parser of transformers changes
+FLOATS = sorted(name for name, hint in HINTS.items() if hint in (float, float | None))
 NO_NUMBER = ("0.5", [0.5], {}, True, 1j)
 
 
@@ -39,41 +42,52 @@ def test_no_number_is_nan(record_property):
     record_property("tried", len(tried))
 
 
+# fields with the values just outside of their ranges
+SHARES = (-0.1, 1.1, INF, -INF)
+COUNTS = (0, -3, 2.5, INF)
+OUTSIDE = {
+    "trace_lambda gamma selective_rate difficulty_rate_min difficulty_threshold top_entropy_quantile min_p": SHARES,
+    "certain_tolerance adam_beta1 adam_beta2": (-0.1, 1.0, INF),
+    "probability_threshold difficulty_scale difficulty_rate sapo_temperature_neg sapo_temperature_pos temperature "
+    "repetition_penalty num_train_epochs save_steps logging_steps eval_steps": (0.0, -1.0, INF),
+    "epsilon beta learning_rate weight_decay adam_epsilon warmup_steps": (-1e-9, INF),
+    "advantage_floor truncated_value process_reward_weight entropy_coef entropy_coef_min entropy_coef_max "
+    "entropy_target": (INF, -INF),
+    "delta": (0.0, -1.0),
+    "epsilon_high max_grad_norm dataloader_num_workers": (-1e-9, -INF),
+    "top_p vllm_gpu_memory_utilization": (0.0, 1.1, INF),
+    "difficulty_window log_credit_groups cutpoint_interval num_segments segment_length max_valued_steps "
+    "rollouts_per_state rollout_batch_size tree_segment_length replay_iterations replay_cap "
+    "process_reward_best_of": COUNTS,
+    "nonfinite_patience log_credit": (-1, 2.5, INF),
+    "reward_timeout": (0.0, -1.0, -INF),
+    "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
+    "generation_batch_size num_generations_eval num_iterations max_completion_length save_total_limit "
+    "vllm_tensor_parallel_size ref_model_sync_steps": (0, -64),
+    "num_generations": (0, 1),
+    "max_steps": (0, -2),
+    "seed data_seed": (-3, 2**32),
+    "top_k": (-5,),
+}
+RANGES = {name: values for names, values in OUTSIDE.items() for name in names.split()}
+FIELDS = {f.name for f in fields(CreditConfig)}
+
+
 @pytest.mark.hostile("settings", "refused")
 def test_outside_of_its_range(record_property):
-    outside = {
-        "in [0, 1]": (-0.1, 1.1, INF, -INF),
-        "in [0, 1)": (-0.1, 1.0, INF),
-        "positive and finite": (0.0, -1.0, INF),
-        "at least 0 and finite": (-1e-9, INF),
-        "finite": (INF, -INF),
-        "positive": (0.0, -1.0),
-        "above 0 and at most 1": (0.0, 1.1, INF),
-        ">= 0": (-1e-9, -INF),
-        "at least 1 batch, a whole number": (0, -3, 2.5, INF),
-        "at least 0 updates, a whole number": (-1, 2.5, INF),
-        "at least 0 optimizer steps (0: off), a whole number": (-1, 2.5, INF),
-        "at least 1 group, a whole number": (0, -1, 2.5, INF),
-        "a positive number of seconds": (0.0, -1.0, -INF),
-    }
-    tried = 0
-    for name, allowed in RANGES.items():
-        if name in {f.name for f in fields(CreditConfig)}:
-            for value in outside[allowed.words]:
-                refused(name, value)
-                tried += 1
-    record_property("tried", tried)
+    tried = [refused(name, value) for name, values in RANGES.items() if name in FIELDS for value in values]
+    numbers = {n for n, knob in KNOBS.items() if knob.values and knob.values.holds(1) != knob.values.holds("x")}
+    assert numbers - set(CHOICES) <= set(RANGES)
+    record_property("tried", len(tried))
 
 
 @pytest.mark.hostile("settings", "refused")
 def test_no_number_at_all(record_property):
-    of_trl = {f.name for f in fields(GRPOConfig)}
     tried = 0
-    for name, allowed in RANGES.items():
-        if name not in of_trl:
-            for value in (*NO_NUMBER, *([] if allowed.optional else [None])):
-                refused(name, value)
-                tried += 1
+    for name in RANGES.keys() & KNOBS.keys():
+        for value in (*NO_NUMBER, *([] if NoneType in get_args(HINTS[name]) else [None])):
+            refused(name, value)
+            tried += 1
     record_property("tried", tried)
 
 
@@ -82,13 +96,14 @@ def test_no_number_at_all(record_property):
     ("name", "values"),
     [
         ("reward_weights", ([NAN], [1.0, INF], ["1"], [None], "1.0")),
-        ("reward_range", ([0.0, NAN], [1.0, 1.0], [0.0], "01", 5, None, ["0", "1"])),
-        ("leave_own_out", ("no", 0, None)),
-        ("include_last", ("yes", 1)),
-        ("replay_legacy", ("true",)),
+        ("reward_range", ([0.0, NAN], [1.0, 1.0], [1.0, 0.0], [0.0], [0.0, 1.0, 2.0], "01", 5, None, ["0", "1"])),
+        ("difficulty_reward", ([], "sums", [1], 5)),
+        ("tree_branching", ([6, 0], [6, 1.5], [], 6, None)),
+        ("released_code", (["x"], "spo_replay", 5, [["spo_replay"]])),
         ("loss_type", ("dapoo", "GRPO", None, "")),
         ("credit", ("", 5, "grpo", ["f.py:g"])),
-        *((name, ("", "None", None, 0, ["none"])) for name in CHOICES if name != "loss_type"),
+        *((name, ("no", 0, None)) for name, knob in KNOBS.items() if knob.values is FLAG),
+        *((name, ("", "None", "x", None, 0, ["none"])) for name in CHOICES if name != "released_code"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -127,7 +142,7 @@ def test_weights_of_other_rewards(make_trainer, weights):
     ],
 )
 def test_a_knob_without_effect_on_the_command_line(argv, knob):
-    with pytest.raises(ValueError, match=f"^--{knob}=.* does nothing, since .*: set .*, or leave (--)?{knob} out.$"):
+    with pytest.raises(ValueError, match=f"^{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$"):
         parse_arguments(argv.split())
 
 
@@ -167,7 +182,7 @@ def test_the_demo_with_any_algorithm_and_segments(record_property):
 
 
 def test_the_loss_types_are_those_of_the_normalizer():
-    assert set(TRL_CHOICES["loss_type"]) == set(_DIVISOR)
+    assert set(TRL_VALUES["loss_type"].names) == set(_DIVISOR)
 
 
 def same_for_all(completions, **kwargs):
@@ -185,7 +200,7 @@ def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, rew
     trainer = make_trainer(algo, reward_funcs=reward, max_steps=5, beta=0.0)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.train()
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("nothing_to_learn")]
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
     assert ["in the last 5 generation batches" in said[0], "in 5 of the 5" in said[1]] == [True, True]
     assert all((p == q).all() for p, q in zip(before, trainer.model.parameters(), strict=True))
 
@@ -194,5 +209,5 @@ def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, rew
 def test_all_is_cut_off_and_left_out(make_trainer, caplog):
     suppressed = {"suppress_tokens": [0, 1]}
     make_trainer("dapo", generation_kwargs=suppressed, max_steps=5).train()
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("nothing_to_learn")]
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
     assert "every response was cut off, and mask_truncated_completions=True" in said[0]

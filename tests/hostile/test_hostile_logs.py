@@ -6,7 +6,7 @@ import pytest
 from conftest import count_a
 
 import trl_credit
-from trl_credit.logs import Shard, read_shard, shard_path, steps, write_shard
+from trl_credit.observe.schema import Shard, read_shard, shard_path, steps, write_shard
 
 
 HEADER = {"kind": "header", "schema": "trl_credit.rollouts", "version": 1, "step": 1, "algorithm": "GRPO"}
@@ -52,22 +52,15 @@ def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, what):
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
 
 
-TEXTS = (
-    "</script><script>alert(1)</script>",
-    "\u2028\u2029\x00\x1b[31m",
-    "a\ud800b",
-    '"}\n{"kind": "header"}',
-    "é" * 10_000,
-)
+TEXTS = ("</script><script>alert(1)</script>", "\u2028\u2029\x00\x1b[31m", "a\ud800b")
+TEXTS += ('"}\n{"kind": "header"}', "é" * 10_000)
 
 
 @pytest.mark.hostile("rollout logs", "survived")
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_text_stays_text(tmp_path, text):
-    path = shard_path(tmp_path, 1)
-    write_shard(
-        path, Shard({"step": 1, "algorithm": text}, {}, [RESPONSE | {"completion": text, "tokens": [text, ""]}])
-    )
+    path, row = shard_path(tmp_path, 1), RESPONSE | {"completion": text, "tokens": [text, ""]}
+    write_shard(path, Shard({"step": 1, "algorithm": text}, {}, [row]))
     (response,) = read_shard(path).responses
     assert response["completion"] == response["tokens"][0] == text.encode("utf-8", "replace").decode()
 
@@ -90,16 +83,11 @@ def test_mistakes_in_its_settings(tmp_path, settings):
     assert "\n" not in str(refused.value)
 
 
-def in_the_way(folder):
-    (folder / "credit_log").write_text("a file where the folder should be")
-
-
-def a_folder_of_its_name(folder):
-    (folder / "credit_log" / "step-00000001.partial").mkdir(parents=True)
-
-
-def a_link_to_nowhere(folder):
-    (folder / "credit_log").symlink_to(folder / "gone" / "away")
+OBSTACLES = {
+    "a file": lambda folder: (folder / "credit_log").write_text("a file instead of the folder"),
+    "a folder": lambda folder: (folder / "credit_log" / "step-00000001.partial").mkdir(parents=True),
+    "a broken link": lambda folder: (folder / "credit_log").symlink_to(folder / "gone" / "away"),
+}
 
 
 def not_a_number(completions, **kwargs):
@@ -107,10 +95,10 @@ def not_a_number(completions, **kwargs):
 
 
 @pytest.mark.hostile("full and odd disks", "survived")
-@pytest.mark.parametrize("obstacle", [in_the_way, a_folder_of_its_name, a_link_to_nowhere])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_is_in_the_way_of_the_log_is_not_in_that_of_the_run(make_trainer, tmp_path, obstacle):
     (tmp_path / "run").mkdir()
-    obstacle(tmp_path / "run")
+    OBSTACLES[obstacle](tmp_path / "run")
     trainer = make_trainer("base", log_credit=1, max_steps=2)
     trainer.train()
     assert trainer.state.global_step == 2 and trainer._rollout_log.is_off

@@ -19,7 +19,7 @@ import pytest
         (["embedded", "--parameters", "1M", "--layers", "2", "--hidden_size", "512"], "--parameters 1M is too few"),
         (["embedded", "--layers", "3"], "--layers goes with --parameters"),
         (["embedded", "--num_processes", "0"], "--num_processes must be at least 1, got 0"),
-        (["embedded", "--num_processes", "two"], "--num_processes must be a whole number, got 'two'"),
+        (["embedded", "--num_processes", "two"], "--num_processes: invalid int value: 'two'"),
         (["embedded", "--tflops", "-3"], "--tflops must be above 0 and finite, got -3"),
         (["embedded", "--response_length", "nan"], "--response_length must be above 0"),
         (["embedded", "--response_lenght", "3"], "unknown flag '--response_lenght': did you mean '--response_length'?"),
@@ -57,7 +57,7 @@ def leave_run(folder: Path, rows: list[dict], recipe: str | None) -> None:
     ("rows", "recipe", "message"),
     [
         ([ROW], "algo: grpo", "has no credit/seconds/…: train some steps with this version"),
-        ([ROW | PHASES], None, "has no recipe.yaml, which says what was run"),
+        ([ROW | PHASES], None, "has no recipe.yaml"),
         ([ROW | PHASES], "algo: [", "cannot be read as YAML"),
         ([ROW | PHASES], "per_device_train_batch_size: 56", "is of another run than its log"),
         ([{"step": 1, "step_time": 1.0, "reward": 1.0} | PHASES], "algo: grpo", "is damaged"),

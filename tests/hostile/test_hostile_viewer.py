@@ -5,14 +5,12 @@ import json
 import pytest
 from chromium import Chromium, find_chromium
 from rich.console import Console
-from test_viewer import Page
-from viewer_helpers import header, response, s_trace
+from viewer_helpers import Page, header, response, s_trace
 
-from trl_credit.commands.view import main
-from trl_credit.logs import Shard, shard_path, write_shard
-from trl_credit.logs.schema import lines_of
-from trl_credit.viewer import build_page
-from trl_credit.viewer.terminal import print_response
+from trl_credit.cli.view import main
+from trl_credit.lab.viewer import build_page
+from trl_credit.lab.viewer.terminal import print_response
+from trl_credit.observe.schema import Shard, lines_of, shard_path, write_shard
 
 
 KIND = "rollout logs"
@@ -109,6 +107,15 @@ DAMAGED = {
 }
 
 
+def refused(capsys, *argv) -> None:
+    """`trl-credit view` ends with exit code 2 and one line."""
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, argv)])
+    assert end.value.code == 2, argv
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and len(line) < 500 + max(map(len, map(str, argv)))
+
+
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_log_is_refused_in_one_line(case, tmp_path, capsys):
@@ -116,35 +123,20 @@ def test_a_damaged_log_is_refused_in_one_line(case, tmp_path, capsys):
     file.parent.mkdir()
     file.write_text(DAMAGED[case], encoding="utf-8")
     for run in (tmp_path, file):
-        with pytest.raises(SystemExit) as end:
-            main([str(run)])
-        assert end.value.code == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: ") and len(line) < 500
+        refused(capsys, run)
     assert not list(tmp_path.rglob("*.html")) and not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.hostile(KIND, "refused")
 def test_what_is_no_text_or_no_run_is_refused(tmp_path, capsys, record_property):
-    binary = tmp_path / "step-00000001.jsonl"
+    binary, fine = tmp_path / "step-00000001.jsonl", tmp_path / "fine"
     binary.write_bytes(bytes(range(256)) * 10)
     (tmp_path / "run" / "credit_log" / "step-00000010.jsonl").mkdir(parents=True)
-    write_shard(shard_path(tmp_path / "fine", 10), s_trace())
-    (tmp_path / "fine" / "view.html").mkdir()
-    tried = [
-        [str(binary)],
-        [str(tmp_path / "run")],
-        [str(tmp_path / "nothing")],
-        ["\x00"],
-        [str(tmp_path / "fine"), "--output", str(tmp_path / "fine" / "view.html")],
-        [str(tmp_path / "fine"), "--output", str(tmp_path / "fine" / "no" / "view.html")],
-        [str(tmp_path / "fine"), "--step", "9" * 5000],
-        [str(tmp_path / "fine"), "--response", "²/³"],
-    ]
-    for flags in tried:
-        with pytest.raises(SystemExit) as end:
-            main(flags)
-        assert end.value.code == 2, flags
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: ")
+    write_shard(shard_path(fine, 10), s_trace())
+    (fine / "view.html").mkdir()
+    flags = (["--output", fine / "view.html"], ["--output", fine / "no" / "view.html"])
+    flags += (["--step", "9" * 5000], ["--response", "²/³"])
+    tried = [[binary], [tmp_path / "run"], [tmp_path / "nothing"], ["\x00"], *([fine, *more] for more in flags)]
+    for argv in tried:
+        refused(capsys, *argv)
     record_property("tried", len(tried))

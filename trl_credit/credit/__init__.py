@@ -1,1 +1,1 @@
-"""The mathematics of credit assignment on plain tensors: needs torch alone, knows no trainer and no configuration."""
+"""The mathematics of credit assignment: pure functions on tensors, without configuration. Imports torch alone."""

@@ -13,13 +13,13 @@ def group_advantage(
 ) -> torch.Tensor:
     """A_i = (r_i − mean) / (std + ε) over the group of `num_generations` consecutive responses (GRPO, 2402.03300).
 
-    Shapes (N,) → (N,). `std` is the sample standard deviation (n − 1), left out with `scale=False` (Dr.GRPO). A NaN
-    reward (a response that no reward function scored) is left out of mean and std and gets advantage 0.
+    Shapes (N,) → (N,). `std` is the sample standard deviation (n − 1); `scale=False` leaves it out (Dr.GRPO). A NaN
+    reward (no reward function scored the response) does not count in mean and std, and gets advantage 0.
 
     Raises:
         ValueError: N is not a multiple of `num_generations`.
     """
-    grouped = _grouped(rewards, num_generations)
+    grouped = by_group(rewards, num_generations)
     scored = ~grouped.isnan()
     count = scored.sum(-1, keepdim=True)
     mean = grouped.nansum(-1, keepdim=True) / count.clamp(min=1)
@@ -31,32 +31,48 @@ def group_advantage(
 
 
 def optimal_advantage(rewards: torch.Tensor, *, lengths: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """A_i = r_i − Σ_j L_j r_j / Σ_j L_j: the length-weighted baseline of OPO (arXiv 2505.23585, Eq. 8), no std.
+    """A_i = r_i − Σ_j L_j r_j / Σ_j L_j: the length-weighted baseline of OPO (arXiv 2505.23585, Eq. 8), without std.
 
-    It minimises the variance of the gradient when that of a response's score grows with its length.
+    It minimises the variance of the gradient if the variance of a response's score grows with its length.
 
     Args:
         rewards (`torch.Tensor`):
-            Shape (N,), groups consecutive. NaN (no score) is left out of the baseline and gets advantage 0.
+            Shape (N,), groups consecutive. NaN (not scored) does not count in the baseline and gets advantage 0.
         lengths (`torch.Tensor`):
-            Shape (N,), tokens of each response that the loss sees.
+            Shape (N,), loss tokens of each response.
         num_generations (`int`):
             Responses per prompt.
 
     Returns:
-        `torch.Tensor`: shape (N,). A group without a single token gets the plain mean as its baseline.
+        `torch.Tensor`: shape (N,). The baseline of a group without a single token is the plain mean.
 
     Raises:
         ValueError: N is not a multiple of `num_generations`, or the shapes differ.
     """
     if rewards.shape != lengths.shape:
         raise ValueError(f"rewards {tuple(rewards.shape)} and lengths {tuple(lengths.shape)} must have one shape")
-    grouped = _grouped(rewards, num_generations)
+    grouped = by_group(rewards, num_generations)
     scored = ~grouped.isnan()
     weight = lengths.to(grouped.dtype).view_as(grouped) * scored
     weight = torch.where(weight.sum(-1, keepdim=True) > 0, weight, scored.to(grouped.dtype))
     baseline = (weight * grouped.nan_to_num()).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     return torch.where(scored, grouped - baseline, 0.0).flatten()
+
+
+def leave_one_out_mean(rewards: torch.Tensor, *, num_generations: int) -> torch.Tensor:
+    """V_i = Σ_{j≠i} r_j / (G − 1): the mean reward of the other responses of a group.
+
+    It does not depend on the response itself. Shapes (N,) → (N,). NaN rewards do not count; the result is NaN if no
+    other response has a reward.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`.
+    """
+    grouped = by_group(rewards, num_generations)
+    scored = (~grouped.isnan()).to(grouped.dtype)
+    filled = grouped.nan_to_num()
+    others = scored.sum(-1, keepdim=True) - scored
+    return ((filled.sum(-1, keepdim=True) - filled) / others.where(others > 0, torch.nan)).flatten()
 
 
 def whiten(
@@ -68,8 +84,8 @@ def whiten(
 ) -> torch.Tensor:
     """Â = (A − mean) / √(var + ε) with mean and sample variance over the tokens of `mask_t`. Shapes (B, T).
 
-    `reduce` adds a tensor of sums over processes; it is called twice. Advantages that are all equal become 0, and so
-    does a single one. Tokens outside the mask are shifted and scaled alike.
+    `reduce` sums a tensor over processes; it is called twice. Equal advantages become 0, and so does a single one.
+    Tokens outside the mask are shifted and scaled in the same way.
     """
     x_t, m_t = advantage_t.double() * mask_t, mask_t.double()
     total, count = reduce(torch.stack([x_t.sum(), m_t.sum()]))
@@ -83,29 +99,27 @@ def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", ma
 
     `past`: c_t = Σ_{k≤t} tr(t,k), the row sums of the trace (with `recent`, Σ_{l=0}^{t} g^l, as in Sec. 3.2). The paper
     multiplies them by [`confidence_weight`] (App. A.3).
-    `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy. That is
-    S-trace's reading of the ε-weight (arXiv 2605.05965, App. D.1): it has P-trace and both forms of GRPO-λ coincide
-    on-policy, which with `past` they do not.
+    `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy. This is
+    how S-trace reads the ε-weight (arXiv 2605.05965, App. D.1): it states that P-trace and both forms of GRPO-λ
+    coincide on-policy, which does not hold for `past`.
     Sums run over loss tokens. Since c_t ≥ 0, weighting the clipped loss is the same as weighting the advantage.
 
     Raises:
-        ValueError: unknown `direction` or `style`, `decay` outside [0, 1].
+        ValueError: unknown `direction` or `style`, or `decay` outside [0, 1].
     """
     m_t = mask_t.to(torch.float64 if mask_t.dtype == torch.float64 else torch.float32)
-    if direction == "past":
-        return traced_sum(m_t, decay=decay, style=style)
-    if direction != "future":
+    if direction not in ("past", "future"):
         raise ValueError(f"direction must be 'past' or 'future', got {direction!r}")
-    return traced_credit(m_t, decay=decay, style=style)
+    return (traced_sum if direction == "past" else traced_credit)(m_t, decay=decay, style=style)
 
 
 def confidence_weight(logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """f(ℓ_t) = 1 + σ(ℓ_t − 1): the second factor of GRPO-λ's ε-weight (arXiv 2510.00194, App. A.3). Shapes (B, T).
 
-    Of log-probabilities in nats under the policy as it is, at sampling temperature: 1 for a token that is next to
-    impossible, 1.27 for a certain one, and 1 at masked ones. The paper found multiplying by the log-probability itself
-    unstable, and this is its soft clamp. Ours, since our copy lacks Algorithm 2: f multiplies the sum of its token's
-    trace (Sec. 3.2 computes traces once), not each term of it, and has no gradient, so that it weighs and adds nothing.
+    `logp_t` holds log-probabilities in nats under the current policy at sampling temperature. f is 1 for a nearly
+    impossible token, 1.27 for a certain one, and 1 at masked tokens. It is a soft clamp: the paper found it unstable to
+    multiply by the log-probability itself. Two choices are ours, because our copy of the paper lacks Algorithm 2: f
+    multiplies the sum of its token's trace (Sec. 3.2 computes traces once) instead of each term, and has no gradient.
     """
     weight_t = 1 + torch.sigmoid(logp_t.detach().to(torch.promote_types(logp_t.dtype, torch.float32)) - 1)
     return torch.where(mask_t.bool(), weight_t, 1.0)  # padding may hold anything
@@ -114,7 +128,7 @@ def confidence_weight(logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Te
 def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Trace mass τ_t = Σ_{k<t} g^{t−k} z_k and its first moment μ_t = Σ_{k<t} g^{t−k} (t−k) z_k (tokens).
 
-    Shapes (B, T), both 0 at masked tokens. Σ μ / Σ τ is the effective horizon: how far back, in tokens, credit went.
+    Shapes (B, T), both 0 at masked tokens. Σ μ / Σ τ is the effective horizon: how far back credit goes, in tokens.
     """
     z_t = selected_t.float() * mask_t
     s_t = discounted_scan(z_t, decay=decay)
@@ -123,8 +137,13 @@ def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Te
     return (s_t - z_t) * mask_t, moment_t * mask_t
 
 
-def _grouped(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
-    if rewards.dim() != 1 or rewards.numel() % num_generations:
+def by_group(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """Rewards (N,) as (N/G, G), for groups of G = `num_generations` consecutive responses.
+
+    Raises:
+        ValueError: `rewards` is not flat, or N is not a multiple of G.
+    """
+    if num_generations < 1 or rewards.dim() != 1 or rewards.numel() % num_generations:
         raise ValueError(
             f"expected a flat tensor of whole groups of {num_generations} rewards, got shape {tuple(rewards.shape)}"
         )

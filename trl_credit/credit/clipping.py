@@ -1,4 +1,4 @@
-"""Which tokens a minimum of clipped ratios leaves without a gradient, and another minimum than PPO's put into PPO's."""
+"""Which tokens lose their gradient in a minimum of clipped ratios, and how PPO's minimum can compute another one."""
 
 import math
 
@@ -8,16 +8,16 @@ import torch
 def is_clipped(
     log_weight_t: torch.Tensor, *, advantage_t: torch.Tensor, clip_range: tuple[float, float], form: str = "surrogate"
 ) -> torch.Tensor:
-    """Where a token has no gradient of its own, since the clipped side is the smaller one. Bool, shape (B, T).
+    """True where a token has no gradient because the clipped side of the minimum is the smaller one. Shape (B, T).
 
-    `"surrogate"`, PPO's minimum: ρ > 1 + ε_high with A > 0, or ρ < 1 − ε_low with A < 0. `"ratio"`, that of
+    `"surrogate"`, PPO's minimum: ρ > 1 + ε_high with A > 0, or ρ < 1 − ε_low with A < 0. `"ratio"`, the minimum of
     [`clip_ratio_alone`]: ρ > 1 + ε_high, whatever the sign of A. Where A is 0 there is nothing to clip.
 
     Args:
         log_weight_t (`torch.Tensor`):
-            W = log ρ, shape (B, T), nats; its value alone is read.
+            W = log ρ, shape (B, T), nats; only its value is read.
         advantage_t (`torch.Tensor`):
-            A, shape (B, T) or (B, 1), of which the sign counts.
+            A, shape (B, T) or (B, 1); only its sign counts.
         clip_range (`tuple[float, float]`):
             1 − ε_low and 1 + ε_high.
     """
@@ -33,11 +33,12 @@ def clip_ratio_alone(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """W′ and A′ for which PPO's min(ρ′A′, clip(ρ′)A′) is min(ρ, clip ρ)·A, in value and gradient.
 
-    Algorithm 1 of GRPO-λ (arXiv 2510.00194) as it is written, for any W, ρ = exp(W). For A ≥ 0, and for A < 0 within
-    the clip range, the two are the same and W′ = W, A′ = A. For A < 0 outside of it PPO takes max(ρ, clip ρ)·A, which
-    has no bound above and no gradient below; this is bounded above, without gradient there, and below it is ρA with its
-    gradient. (min(ρ, clip ρ) is min(ρ, 1 + ε_high): ε_low has no effect.) There ρ′ is a constant that PPO leaves alone
-    where A < 0, with the gradient of W or none, and A′ has the rest of the value.
+    This is Algorithm 1 of GRPO-λ (arXiv 2510.00194) as printed, for any W, ρ = exp(W). For A ≥ 0, and for A < 0 within
+    the clip range, the two minima agree: W′ = W, A′ = A. For A < 0 outside the range PPO takes max(ρ, clip ρ)·A, which
+    is unbounded above the range and has no gradient below it. Algorithm 1 is bounded and has no gradient above the
+    range, and is ρA with its gradient below it. (min(ρ, clip ρ) = min(ρ, 1 + ε_high): ε_low has no effect.) There ρ′
+    is a constant that PPO does not clip for A < 0, with the gradient of W or none, and A′ takes up the rest of the
+    value.
 
     Args:
         log_weight (`torch.Tensor`):

@@ -1,4 +1,4 @@
-"""HA-DW: a running belief in what the policy can do, and the weight it gives to hard and to easy prompts."""
+"""HA-DW: a running belief about the policy's accuracy, and the weights that it gives to hard and easy prompts."""
 
 import math
 from collections import deque
@@ -6,21 +6,24 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .advantages import by_group
+from .scan import check_fraction
+
 
 _MODES = ("history", "hard", "fixed")
 _STATE_VERSION = 2
-# version 1, of trl_credit 0.1, does not say which steps it took: these were the defaults there
-_RATE_0_1, _RATE_MIN_0_1 = 1.0, 0.01
-# of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
+# version 1, of trl_credit 0.1, does not keep its rates: these were the defaults
+_RATES_0_1 = {"rate": 1.0, "rate_min": 0.01}
+# share of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
 _RANGE_TOLERANCE = 1e-6
 
 
 class Step(NamedTuple):
-    """How far a belief went towards an accuracy.
+    """How far a belief moved towards an accuracy.
 
     Attributes:
-        rate: η_t, a share of the way, in [0, 1].
-        is_floor: Whether η_min took the place of η σ_t.
+        rate: η_t, as a share of the distance, in [0, 1].
+        is_floor: Whether η_min replaced η σ_t.
     """
 
     rate: float
@@ -30,39 +33,39 @@ class Step(NamedTuple):
 class DifficultyBelief:
     """C⁺ = (1 − η_t) C⁻ + η_t y,  η_t = clip(η σ_t, η_min, 1): the difficulty anchor of HA-DW (arXiv 2601.08521, §3.1).
 
-    y is the accuracy of one generation batch over all ranks, C⁻ the belief before that batch, σ_t the population
-    standard deviation of the last `window` beliefs, C⁻ among them. All are accuracies in [0, 1], kept as Python floats,
-    so that every rank that is told the same accuracies holds the same belief to the last bit.
+    y is the accuracy of one generation batch over all ranks, C⁻ the belief before that batch, and σ_t the population
+    standard deviation of the last `window` beliefs, including C⁻. All are accuracies in [0, 1], kept as Python floats:
+    ranks that receive the same accuracies hold the same belief to the last bit.
 
-    The paper gives neither η ("task-dependent") nor m, no η_min, and no start: the four are ours. Beliefs differ by
-    thousandths from batch to batch, so that η = 1 hardly moves them. On a steady rise σ_t is the slope times
-    √((m² − 1)/12), and the belief trails by √(12/(m² − 1))/η, whatever the slope: .35 for η = 1 and m = 10, .06 for 6.
-    From about η = 1/(the noise of y) on the noise feeds itself: beliefs that jump make σ_t large. 6 stays below that
-    for batches of 64 responses or more, and passes on at most half of the noise that `"hard"` does. η_min alone moves a
-    belief whose beliefs agree. `docs/theory.md` has the simulation that chose them.
+    The paper gives neither η ("task-dependent") nor m, η_min or a start: the four are ours. Beliefs differ by
+    thousandths from batch to batch, so η = 1 hardly moves them. On a steady rise σ_t is the slope times √((m² − 1)/12),
+    and the belief lags by √(12/(m² − 1))/η, whatever the slope: 0.35 for η = 1 and m = 10, 0.06 for η = 6. Above about
+    η = 1/(the noise of y) the noise feeds itself: beliefs that jump make σ_t large. η = 6 stays below that for batches
+    of 64 responses or more, and passes on at most half of the noise that `"hard"` does. Once all beliefs in the window
+    agree, only η_min moves them. `docs/theory.md` has the simulation behind these choices.
 
-    * `"history"`: the equation above. Until `window` batches were seen there are not enough beliefs for σ_t, and C is
-      the mean of the accuracies seen.
-    * `"hard"`: for good the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
+    * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
+      of the accuracies so far.
+    * `"hard"`: always the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
     * `"fixed"`: always `threshold` (the paper's Table 2 tries 0.4, 0.5, 0.6).
 
-    For each batch call [`prior`][DifficultyBelief.prior], then [`update`][DifficultyBelief.update], once and in this
-    order; leave out both for a batch in which no response could be scored.
+    For each batch call [`prior`][DifficultyBelief.prior] and then [`update`][DifficultyBelief.update], once each. Skip
+    both for a batch in which no response is scored.
 
     Args:
         mode (`str`, *optional*, defaults to `"history"`):
             `"history"`, `"hard"` or `"fixed"`.
         window (`int`, *optional*, defaults to `10`):
-            Batches m that the belief looks back on.
+            m, the number of past batches that count.
         rate (`float`, *optional*, defaults to `6.0`):
             η > 0.
         rate_min (`float`, *optional*, defaults to `0.02`):
-            η_min in [0, 1]. With 0, beliefs that once agree (σ_t = 0) never move again.
+            η_min in [0, 1]. With 0, beliefs that agree once (σ_t = 0) never move again.
         threshold (`float`, *optional*, defaults to `0.5`):
             The belief in `"fixed"` mode, in [0, 1].
 
     Raises:
-        ValueError: unknown `mode`, or an argument outside the values given above.
+        ValueError: unknown `mode`, or an argument outside its range.
     """
 
     def __init__(
@@ -78,12 +81,8 @@ class DifficultyBelief:
             raise ValueError(f"mode must be one of {_MODES}, got {mode!r}")
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             raise ValueError(f"window must be an integer of at least 1 batch, got {window!r}")
-        if not (math.isfinite(rate) and rate > 0.0):
-            raise ValueError(f"rate must be finite and above 0, got {rate}")
-        if not 0.0 <= rate_min <= 1.0:
-            raise ValueError(f"rate_min must be in [0, 1], got {rate_min}")
-        if not 0.0 <= threshold <= 1.0:
-            raise ValueError(f"threshold must be in [0, 1], got {threshold}")
+        _check_positive(rate=rate)
+        check_fraction(rate_min=rate_min, threshold=threshold)
         self.mode = mode
         self.window = window
         self.rate = rate
@@ -94,13 +93,13 @@ class DifficultyBelief:
 
     @property
     def belief(self) -> float | None:
-        """C⁻, the belief before the next batch; `None` before the first one (in `"fixed"` mode the threshold)."""
+        """C⁻, the belief before the next batch; `None` before the first batch, except in `"fixed"` mode."""
         if self.mode == "fixed":
             return self.threshold
         return self._beliefs[-1] if self._beliefs else None
 
     def prior(self, accuracy: float) -> float:
-        """C⁻ for a batch whose accuracy is `accuracy`; the first batch has no past, and gets y itself.
+        """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y.
 
         Raises:
             ValueError: `accuracy` is not in [0, 1].
@@ -113,10 +112,10 @@ class DifficultyBelief:
         """C⁻ ← C⁺ after a generation batch of this accuracy. Call it once per generation batch, on every rank.
 
         Returns:
-            [`Step`] or `None`: what the equation made of the batch; `None` where C is a mean, or fixed.
+            [`Step`] or `None`: the step by the equation; `None` if C is a mean or fixed.
 
         Raises:
-            ValueError: `accuracy` is not in [0, 1] (NaN: no response was scored; then there is nothing to learn).
+            ValueError: `accuracy` is not in [0, 1] (NaN means that no response was scored).
         """
         accuracy = _checked_accuracy(accuracy)
         if self.mode == "fixed":
@@ -128,12 +127,12 @@ class DifficultyBelief:
             return None
         belief, own_rate = self._beliefs[-1], self.rate * _population_std(self._beliefs)
         rate_t = min(max(own_rate, self.rate_min), 1.0)
-        # in this form equal C⁻ and y stay what they are, and C cannot be rounded out of [0, 1]
+        # in this form equal C⁻ and y stay equal, and rounding cannot take C out of [0, 1]
         self._beliefs.append(belief + rate_t * (accuracy - belief))
         return Step(rate_t, own_rate < self.rate_min)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next updates depend on, as JSON types; floats survive JSON exactly."""
+        """Everything that the next updates depend on, as JSON types; JSON keeps floats exactly."""
         return {
             "version": _STATE_VERSION,
             "mode": self.mode,
@@ -145,16 +144,16 @@ class DifficultyBelief:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[float, float]:
-        """Continue from what [`state_dict`][DifficultyBelief.state_dict] returned. Nothing changes if it raises.
+        """Continues from what [`state_dict`][DifficultyBelief.state_dict] returned. A refused state changes nothing.
 
-        η and η_min stay this belief's own: they are of the steps to come.
+        η and η_min stay those of this belief: they are for the next steps.
 
         Returns:
-            `tuple[float, float]`: η and η_min of the steps before; of a state of trl_credit 0.1, which has none, the
-            defaults there.
+            `tuple[float, float]`: η and η_min of the saved belief. A state of trl_credit 0.1 keeps none; it had the
+            defaults of that version.
 
         Raises:
-            ValueError: the state is of another version, mode or window, or is not what `state_dict` writes.
+            ValueError: the state has another version, mode or window, or `state_dict` did not write it.
         """
         if not isinstance(state, dict) or "version" not in state:
             raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
@@ -165,7 +164,7 @@ class DifficultyBelief:
                 f"{_STATE_VERSION}: resume with the trl_credit that saved it, or start without the saved belief"
             )
         if version == 1:
-            state = {"rate": _RATE_0_1, "rate_min": _RATE_MIN_0_1, **state}
+            state = _RATES_0_1 | state
         expected = self.state_dict().keys()
         if state.keys() != expected:
             raise ValueError(
@@ -184,15 +183,14 @@ class DifficultyBelief:
             if not isinstance(values, list) or len(values) > self.window:
                 raise ValueError(f"{name} must be a list of at most window={self.window} numbers, got {values!r}")
             for value in values:
-                # NaN is in no interval, so this refuses it too
-                if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+                if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
                     raise ValueError(f"{name} must hold numbers in [0, 1] only, got {value!r}")
         n_accuracies, n_beliefs = len(state["accuracies"]), len(state["beliefs"])
         if n_accuracies != n_beliefs:
             raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must be equally many")
         if self.mode == "fixed" and n_beliefs:
             raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
-        for name in ("rate", "rate_min"):
+        for name in _RATES_0_1:
             if type(state[name]) not in (int, float):
                 raise ValueError(f"{name} must be a number, got {state[name]!r}")
         self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
@@ -203,8 +201,8 @@ class DifficultyBelief:
 def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:
     """p̂ = mean of (r_i − lo) / (hi − lo) over the group of `num_generations` consecutive responses.
 
-    The estimated probability that the policy solves the prompt (HA-DW, arXiv 2601.08521, §2.1). A NaN reward (a
-    response that could not be scored) is left out of the mean.
+    It estimates the probability that the policy solves the prompt (HA-DW, arXiv 2601.08521, §2.1). A NaN reward (a
+    response that could not be scored) does not count in the mean.
 
     Args:
         rewards (`torch.Tensor`):
@@ -212,33 +210,28 @@ def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range:
         num_generations (`int`):
             Responses per prompt, G.
         reward_range (`tuple[float, float]`):
-            (lo, hi): the reward of an entirely wrong and of an entirely right response.
+            (lo, hi): the rewards of a completely wrong and of a completely right response.
 
     Returns:
-        `torch.Tensor`: shape (N/G,), in [0, 1], at least float32; NaN for a group without a scored response. For one
-        value per response: `.repeat_interleave(num_generations)`.
+        `torch.Tensor`: shape (N/G,), in [0, 1], at least float32; NaN for a group without a scored response.
+        `.repeat_interleave(num_generations)` gives one value per response.
 
     Raises:
         ValueError: N is not a multiple of `num_generations`; `reward_range` is not lo < hi; a reward is infinite or
             outside the range by more than 1e-6 of its width.
     """
-    if num_generations < 1 or rewards.dim() != 1 or rewards.numel() % num_generations:
-        raise ValueError(
-            f"expected a flat tensor of whole groups of {num_generations} rewards, got shape {tuple(rewards.shape)}"
-        )
-    return _to_unit_interval(rewards, reward_range).view(-1, num_generations).nanmean(-1)
+    return _to_unit_interval(by_group(rewards, num_generations), reward_range).nanmean(-1)
 
 
 def batch_accuracy(rewards: torch.Tensor, *, reward_range: tuple[float, float]) -> float:
     """y = mean of (r_i − lo) / (hi − lo) over the scored responses of a batch (HA-DW, arXiv 2601.08521, §3.1).
 
-    Every response counts once, also where the groups have lost different numbers of responses to NaN. The sum is
-    exactly rounded, hence the same on every rank that holds the same rewards, whatever their order or device: gather
-    the rewards of all ranks first.
+    Every response counts once, whatever the number of NaN rewards in its group. The sum is exactly rounded: ranks with
+    the same rewards get the same result, whatever their order or device. Gather the rewards of all ranks first.
 
     Args:
         rewards (`torch.Tensor`):
-            Shape (N,), the whole generation batch. NaN: not scored.
+            Shape (N,), of the whole generation batch. NaN: not scored.
         reward_range (`tuple[float, float]`):
             (lo, hi), as in [`group_accuracy`].
 
@@ -258,8 +251,8 @@ def difficulty_weight(
 ) -> torch.Tensor:
     """Φ = λ_scale · exp(D·|p̂ − C⁻|),  D = −sgn(A)·sgn(p̂ − C⁻): the factor on A of HA-DW (arXiv 2601.08521, §3.2).
 
-    On a prompt harder than the belief (p̂ < C⁻) a right response gains weight and a wrong one loses it; on an easier
-    prompt it is the other way round. A = 0 or p̂ = C⁻ gives λ_scale.
+    On a prompt harder than the belief (p̂ < C⁻) a right response gains weight and a wrong one loses weight; on an easier
+    prompt it is the reverse. A = 0 or p̂ = C⁻ gives λ_scale.
 
     Args:
         advantages (`torch.Tensor`):
@@ -269,7 +262,7 @@ def difficulty_weight(
         prior (`float`):
             C⁻ in [0, 1].
         scale (`float`, *optional*, defaults to `1.3`):
-            λ_scale > 0 (the paper's Table 7; 1.5 scores .1 less).
+            λ_scale > 0 (the paper's Table 7; 1.5 scores 0.1 less).
 
     Returns:
         `torch.Tensor`: Φ, shape (N,), the type of `advantages`, in [λ_scale/e, λ_scale·e].
@@ -282,10 +275,8 @@ def difficulty_weight(
             f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)} must have one shape: repeat p_hat "
             "for every response of its group, p_hat.repeat_interleave(num_generations)"
         )
-    if not 0.0 <= prior <= 1.0:
-        raise ValueError(f"prior must be in [0, 1], got {prior}")
-    if not (math.isfinite(scale) and scale > 0.0):
-        raise ValueError(f"scale must be finite and above 0, got {scale}")
+    check_fraction(prior=prior)
+    _check_positive(scale=scale)
     # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff
     phi = scale * torch.exp(-torch.sign(advantages) * (p_hat - prior))
     return torch.where(p_hat.isnan(), 1.0, phi).to(advantages.dtype)
@@ -293,13 +284,18 @@ def difficulty_weight(
 
 def _checked_accuracy(accuracy: float) -> float:
     accuracy = float(accuracy)
-    # NaN is in no interval
-    if not 0.0 <= accuracy <= 1.0:
+    if not 0.0 <= accuracy <= 1.0:  # NaN is in no interval
         raise ValueError(
-            f"the accuracy of a batch must be in [0, 1], got {accuracy}; leave out a batch in which no response was "
-            "scored (NaN), and map other rewards to [0, 1] with batch_accuracy(rewards, reward_range=(lo, hi))"
+            f"the accuracy of a batch must be in [0, 1], got {accuracy}: skip a batch in which no response is scored "
+            "(NaN), and map other rewards to [0, 1] with batch_accuracy(rewards, reward_range=(lo, hi))"
         )
     return accuracy
+
+
+def _check_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0.0):
+            raise ValueError(f"{name} must be finite and above 0, got {value}")
 
 
 def _population_std(values: deque[float]) -> float:
@@ -311,7 +307,7 @@ def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) 
     low, high = reward_range
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"reward_range must be two finite numbers (lo, hi) with lo < hi, got {reward_range}")
-    # means of bfloat16 have two digits
+    # a mean in bfloat16 has two digits
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     unit = (rewards - low) / (high - low)
     outside = (unit < -_RANGE_TOLERANCE) | (unit > 1.0 + _RANGE_TOLERANCE)
@@ -321,8 +317,8 @@ def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) 
             fix = "a reward function must return a finite number, or None where it cannot score a response"
         else:
             fix = (
-                "set reward_range=(lo, hi) to the smallest and the largest value that the sum of the rewards of "
-                "difficulty_reward can take, and name there only what measures accuracy"
+                "set reward_range=(lo, hi) to the smallest and the largest sum of the rewards in difficulty_reward, "
+                "and name only rewards there that measure accuracy"
             )
         raise ValueError(f"reward {worst} is outside reward_range={tuple(reward_range)}: {fix}")
     return unit.clamp(0.0, 1.0)

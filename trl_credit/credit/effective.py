@@ -1,4 +1,4 @@
-"""What a token's log-probability gains from the credit of all tokens: the gradient that a policy gets to see."""
+"""How much the credit of all tokens raises one token's log-probability: the gradient that the policy receives."""
 
 import torch
 
@@ -13,22 +13,22 @@ def effective_credit(
 ) -> torch.Tensor:
     """c_k = ∂/∂ℓ_k Σ_t M_t min(ρ_t A_t, clip(ρ_t) A_t), ρ = exp(W): −∂L/∂ℓ of the policy term, before any divisor.
 
-    A itself for GRPO's W at ratio 1; with traces what later tokens hand back is in it.
+    For GRPO's W at ratio 1 it is A itself; with traces it includes what later tokens pass back.
 
     Args:
         log_weight_t (`torch.Tensor`):
-            W, shape (B, T), a function of `logp_t`.
+            W, shape (B, T), nats, a function of `logp_t`.
         logp_t (`torch.Tensor`):
             ℓ, shape (B, T), nats, requires a gradient.
         advantage_t (`torch.Tensor`):
-            A, shape (B, T). May have a graph of its own, where it carries a loss.
+            A, shape (B, T). It has a graph if it carries a loss.
         clip_range (`tuple[float, float]`):
-            1 − ε_low, 1 + ε_high.
+            1 − ε_low and 1 + ε_high.
         mask_t (`torch.Tensor`):
             M, shape (B, T).
 
     Returns:
-        `torch.Tensor`: shape (B, T), detached.
+        `torch.Tensor`: c, shape (B, T), detached.
     """
     ratio_t = log_weight_t.exp()
     surrogate_t = torch.minimum(ratio_t * advantage_t, ratio_t.clamp(*clip_range) * advantage_t)
@@ -42,10 +42,10 @@ def effective_credit(
 def travelled(
     log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, coefficient_t: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ_{t,k} c_t |∂W_t/∂ℓ_k| (t − k) and Σ_{t,k} c_t |∂W_t/∂ℓ_k|, for a W whose derivatives are not negative.
+    """Σ_{t,k} c_t |∂W_t/∂ℓ_k| (t − k) and Σ_{t,k} c_t |∂W_t/∂ℓ_k|, for W with ∂W/∂ℓ ≥ 0.
 
-    Their ratio is how many tokens back credit went on average: 0 for GRPO. In O(T), by two products with the transposed
-    Jacobian. Where credit also goes forward (GSPO, to all tokens alike) it says nothing.
+    Their ratio is how many tokens back credit travels on average: 0 for GRPO. It takes O(T), by two products with the
+    transposed Jacobian. It is meaningless where credit also travels forward (GSPO gives all tokens the same).
 
     Args:
         log_weight_t, logp_t (`torch.Tensor`):
@@ -54,7 +54,7 @@ def travelled(
             c ≥ 0, shape (B, T), such as |A|·M.
 
     Returns:
-        `tuple`: two scalars.
+        `tuple[torch.Tensor, torch.Tensor]`: two scalars.
     """
     position = torch.arange(logp_t.size(-1), device=logp_t.device, dtype=logp_t.dtype)
     if not log_weight_t.requires_grad:

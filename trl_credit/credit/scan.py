@@ -1,4 +1,4 @@
-"""The discounted scan that every eligibility trace here is made of, in O(T)."""
+"""The discounted scan in O(T), of which every eligibility trace in this package is made."""
 
 import torch
 
@@ -7,33 +7,32 @@ def discounted_scan(x_t: torch.Tensor, *, decay: float, block: int = 32) -> torc
     """S_t = x_t + g·S_{t−1}, S_{−1} = 0: the discounted running sum along the last dimension.
 
     The last dimension is cut into blocks. Inside a block the recursion is one product with a `block × block` triangular
-    matrix; the last values of the blocks obey the same recursion with decay g^block, so they are scanned by the same
-    function, which ends after log_block(T) levels. Work is O(T·block), memory O(T), and no weight larger than 1 is ever
-    formed (the usual exp-cumsum trick needs g^{−T}, which overflows).
+    matrix. The last values of the blocks obey the same recursion with decay g^block, so the same function scans them;
+    it ends after log_block(T) levels. Work is O(T·block) and memory O(T). No weight above 1 is ever formed (the usual
+    exp-cumsum trick needs g^{−T}, which overflows).
 
-    `decay=0` returns `x_t` itself, `decay=1` is a cumulative sum.
+    `decay=0` returns `x_t` itself; `decay=1` is a cumulative sum.
 
     Args:
         x_t (`torch.Tensor`):
-            Floating tensor of shape (..., T). Below float32 it is accumulated in float32, also under autocast.
+            Floating tensor of shape (..., T). Lower precision is accumulated in float32, also under autocast.
         decay (`float`):
             g in [0, 1].
         block (`int`, *optional*, defaults to `32`):
-            Block length in tokens (32 was the fastest of 16 … 128 on a CPU, see `benchmarks/scan.py`).
+            Block length in tokens (32 is the fastest of 16 … 128 on a CPU, see `benchmarks/scan.py`).
 
     Returns:
         `torch.Tensor`: shape (..., T), float32 (float64 for float64 input), differentiable in `x_t`.
 
     Raises:
-        ValueError: `decay` is outside [0, 1] or `x_t` is not a floating tensor.
+        ValueError: `decay` is outside [0, 1], or `x_t` is not a floating tensor.
 
     Source: S-trace (arXiv 2605.05965) and GRPO-λ (arXiv 2510.00194), whose traces are this recursion.
     """
-    if not 0.0 <= decay <= 1.0:
-        raise ValueError(f"decay must be in [0, 1], got {decay}")
+    check_fraction(decay=decay)
     if not x_t.is_floating_point():
         raise ValueError(f"x_t must be a floating tensor, got {x_t.dtype}; convert a mask with .float() first")
-    # Autocast would send the product to bfloat16, in which a trace of a thousand tokens has two digits left.
+    # autocast would run the product in bfloat16, which leaves two digits of a trace of a thousand tokens
     with torch.autocast(device_type=x_t.device.type, enabled=False):
         x_t = x_t if x_t.dtype == torch.float64 else x_t.float()
         if decay == 0.0 or x_t.size(-1) == 0:
@@ -54,10 +53,10 @@ def _blocked_scan(x_t: torch.Tensor, decay: float, block: int) -> torch.Tensor:
     n_blocks = -(-length // block)
     if n_blocks * block > length:
         x_t = torch.nn.functional.pad(x_t, (0, n_blocks * block - length))
-    # powers are formed in float64, since g^k by float32 multiplication drifts
+    # float64, because g^k by float32 multiplication drifts
     exponents = torch.arange(block, device=x_t.device)
     powers = torch.pow(decay, exponents.to(torch.float32 if x_t.device.type == "mps" else torch.float64))
-    # upper[k, t] = g^(t-k) for k <= t, so that a row vector times it is the scan of that block
+    # upper[k, t] = g^(t-k) for k <= t: a row vector times it is the scan of that block
     lag = exponents[None, :] - exponents[:, None]
     upper = torch.where(lag >= 0, powers[lag.clamp(min=0)], 0.0).to(x_t.dtype)
     inside = x_t.unflatten(-1, (n_blocks, block)) @ upper
@@ -69,3 +68,10 @@ def _blocked_scan(x_t: torch.Tensor, decay: float, block: int) -> torch.Tensor:
         carry = torch.nn.functional.pad(carried[..., :-1], (1, 0))
         inside = torch.addcmul(inside, carry.unsqueeze(-1), (powers * decay).to(x_t.dtype))
     return inside.flatten(-2)[..., :length]
+
+
+def check_fraction(**values: float) -> None:
+    """Raises a `ValueError` with the name and value of a number outside [0, 1] (NaN is outside)."""
+    for name, value in values.items():
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], got {value}")

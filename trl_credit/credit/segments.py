@@ -1,7 +1,7 @@
-"""Segments of a response: where they begin, and the advantage that the values at their ends give them (SPO, VinePPO).
+"""Segments of a response: where they begin, and their advantages from the values at their ends (SPO, VinePPO).
 
-Positions are 0-based. A boundary at b means that a segment begins with token b, and that its value is that of the
-state s_b in which b tokens have been written. What lies before the first boundary is the lead, which gets no credit.
+Positions are 0-based. A boundary at b means that a segment begins with token b, in the state s_b after b tokens. The
+tokens before the first boundary are the lead, which gets no credit.
 """
 
 import torch
@@ -17,24 +17,23 @@ def cutpoint_boundaries(
     include_last: bool = False,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """U = {t : exp(ℓ°_t) < ρ}; a segment begins at every n-th member of U, the first one included (SPO, 2505.23564).
+    """U = {t : exp(ℓ°_t) < ρ}; a segment begins at the first and then at every n-th member of U (SPO, 2505.23564).
 
     Args:
         old_logp_t (`torch.Tensor`):
             Shape (B, T), nats, at sampling temperature and without top-p.
         threshold (`float`):
-            ρ > 0; a token is a cutpoint strictly below it.
+            ρ > 0; cutpoints are strictly below it.
         interval (`int`, *optional*):
-            n ≥ 1, cutpoints per segment. Either this or `num_segments`.
+            n ≥ 1, cutpoints per segment. Give either this or `num_segments`.
         num_segments (`int`, *optional*):
-            K ≥ 1 segments, whose numbers of cutpoints differ by one at most, the larger first, which minimises
-            Σ_k |U∩seg_k|². With fewer than K cutpoints, as many segments as cutpoints.
+            K ≥ 1 segments, whose numbers of cutpoints differ by at most one, larger ones first. This minimises
+            Σ_k |U∩seg_k|². With fewer than K cutpoints there is one segment per cutpoint.
         include_first (`bool`, *optional*, defaults to `False`):
-            Whether the first token always begins a segment, so that there is no lead.
+            Whether a segment always begins at the first token, so that there is no lead.
         include_last (`bool`, *optional*, defaults to `False`):
-            Whether the last token of a row may be a cutpoint (in the paper it may not; in the released code it may). It
-            is mostly the end-of-sequence token, before which the value is that of the finished response. The only token
-            of a row always may.
+            Whether the last token of a row may be a cutpoint (not in the paper, but in the released code), see
+            [`without_last`].
         mask_t (`torch.Tensor`):
             Shape (B, T).
 
@@ -51,7 +50,7 @@ def cutpoint_boundaries(
     mask_t = mask_t.bool()
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
-        cut = cut & (~_last(mask_t) | (mask_t.sum(-1, keepdim=True) == 1))
+        cut = without_last(cut, mask_t=mask_t)
     rank = cut.cumsum(-1) - 1
     if interval is not None:
         chosen = rank % _positive("interval", interval) == 0
@@ -59,11 +58,11 @@ def cutpoint_boundaries(
         count = cut.sum(-1, keepdim=True)
         chosen = _begins_part(rank, count, _positive("num_segments", num_segments))
     boundaries = cut & chosen
-    return boundaries | _first(mask_t) if include_first else boundaries
+    return boundaries | (mask_t & (mask_t.cumsum(-1) == 1)) if include_first else boundaries
 
 
 def fixed_length_boundaries(length: int, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """A segment begins at every `length`-th loss token, the first one included. Bool, shape (B, T).
+    """A segment begins at the first and then at every `length`-th loss token. Bool, shape (B, T).
 
     Raises:
         ValueError: `length` is below 1.
@@ -73,9 +72,9 @@ def fixed_length_boundaries(length: int, *, mask_t: torch.Tensor) -> torch.Tenso
 
 
 def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """`count` segments per row, whose lengths differ by one token at most, the longer first. Bool, shape (B, T).
+    """`count` segments per row, whose lengths differ by at most one token, longer ones first. Bool, shape (B, T).
 
-    A row of fewer tokens has a segment per token.
+    A row with fewer tokens has one segment per token.
 
     Raises:
         ValueError: `count` is below 1.
@@ -86,7 +85,7 @@ def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
 
 
 def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> torch.Tensor:
-    """Boundaries at the given positions of each row, those outside the loss tokens left out. Bool, shape (B, T)."""
+    """Boundaries at the given positions of each row, except those that are no loss token. Bool, shape (B, T)."""
     boundaries = torch.zeros_like(mask_t, dtype=torch.bool)
     for row, found in enumerate(positions):
         inside = [p for p in found if 0 <= p < mask_t.size(1)]
@@ -94,8 +93,18 @@ def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> 
     return boundaries & mask_t.bool()
 
 
+def without_last(boundaries: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+    """Boundaries (B, T), bool, except those at the last loss token of a row; a row's only loss token may keep its own.
+
+    The last token is mostly the end of sequence, and the value in front of it is that of the finished response.
+    """
+    count = mask_t.sum(-1, keepdim=True)
+    is_last = mask_t.bool() & (mask_t.cumsum(-1) == count)
+    return boundaries & (~is_last | (count == 1))
+
+
 def segment_ids(boundaries: torch.Tensor) -> torch.Tensor:
-    """Number of the segment that a token lies in, from 0; −1 in the lead. Shapes (B, T) → (B, T), int64."""
+    """Number of each token's segment, from 0; −1 in the lead. Shapes (B, T) → (B, T), int64."""
     return boundaries.long().cumsum(-1) - 1
 
 
@@ -104,15 +113,15 @@ def segment_advantages(
 ) -> torch.Tensor:
     """A_k = V(s_{b_{k+1}}) − V(s_{b_k}) on every token of segment k, V(s_T) = R (SPO, 2505.23564, Eq. 2).
 
-    Along a row the segments add up to R − V(s_{b_1}). Lead, padding and rows without a boundary get 0.
+    The advantages of a row's segments add up to R − V(s_{b_1}). Lead, padding and rows without a boundary get 0.
 
     Args:
         value_t (`torch.Tensor`):
-            Shape (B, T): V(s_b) at the boundaries; not read elsewhere.
+            V(s_b) at the boundaries, shape (B, T); other values are not read.
         boundaries (`torch.Tensor`):
             Bool, shape (B, T).
         final_value (`torch.Tensor`):
-            Shape (B,): the finished response's own reward.
+            R, the reward of the finished response, shape (B,).
         mask_t (`torch.Tensor`):
             Shape (B, T).
 
@@ -120,11 +129,8 @@ def segment_advantages(
         `torch.Tensor`: shape (B, T), the type of `value_t`.
     """
     ids = segment_ids(boundaries)
-    count = boundaries.sum(-1, keepdim=True)
-    table = value_t.new_zeros(value_t.size(0), int(count.max()) + 2)
-    # column k holds V(s_{b_k}), the one after the last the final value, and the last of all takes what is no boundary
-    table.scatter_(-1, torch.where(boundaries, ids, table.size(-1) - 1), value_t)
-    table.scatter_(-1, count, final_value.to(value_t.dtype).unsqueeze(-1))
+    table = _values_by_segment(value_t, boundaries)
+    table.scatter_(-1, boundaries.sum(-1, keepdim=True), final_value.to(value_t.dtype).unsqueeze(-1))
     difference = table[:, 1:] - table[:, :-1]
     credit = difference.gather(-1, ids.clamp(min=0))
     return torch.where((ids >= 0) & mask_t.bool(), credit, 0.0)
@@ -133,34 +139,36 @@ def segment_advantages(
 def value_at_segment_start(value_t: torch.Tensor, *, boundaries: torch.Tensor) -> torch.Tensor:
     """V(s_{b_k}) on every token of segment k, 0 in the lead. Shapes (B, T) → (B, T)."""
     ids = segment_ids(boundaries)
-    table = value_t.new_zeros(value_t.size(0), int(ids.max().clamp(min=0)) + 2)
-    table.scatter_(-1, torch.where(boundaries, ids, table.size(-1) - 1), value_t)
-    return torch.where(ids >= 0, table.gather(-1, ids.clamp(min=0)), 0.0)
+    return torch.where(ids >= 0, _values_by_segment(value_t, boundaries).gather(-1, ids.clamp(min=0)), 0.0)
 
 
 def tail_log_probability(old_logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """log Π_{t≥b} π_old(y_t): how sure the policy was, in state s_b, of the very response that it wrote. Shape (B, T).
+    """log Π_{t≥b} π_old(y_t): log-probability, in state s_b, of the rest of the response. Shape (B, T), nats.
 
-    With rewards in an interval of length ℓ, |V(s_b) − R| ≤ (1 − Π) ℓ, since all other continuations together have
-    probability 1 − Π.
+    All other continuations together have probability 1 − Π. With rewards in an interval of length ℓ therefore
+    |V(s_b) − R| ≤ (1 − Π) ℓ.
     """
     return (old_logp_t.detach() * mask_t).flip(-1).cumsum(-1).flip(-1)
 
 
-def best_of_value(value: torch.Tensor, *, best_of: int) -> torch.Tensor:
-    """V^μ = 1 − (1 − V)^K: the chance that the best of K tries succeeds (SPO, App. C). Any shape, V in [0, 1] or NaN.
+def best_of_value(value: torch.Tensor, *, best_of: int, reward_range: tuple[float, float] = (0.0, 1.0)) -> torch.Tensor:
+    """V^μ = 1 − (1 − V)^K: the probability that the best of K tries succeeds (SPO, App. C), V mapped to [0, 1].
+
+    Any shape. `reward_range`: the values that become 0 and 1. NaN stays NaN.
 
     Raises:
-        ValueError: `best_of` is below 1, or a value lies outside [0, 1].
+        ValueError: `best_of` is below 1, or a value lies outside `reward_range`.
     """
     _positive("best_of", best_of)
+    low, high = reward_range
+    unit = (value - low) / (high - low)
     slack = 1e-5  # a mean of equal numbers may round to one above them
-    if ((value < -slack) | (value > 1.0 + slack)).any():
+    if ((unit < -slack) | (unit > 1.0 + slack)).any():
         raise ValueError(
-            f"values must lie in [0, 1], got {value.min().item():.4g} to {value.max().item():.4g}: set reward_range to "
-            "the smallest and largest total reward"
+            f"values must lie in reward_range=({low}, {high}), got {value.min().item():.4g} to "
+            f"{value.max().item():.4g}: set reward_range to the smallest and largest total reward"
         )
-    return 1.0 - (1.0 - value.clamp(0.0, 1.0)) ** best_of
+    return 1.0 - (1.0 - unit.clamp(0.0, 1.0)) ** best_of
 
 
 def policy_iteration_loss(
@@ -176,34 +184,32 @@ def policy_iteration_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²,  w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap) detached (SPO, App. B).
 
-    The appendix writes π(a|s), and the states between which A is a difference are those at the ends of segments: a
-    segment is the action, so its log-probability is the sum over its tokens (to ask the same A of every single token
-    would be another loss). It is 0 where the log-ratio to the reference has reached A/β. The appendix names the weight
-    π/π_old and neither a cap nor whether it has a gradient: the cap is ours, and without a gradient as in the released
-    code. That takes half of this loss, β = .1 and the same cap, of which the appendix has none.
+    The appendix writes π(a|s). A is a difference between the values at the ends of a segment, so the segment is the
+    action, and its log-probability is the sum over its tokens. (Fitting every single token to the same A would be
+    another loss.) The loss is 0 once the log-ratio to the reference has reached A/β. The appendix gives the weight
+    π/π_old, but neither a cap nor whether it has a gradient: cap and missing gradient are those of the released code,
+    which also takes half of this loss, with β = 0.1.
 
     Args:
         logp_t, old_logp_t, ref_logp_t, advantage_t, mask_t (`torch.Tensor`):
-            Shape (B, T), nats. The advantage must be the same on all loss tokens of a segment.
+            Shape (B, T), log-probabilities in nats. The advantage must be equal at all loss tokens of a segment.
         segment_ids (`torch.Tensor`):
-            Shape (B, T), −1 where a token lies in no segment.
+            Shape (B, T), −1 for tokens in no segment.
         beta (`float`):
             β > 0.
         weight_cap (`float`, *optional*, defaults to `10.0`):
-            Largest importance weight: ours, and the released code's; the paper has none.
+            Largest importance weight; the paper has none.
 
     Returns:
-        `tuple`: the loss of each segment at its last loss token and 0 elsewhere, and a mask of these tokens; shapes
-        (B, T).
+        `tuple[torch.Tensor, torch.Tensor]`: the loss of each segment at its last loss token, 0 elsewhere, and the mask
+        of these tokens; shapes (B, T).
     """
-    inside = mask_t.bool() & (segment_ids >= 0)
     ends = segment_ends(segment_ids, mask_t=mask_t).bool()
-    n_segments = int(segment_ids.max().clamp(min=0)) + 1
-    index = torch.where(inside, segment_ids, n_segments)
+    inside, index, columns = _columns(segment_ids, mask_t)
 
     def total(x_t: torch.Tensor) -> torch.Tensor:
         kept = torch.where(inside, x_t, 0.0)
-        return x_t.new_zeros(x_t.size(0), n_segments + 1).scatter_add(-1, index, kept)
+        return x_t.new_zeros(x_t.size(0), columns).scatter_add(-1, index, kept)
 
     weight = total((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
     advantage = total(advantage_t * ends)
@@ -212,32 +218,37 @@ def policy_iteration_loss(
 
 
 def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """1 at the last loss token of every segment. Shapes (B, T), the type of `mask_t`; −1 is no segment."""
-    inside = mask_t.bool() & (segment_ids >= 0)
-    n_segments = int(segment_ids.max().clamp(min=0)) + 1
-    index = torch.where(inside, segment_ids, n_segments)
+    """1 at the last loss token of every segment, 0 elsewhere; −1 is no segment. Shapes (B, T), the type of `mask_t`."""
+    inside, index, columns = _columns(segment_ids, mask_t)
     position = torch.arange(mask_t.size(1), device=mask_t.device).expand_as(index)
-    last = torch.full((mask_t.size(0), n_segments + 1), -1, dtype=torch.long, device=mask_t.device)
+    last = torch.full((mask_t.size(0), columns), -1, dtype=torch.long, device=mask_t.device)
     last = last.scatter_reduce(-1, index, position, "amax")
     return (inside & (position == last.gather(-1, index))).to(mask_t.dtype)
 
 
+def _values_by_segment(value_t: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
+    """V(s_{b_k}) in column k, shape (B, K + 2). A row's first free column has room for its final value; the last column
+    holds what is no boundary."""
+    table = value_t.new_zeros(value_t.size(0), int(boundaries.sum(-1).max()) + 2)
+    return table.scatter_(-1, torch.where(boundaries, segment_ids(boundaries), table.size(-1) - 1), value_t)
+
+
+def _columns(segment_ids: torch.Tensor, mask_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Which tokens lie in a segment and in the loss, the column of each token in a table of segments, and how many
+    columns it has. All other tokens share the last column."""
+    inside = mask_t.bool() & (segment_ids >= 0)
+    columns = int(segment_ids.max().clamp(min=0)) + 2
+    return inside, torch.where(inside, segment_ids, columns - 1), columns
+
+
 def _begins_part(rank: torch.Tensor, count: torch.Tensor, parts: int) -> torch.Tensor:
-    """Whether item `rank` of `count` begins one of `parts` parts, equal up to one item, the larger first."""
+    """Whether item `rank` of `count` begins one of `parts` parts, whose sizes differ by at most one, larger first."""
     parts = count.clamp(max=parts, min=1)
     small, larger = count // parts, count % parts
     head = larger * (small + 1)
     in_head = rank % (small + 1) == 0
     in_tail = (rank - head) % small.clamp(min=1) == 0
     return torch.where(rank < head, in_head, in_tail)
-
-
-def _first(mask_t: torch.Tensor) -> torch.Tensor:
-    return mask_t & (mask_t.cumsum(-1) == 1)
-
-
-def _last(mask_t: torch.Tensor) -> torch.Tensor:
-    return mask_t & (mask_t.cumsum(-1) == mask_t.sum(-1, keepdim=True))
 
 
 def _positive(name: str, value: int) -> int:

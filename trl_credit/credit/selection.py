@@ -1,37 +1,37 @@
-"""Which tokens leave a trace (z of S-trace) and which the policy gradient keeps (M), each of shape (B, T)."""
+"""Which tokens leave a trace (z of S-trace) and which ones the policy gradient keeps (M), both of shape (B, T)."""
 
 import torch
+
+from .scan import check_fraction
 
 
 def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.Tensor) -> torch.Tensor:
     """z_k = 1 for the ⌈ρ·n⌉ tokens of highest entropy among the n loss tokens of each row; ties keep the earlier one.
 
-    The quantile is per row, so no process needs to know another's tokens (S-trace, arXiv 2605.05965, Sec. 4.3). The
-    trainer gives the entropies of the policy as it is, anew in every update; the paper's text fits those of π_old as
-    well, which are the same in the first update of a batch. ⌈ρ·n⌉ is ours: the paper says "top fraction".
+    The quantile is per row, so no process needs another's tokens (S-trace, arXiv 2605.05965, Sec. 4.3). The trainer
+    passes the entropies of the current policy, recomputed in every update; the paper's text also fits those of π_old,
+    which are the same in the first update of a batch. ⌈ρ·n⌉ is ours: the paper says "top fraction".
 
     Args:
         entropy_t (`torch.Tensor`):
-            Entropy of the next-token distribution in nats, shape (B, T). Values at masked positions are ignored.
+            Entropy of the next-token distribution, nats, shape (B, T). Values at masked positions are ignored.
         rate (`float`):
             ρ in [0, 1].
         mask_t (`torch.Tensor`):
             Shape (B, T).
 
     Returns:
-        `torch.Tensor`: float tensor of zeros and ones, shape (B, T).
+        `torch.Tensor`: zeros and ones, floating, shape (B, T).
 
     Raises:
         ValueError: `rate` is outside [0, 1].
     """
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must be in [0, 1], got {rate}")
+    check_fraction(rate=rate)
     mask_t = mask_t.bool()
     counts = mask_t.sum(-1, keepdim=True)
-    # 0.2 * 5 is 1.0000000000000002 in binary: without the slack its ceiling would be 2
-    keep = torch.ceil(counts.double() * rate - 1e-9).long() if entropy_t.device.type != "mps" else None
-    if keep is None:  # no float64 on that device
-        keep = torch.ceil(counts.float() * rate - 1e-4).long()
+    # 0.2 * 5 is 1.0000000000000002 in binary: without the slack its ceiling would be 2. MPS has no float64.
+    dtype, slack = (torch.float32, 1e-4) if entropy_t.device.type == "mps" else (torch.float64, 1e-9)
+    keep = torch.ceil(counts.to(dtype) * rate - slack).long()
     ranked = torch.where(mask_t, entropy_t.detach(), -torch.inf)
     order = torch.argsort(ranked, dim=-1, descending=True, stable=True)
     first = torch.arange(order.size(-1), device=order.device) < keep
@@ -39,24 +39,23 @@ def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.T
 
 
 def select_random(rate: float, *, generator: torch.Generator | None = None, mask_t: torch.Tensor) -> torch.Tensor:
-    """z_k ~ Bernoulli(ρ), drawn anew for each loss token: the ablation of S-trace's Table 5 (same expected size).
+    """z_k ~ Bernoulli(ρ), independent for each loss token: the ablation of S-trace's Table 5 (same expected size).
 
-    Shapes (B, T). Drawn from `generator`, or from torch's global generator, whose state a checkpoint already keeps.
+    Shapes (B, T). Draws from `generator`, or from torch's global generator, whose state is in every checkpoint.
 
     Raises:
         ValueError: `rate` is outside [0, 1].
     """
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must be in [0, 1], got {rate}")
+    check_fraction(rate=rate)
     draws = torch.rand(mask_t.shape, generator=generator, device=mask_t.device)
     return ((draws < rate) & mask_t.bool()).float()
 
 
 def probability_mask(old_logp_t: torch.Tensor, *, threshold: float, mask_t: torch.Tensor) -> torch.Tensor:
-    """M_t = 1[exp(ℓ°_t) < ρ]: keeps the tokens of which the sampling policy was not already sure (SPO, 2505.23564).
+    """M_t = 1[exp(ℓ°_t) < ρ]: keeps the tokens that the sampling policy was not already sure of (SPO, 2505.23564).
 
-    Strictly below, and by the policy that sampled, so the mask is the same in every iteration over the batch. The
-    log-probabilities are at sampling temperature, without top-p.
+    Because it reads the policy that sampled, the mask is the same in every iteration over the batch. Log-probabilities
+    are at sampling temperature, without top-p.
 
     Args:
         old_logp_t (`torch.Tensor`):

@@ -1,4 +1,4 @@
-"""The unit of credit assignment: what is known of each token when its loss is computed, and what is made of it."""
+"""The unit of credit assignment: what a credit function receives for each token, and what it returns."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,24 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """What is known of the tokens of a micro-batch when their loss is computed. Log-probabilities are in nats.
+    """The tokens of a micro-batch when their loss is computed. Log-probabilities are in nats.
 
     Attributes:
-        logp_t: Under the policy as it is, shape (B, T). Carries the gradient (not in evaluation).
-        old_logp_t: π_old: under the policy that sampled, as the training model computes it, shape (B, T), detached.
-        ref_logp_t: Under the reference model, shape (B, T), or `None` where `beta` is 0.
-        sampling_logp_t: As the engine that sampled gave them, shape (B, T), NaN where it did not, or `None`.
-        entropy_t: Of the next-token distribution, nats, shape (B, T), detached.
-        advantages: Shape (B,), or (B, T) where tokens differ; after baseline, difficulty weight, whitening and floor.
-        token_ids: Of the responses, int64, shape (B, T).
-        segment_ids: Number of the segment that a token lies in, int64, shape (B, T), −1 in none. Without segments the
-            whole response is segment 0.
-        turn_ids: Number of the policy's turn in a conversation with tools or environments, int64, shape (B, T), −1 at
+        logp_t: Log-probabilities under the current policy, shape (B, T). They carry the gradient (not in evaluation).
+        old_logp_t: π_old: under the policy that sampled, computed by the training model, shape (B, T), detached.
+        ref_logp_t: Under the reference model, shape (B, T), or `None` if `beta` is 0.
+        sampling_logp_t: From the engine that sampled, shape (B, T), NaN where it returned none, or `None`.
+        entropy_t: Entropy of the next-token distribution, nats, shape (B, T), detached.
+        advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening and floor.
+        token_ids: Token ids of the responses, int64, shape (B, T).
+        segment_ids: Number of each token's segment, int64, shape (B, T); −1 for none. Without segments the whole
+            response is segment 0.
+        turn_ids: Number of the policy's turn in a conversation with tools or environments, int64, shape (B, T); −1 at
             tokens that the policy did not write. Without tools the whole response is turn 0.
-        policy_mask_t: M as it was known before the loss (`token_mask`) and counted for the normaliser: zeros and ones
-            of the type of `mask_t`, shape (B, T), never outside `mask_t`.
-        mask_t: 1 for the tokens that the loss sees, floating, shape (B, T). What stands at the others (padding, tool
-            results) means nothing and may not be finite.
+        policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
+            and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
+        mask_t: 1 for loss tokens, floating, shape (B, T). At other tokens (padding, tool results) all tensors are
+            meaningless and may not be finite.
     """
 
     logp_t: torch.Tensor
@@ -42,18 +42,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Credit:
-    """What a GRPO loss needs to know about each token: (W, A, M).
+    """What a GRPO loss needs for each token: (W, A, M).
 
     Attributes:
-        log_weight: W, shape (B, T), nats; the loss exponentiates it in place of the log-ratio, and its gradient flows.
-            `None` where TRL's own importance weight is the wanted one.
+        log_weight: W, shape (B, T), nats; the loss exponentiates it instead of the log-ratio, and its gradient flows.
+            `None` keeps TRL's own importance weight.
         advantage: A, shape (B,), (B, 1) or (B, T). Detached, unless the function declares `carries_loss`.
-        mask: M, shape (B, T): where it is 0 the policy term of a token is left out. May read the current policy and
-            leaves the normaliser alone, so that a token left out counts as one with zero advantage. `None`: all tokens
-            of `Tokens.policy_mask_t`, outside of which it has no effect.
+        mask: M, shape (B, T): 0 removes the policy term of a token. It may read the current policy and does not change
+            the normaliser, so a removed token counts like one with zero advantage. `None` keeps all tokens of
+            `Tokens.policy_mask_t`; outside of that M has no effect.
         selected: z, shape (B, T), 1 for the tokens that leave a trace, or `None` without traces; for the metrics.
-        traced: The W that `selected` describes. A function that puts another W in its place leaves it alone, so that
-            no metric describes a W that was not used.
+        traced: The W that `selected` describes. A function that replaces W does not replace this, so that no metric
+            describes a W that was not used.
     """
 
     log_weight: torch.Tensor | None
@@ -64,9 +64,9 @@ class Credit:
 
 
 def turn_numbers(written_t: torch.Tensor) -> torch.Tensor:
-    """Number of the run of ones that a token lies in, from 0; −1 at zeros. Shapes (B, T) → (B, T), int64.
+    """Number of the run of ones that each token lies in, from 0; −1 at zeros. Shapes (B, T) → (B, T), int64.
 
-    In a conversation with tools the ones are the tokens that the policy wrote, and each run of them is a turn.
+    In a conversation with tools the policy wrote the tokens with a one, and each run of ones is a turn.
     """
     written_t = written_t.bool()
     before = torch.nn.functional.pad(written_t[:, :-1], (1, 0))

@@ -1,6 +1,6 @@
 """Values and advantages on a tree of sampled segments (SPO-tree, arXiv 2505.23564, Sec. 5).
 
-A level is a tensor (P, K): the K children of each of the P nodes that were expanded.
+A level of a tree is a tensor (P, K): the K children of each of its P expanded nodes.
 """
 
 import torch
@@ -10,20 +10,20 @@ SIBLING_ADVANTAGES = ("mean", "loo", "std")
 
 
 def backed_up_value(children: torch.Tensor) -> torch.Tensor:
-    """V(q) = mean of the values of q's children, each child counting once however many leaves it has. (P, K) → (P,).
+    """V(q) = mean of the values of q's children, each counted once however many leaves it has. Shapes (P, K) → (P,).
 
-    A child that finished early counts as much as one with a whole subtree: this is the unbiased estimate, while the
-    mean over leaves is not. A NaN child (no reward function applied) is left out; NaN where all are.
+    A child that finished early counts as much as one with a whole subtree. This estimate is unbiased; the mean over
+    leaves is not. A NaN child (no reward function scored it) does not count; the mean of NaN children is NaN.
     """
     return torch.nanmean(children, dim=1)
 
 
 def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Tensor:
-    """A(n) = V(n) − V(q) of each child n among the children of q. Shapes (P, K) → (P, K).
+    """A(n) = V(n) − V(q) of each child n of q. Shapes (P, K) → (P, K).
 
-    `mean`: V(q) is the mean of all children, n itself included (the paper). `loo`: n itself left out, which is
-    K/(K−1) of it and unbiased. `std`: divided by the children's standard deviation (population) + 1e-8. A NaN child
-    gets 0, and so does an only child.
+    `mean`: V(q) is the mean of all children, n included (the paper). `loo`: the mean without n, which makes A(n)
+    unbiased and K/(K−1) times as large. `std`: divided by the children's population standard deviation + 1e-8. A NaN
+    child gets 0, and so does an only child.
 
     Raises:
         ValueError: unknown `kind`.
@@ -32,7 +32,7 @@ def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Te
         raise ValueError(f"kind must be one of {', '.join(map(repr, SIBLING_ADVANTAGES))}, got {kind!r}")
     centred = children - backed_up_value(children).unsqueeze(1)
     scored = ~children.isnan()
-    # equal values have no advantage, though their mean may be off by a rounding, which a std would blow up
+    # equal values have no advantage, but their mean may be off by a rounding error, which a std would amplify
     high = torch.where(scored, children, -torch.inf).amax(1, keepdim=True)
     low = torch.where(scored, children, torch.inf).amin(1, keepdim=True)
     differ = high - low > 1e-6 * torch.maximum(high.abs(), low.abs())

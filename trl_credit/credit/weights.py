@@ -1,8 +1,8 @@
-"""Log importance weights W of shape (B, T): what the loss exponentiates in place of the per-token log-ratio.
+"""Log importance weights W of shape (B, T), which the loss exponentiates instead of the per-token log-ratio.
 
 Every function takes log-probabilities in nats under the current policy (`logp_t`, carries the gradient) and under the
-policy that sampled the completion (`old_logp_t`, detached), and `mask_t`, 1 where the loss sees the token. At masked
-positions W is 0 or carries no meaning; the loss multiplies them by 0.
+policy that sampled the completion (`old_logp_t`, detached), and `mask_t`, 1 for loss tokens. At masked tokens W is 0 or
+meaningless; the loss multiplies them by 0.
 """
 
 import torch
@@ -24,8 +24,8 @@ def sequence_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_
 def sequence_token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     """W_t = sg(W^GSPO) + ℓ_t − sg(ℓ_t): GSPO-token (arXiv 2507.18071, Eq. 14). Shapes (B, T).
 
-    Equal to GSPO in value and gradient when the advantage is uniform over the row and rows are averaged over tokens;
-    unlike it, it keeps per-token advantages apart.
+    It equals GSPO in value and gradient if the advantage is uniform over the row and rows are averaged over tokens.
+    Unlike GSPO it allows an advantage per token.
     """
     sequence = sequence_log_weight(logp_t.detach(), old_logp_t=old_logp_t, mask_t=mask_t)
     return sequence + _masked(logp_t - logp_t.detach(), mask_t)
@@ -42,9 +42,9 @@ def eligible_log_weight(
 ) -> torch.Tensor:
     """W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k): eligible importance weight (S-trace).
 
-    Its value is the ordinary log-ratio, so it clips exactly when GRPO clips; only its gradient carries the trace.
-    Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. With `leave_own_out=False` a
-    token's own term is selected too, Σ_{k≤t} g^{t−k} z_k (ℓ_k − sg ℓ_k); with z = 0 it has no gradient at all.
+    Its value is the ordinary log-ratio, so it clips exactly where GRPO clips; only its gradient carries the trace.
+    Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. With `leave_own_out=False` the selection
+    includes a token's own term, Σ_{k≤t} g^{t−k} z_k (ℓ_k − sg ℓ_k); with z = 0 it has no gradient at all.
 
     Args:
         logp_t, old_logp_t (`torch.Tensor`):
@@ -67,7 +67,7 @@ def eligible_log_weight(
     Source: S-trace (arXiv 2605.05965), Sec. 4.
     """
     value = _masked((logp_t - old_logp_t).detach(), mask_t)
-    own = _masked(logp_t - logp_t.detach(), mask_t)  # zero in value; only its gradient matters from here on
+    own = _masked(logp_t - logp_t.detach(), mask_t)  # its value is 0; only its gradient matters
     if selected_t is None:
         return value + discounted_scan(own, decay=decay)
     left = own * selected_t.to(own.dtype)
@@ -85,9 +85,9 @@ def eligible_gradient(
     leave_own_out: bool = True,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """Σ_t c_t ∂W_t/∂ℓ_k of [`eligible_log_weight`], with its arguments and errors: c_k + z_k Σ_{t>k} g^{t−k} c_t.
+    """Σ_t c_t ∂W_t/∂ℓ_k = c_k + z_k Σ_{t>k} g^{t−k} c_t, for W of [`eligible_log_weight`].
 
-    Shapes (B, T) → (B, T), 0 at masked tokens.
+    Shapes (B, T) → (B, T), 0 at masked tokens. Arguments and errors as there.
     """
     own = _masked(coefficient_t, mask_t)
     traced = _masked(reverse_discounted_scan(own, decay=decay), mask_t)
@@ -102,13 +102,13 @@ def lambda_trace_log_weight(
 ) -> torch.Tensor:
     """W_t = Σ_{k≤t} tr(t,k) (ℓ_k − ℓ°_k): the ε-trace of GRPO-λ (arXiv 2510.00194, Eq. 1 and 2). Shapes (B, T).
 
-    `style="recent"` (Eq. 1): tr(t,k) = g^{t−k}. `style="both"` (Eq. 2): tr(t,k) = max(g^{t−k}, g^k), k counted from the
-    first token of the completion. Its value differs from the ordinary log-ratio, so it clips far more often than GRPO.
+    `style="recent"` (Eq. 1): tr(t,k) = g^{t−k}. `style="both"` (Eq. 2): tr(t,k) = max(g^{t−k}, g^k), k counts from
+    the first token of the completion. Its value is not the ordinary log-ratio, so it clips far more often than GRPO.
 
-    Eq. 17 and 18 (App. A.3) print the same traces as matrices, with a floor: no entry below an ε of which the text has
-    no value. It is not offered. Eq. 1, Eq. 2 and Theorem 1 have none; with one, W would carry ε times the log-ratios of
-    all tokens so far, however long ago; and read as printed, entries depend on the column alone, so that a trace would
-    not decay with distance. Their ones on the diagonal are in the formulas above: g^0.
+    Eq. 17 and 18 (App. A.3) print the same traces as matrices with a floor: no entry is below an ε, whose value the
+    text does not give. The floor is not offered. Eq. 1, Eq. 2 and Theorem 1 have none. With it, W would carry ε times
+    the log-ratio of every earlier token, however far back. Read as printed, the entries depend on the column alone, so
+    a trace would not decay with distance. Their ones on the diagonal are g^0 in the formulas above.
 
     Raises:
         ValueError: `decay` is outside [0, 1] or `style` is unknown.
@@ -117,7 +117,7 @@ def lambda_trace_log_weight(
 
 
 def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
-    """Y_t = Σ_{k≤t} tr(t,k) x_k with the trace styles of GRPO-λ, in O(T). Shapes (B, T); errors as above."""
+    """Y_t = Σ_{k≤t} tr(t,k) x_k for tr of [`lambda_trace_log_weight`], in O(T). Shapes (B, T); errors as there."""
     scan = discounted_scan(x_t, decay=decay)
     if style == "recent":
         return scan
@@ -128,12 +128,11 @@ def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
     middle = t // 2
     early = (scan.new_tensor(decay).pow(t) * x_t.to(scan.dtype)).cumsum(-1)[..., middle]
     late = scan - scan.new_tensor(decay).pow(t - middle) * scan[..., middle]
-    # at t = 0 both halves hold the same token: the late one is empty there
-    return early + late
+    return early + late  # the late half is empty at t = 0, where both halves would hold the same token
 
 
 def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
-    """Σ_{t≥k} tr(t,k) c_t: the transpose of [`traced_sum`], in O(T). Shapes (B, T); errors as above."""
+    """Σ_{t≥k} tr(t,k) c_t: the transpose of [`traced_sum`], in O(T). Shapes (B, T); errors as there."""
     to_come = reverse_discounted_scan(c_t, decay=decay)
     if style == "recent":
         return to_come

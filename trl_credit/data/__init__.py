@@ -1,25 +1,13 @@
-"""Training and evaluation prompts: sets by name, files, the Hub; cleaned, styled and measured."""
+"""Training and evaluation prompts: sets by name, files, the Hub; cleaned and styled. Imports `rewards` and below."""
 
-from .files import FILE_FORMATS
-from .loading import (
-    ANSWER_COLUMNS,
-    GYM,
-    PROMPT_COLUMNS,
-    DataArguments,
-    hub_source,
-    load_from_arguments,
-    load_prompts,
-    prompt_tokens,
-    warn_of_unknown_tokens,
-)
+from .prompt_sets import DataArguments, hub_source, load_from_arguments, load_prompts, warn_of_unknown_tokens
+from .prompts import prompt_tokens
+from .readers import FILE_FORMATS
 from .sets import PROMPT_STYLES, SETS, DataSet, PromptStyle, resolve_style, to_prompt
 
 
 __all__ = [
-    "ANSWER_COLUMNS",
     "FILE_FORMATS",
-    "GYM",
-    "PROMPT_COLUMNS",
     "PROMPT_STYLES",
     "SETS",
     "DataArguments",

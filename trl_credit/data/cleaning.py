@@ -1,6 +1,6 @@
 """Cleaning of problem sets: LaTeX eaten by string escapes, duplicates, conflicting golds, overlap with evaluation sets.
 
-All functions work on plain rows: dicts with `id`, `problem` and `answer`.
+Rows are plain dicts with `id`, `problem` and `answer`.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
-SHORTEST_OPENING = 40  # normalised characters: shorter problems count as overlap only where they are equal
+SHORTEST_OPENING = 40  # normalised characters; shorter problems count as overlap only if they are equal
 DAPO_WRAPPER = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
     "$Answer (without quotes) where $Answer is the answer to the problem.\n\n",
@@ -18,7 +18,7 @@ DAPO_WRAPPER = (
 
 _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _END = r"(?![A-Za-z])"
-# what an escape leaves of a command; English words (\t + "an", \n + "u") are missing: they could be just that
+# what an escape leaves of a command, without English words (\t + "an", \n + "u"), which may be meant
 _EATEN = {
     "\a": ("a", r"(?:lpha|ngle|pprox)"),
     "\b": ("b", r"(?:egin|inom|eta|ar|oldsymbol|mod|ullet)"),
@@ -29,7 +29,7 @@ _EATEN = {
     "\r": ("r", r"(?:ight(?:arrow)?|ho|ceil)"),
 }
 _EATEN_COMMANDS = [(re.compile(f"{re.escape(c)}(?={tail}{_END})"), rf"\\{a}") for c, (a, tail) in _EATEN.items()]
-# tails and names that are no words of any language, where the escape or its backslash is gone altogether
+# tails and names that are not words of any language, after the escape or its backslash was lost
 _LOST = re.compile(
     rf"(?<![\\A-Za-z])(?:(?P<f>rac)(?=\s?\{{)|(?P<t>imes|heta|riangle){_END}|(?P<b>egin|inom)(?=\{{)|(?P<a>lpha){_END})"
 )
@@ -53,7 +53,7 @@ _NORMAL = [
 
 @dataclass
 class CleaningReport:
-    """What became of the rows of a set; `str()` of it is one line. Ids where few are expected, else counts."""
+    """What was done with the rows of a set; `str()` of it is one line. Ids if few are expected, else counts."""
 
     name: str
     rows: int
@@ -69,33 +69,38 @@ class CleaningReport:
     overlap: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        dropped = [
-            (self.chinese, "Chinese"),
-            (len(self.damaged), f"with damaged LaTeX{_ids(self.damaged)}"),
-            (len(self.without_gold), f"without a gold{_ids(self.without_gold)}"),
-            (self.duplicates, "duplicates"),
-            (len(self.conflicting), f"with conflicting golds{_ids(self.conflicting)}"),
-            *((len(ids), f"that are in {name}{_ids(ids)}") for name, ids in self.overlap.items()),
-            (self.too_long, "with too long a prompt"),
-        ]
-        parts = [f"{self.name}: {self.kept:,} of {self.rows:,} rows"]
-        if any(count for count, _ in dropped):
-            parts.append("dropped " + ", ".join(f"{count:,} {why}" for count, why in dropped if count))
-        if self.repaired:
-            parts.append(f"repaired the LaTeX of {self.repaired:,}")
-        if self.still_damaged:
-            parts.append(f"kept {len(self.still_damaged)} with damaged LaTeX{_ids(self.still_damaged)}")
-        return "; ".join(parts)
+        parts = {
+            "dropped": [
+                (self.chinese, "Chinese"),
+                (self.damaged, "with damaged LaTeX"),
+                (self.without_gold, "without a gold"),
+                (self.duplicates, "duplicates"),
+                (self.conflicting, "with conflicting golds"),
+                *((ids, f"that are in {name}") for name, ids in self.overlap.items()),
+                (self.too_long, "with too long a prompt"),
+            ],
+            "repaired the LaTeX of": [(self.repaired, "")],
+            "kept": [(self.still_damaged, "with damaged LaTeX")],
+        }
+        said = [(verb, ", ".join(_counted(*rows) for rows in found if rows[0])) for verb, found in parts.items()]
+        head = f"{self.name}: {self.kept:,} of {self.rows:,} rows"
+        return "; ".join([head, *(f"{verb} {rows}" for verb, rows in said if rows)])
 
     @property
     def changed(self) -> bool:
         return self.kept != self.rows or bool(self.repaired or self.still_damaged)
 
 
-def repair_latex(text: str) -> str:
-    """Gives commands back what a string escape ate (`\\f` + "rac" is `\\frac`), where only one can be meant.
+def _counted(rows: int | list[str], what: str) -> str:
+    if isinstance(rows, int):
+        return f"{rows:,} {what}".strip()
+    return f"{len(rows):,} {what} ({', '.join(rows[:5])}{', …' if len(rows) > 5 else ''})"
 
-    Also ligatures that PDFs leave as control characters. Text without such signs is returned as it is.
+
+def repair_latex(text: str) -> str:
+    """Restores commands that a string escape damaged (`\\f` + "rac" is `\\frac`) if only one command can be meant.
+
+    Also restores ligatures that PDFs leave as control characters. Other text is returned unchanged.
     """
     for pattern, command in _EATEN_COMMANDS:
         text = pattern.sub(command, text)
@@ -107,18 +112,18 @@ def repair_latex(text: str) -> str:
 
 
 def is_damaged(text: str) -> bool:
-    """Whether there is a sign of eaten LaTeX: a control character other than white space, or what can be repaired."""
+    """Whether LaTeX is damaged: there is a control character other than white space, or something to repair."""
     return bool(_CONTROL.search(text)) or repair_latex(text) != text
 
 
 def without_spaces(text: str) -> str:
-    """The key by which two rows are copies of each other: strict, since `+` for `-` is another problem."""
+    """The key that copies of a row share. It is strict, since `+` for `-` is another problem."""
     return "".join(text.split())
 
 
 def normalise(text: str) -> str:
-    """The key by which a training row is an evaluation problem: NFKC and lower case, without spaces, dollars, braces,
-    punctuation and what is spelling in LaTeX (`\\dfrac`, `\\left`, `\\,`, `\\leq` for `\\le`)."""
+    """The key that a training row shares with an evaluation problem: NFKC and lower case, without spaces, dollars,
+    braces, punctuation and spelling variants of LaTeX (`\\dfrac`, `\\left`, `\\,`, `\\leq` for `\\le`)."""
     text = unicodedata.normalize("NFKC", text).lower()
     for pattern, by in _NORMAL:
         text = pattern.sub(by, text)
@@ -134,19 +139,19 @@ def strip_dapo_wrapper(text: str) -> str:
 def clean(
     rows: list[dict], *, name: str, drop: bool, english: bool = False, distinct: bool = False
 ) -> tuple[list[dict], CleaningReport]:
-    """Repairs LaTeX, and drops what cannot be trained on. Rows that need nothing come out as they went in, in order.
+    """Repairs LaTeX, and drops rows that cannot be trained on. Other rows are unchanged and keep their order.
 
     Args:
         rows (`list[dict]`):
-            With `id` (no two the same), `problem` and `answer`.
+            Rows with a unique `id`, `problem` and `answer`.
         name (`str`):
-            Of the set, for the report.
+            Name of the set, for the report.
         drop (`bool`):
             Whether rows that stay damaged and rows without a gold are dropped; evaluation sets stay whole.
         english (`bool`, *optional*, defaults to `False`):
             Whether rows with Chinese characters are dropped.
         distinct (`bool`, *optional*, defaults to `False`):
-            Whether copies of a problem are dropped, and all of them where their golds differ.
+            Whether copies of a problem are dropped; all of them are if their golds differ.
 
     Returns:
         `tuple[list[dict], CleaningReport]`: the rows and the counts.
@@ -191,10 +196,10 @@ def _distinct(rows: list[dict], report: CleaningReport) -> list[dict]:
 
 
 def find_overlap(problems: Iterable[str], evaluation: Mapping[str, Iterable[str]]) -> dict[str, list[int]]:
-    """Row numbers of `problems` that are in an evaluation set, by the name of the set (of the first where in several).
+    """Row numbers of `problems` that are in an evaluation set, by the name of the (first such) set.
 
-    A row is in a set when it equals one of its problems under `normalise`, or begins with one: sets like DAPO's append
-    the form of the answer to problems that they took from elsewhere.
+    A row is in a set if it equals one of its problems under `normalise`, or begins with one: sets such as DAPO append
+    the form of the answer to problems from other sets.
     """
     equal: dict[str, str] = {}
     openings: dict[str, list[tuple[str, str]]] = {}
@@ -210,7 +215,3 @@ def find_overlap(problems: Iterable[str], evaluation: Mapping[str, Iterable[str]
         if name is not None:
             found[name].append(number)
     return {name: numbers for name, numbers in found.items() if numbers}
-
-
-def _ids(ids: list[str]) -> str:
-    return f" ({', '.join(ids[:5])}{', …' if len(ids) > 5 else ''})" if ids else ""

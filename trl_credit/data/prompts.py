@@ -1,44 +1,43 @@
-"""From the rows of a source to prompts, answers and ids: checked, and named by line where they cannot be right."""
+"""From the rows of a source to prompts, answers and ids. Refusals name the line."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset, Value, concatenate_datasets
+import pyarrow
+from datasets import Dataset, concatenate_datasets
 
-from .columns import answer_text, in_pieces, to_dataset
-from .files import did_you_mean
-from .records import Records
+from ..support.errors import did_you_mean
+from .readers import Records, answer_text, place, to_dataset
 from .sets import PromptStyle, to_prompt
 
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 IDS = ("id", "unique_id")
 _MADE = ("prompt", "answer", "id")
-_TEXT = Value("string")
 
 
-def find_column(source: Dataset | Records, name: str, wanted: str | None, guesses: tuple[str, ...], flag: str) -> str:
-    """The column that a flag names, or the first guess that there is.
+def find_column(source: Dataset | Records, name: str, given: str | None, guesses: Sequence[str], flag: str) -> str:
+    """The column that a flag names, or the first of the guesses that exists.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such column.
     """
-    if wanted is None:
-        found = [c for c in guesses if c in source.column_names]
-        if found:
-            return found[0]
-        wanted = " or ".join(map(repr, guesses))
-    elif wanted in source.column_names:
-        return wanted
-    else:
-        wanted = f"{wanted!r}{did_you_mean(wanted, source.column_names)}"
+    columns, names = source.column_names, guesses if given is None else [given]
+    found = [column for column in names if column in columns]
+    if found:
+        return found[0]
+    hint = "" if given is None else did_you_mean(given, columns)
     other = ", or take a --reward that needs no answers" if flag == "--answer_column" else ""
-    raise ValueError(f"{name!r} has no column {wanted}: set {flag} to one of {', '.join(source.column_names)}{other}")
+    missing = " or ".join(map(repr, names))
+    raise ValueError(f"{name!r} has no column {missing}: set {flag} to one of {', '.join(columns)}{other}{hint}")
 
 
 def problems(source: Dataset | Records, name: str, column: str) -> list[str]:
-    """The text of each problem, of messages that of the last.
+    """The text of each problem, or of the last message if problems are messages.
 
     Raises:
         ValueError: a prompt is neither text nor messages, or empty.
@@ -55,50 +54,54 @@ def as_prompts(
     style: PromptStyle,
     conversational: bool,
 ) -> Dataset:
-    """The source with `prompt`, `answer` (text; left out where no column has it) and `id`, beside its other columns.
+    """The source with `prompt`, `answer` (text; left out if no column has it) and `id`, beside its other columns.
 
     Raises:
-        ValueError: a prompt is neither text nor messages, or messages where the style is plain text; an answer is
-            neither text nor a number; or a column of a text file has no one type.
+        ValueError: a prompt is neither text nor messages, or messages although the style is plain text; an answer is
+            neither text nor a number; or a column of a text file has no single type.
     """
     prompts = _prompts(source, name, prompt_column)
-    parts = [_columns(source, rest, answer_column)] if (rest := _rest(source)) else []
-    is_text = all(isinstance(prompt, str) for prompt in prompts)
-    if not is_text and not style.chat:
+    kept = [column for column in source.column_names if column not in _MADE]
+    parts = [_columns(source, kept, answer_column)] if kept else []
+    made = {}
+    if all(isinstance(prompt, str) for prompt in prompts):
+        made["prompt"] = pyarrow.array([to_prompt(text, style, conversational=conversational) for text in prompts])
+    elif style.chat:
+        parts.append(_columns(source, [prompt_column], None).rename_columns({prompt_column: "prompt"}))
+    else:
         raise ValueError(
-            f"{name!r} holds messages in its column {prompt_column!r}, which want a chat template, and this "
+            f"{name!r} holds messages in its column {prompt_column!r}, which need a chat template, and this "
             "--prompt_style is plain text: take another style, or write the prompts as text"
         )
-    if not is_text:
-        messages = _columns(source, [prompt_column], None)
-        parts.append(messages if prompt_column == "prompt" else messages.rename_column(prompt_column, "prompt"))
-    answers = [] if answer_column is None else _answers(source, name, answer_column)
-    own = [source[column][:] for column in IDS if column in source.column_names]
+    if answer_column is not None:
+        made["answer"] = pyarrow.array(_answers(source, name, answer_column), pyarrow.string())
+    ids = [source[column][:] for column in IDS if column in source.column_names]
+    made["id"] = [row_id([column[i] for column in ids], Path(name).stem, i) for i in range(len(source))]
+    return concatenate_datasets([*parts, Dataset(pyarrow.table(made))], axis=1)
 
-    def made(part: slice) -> dict[str, list]:
-        columns = {}
-        if is_text:
-            columns["prompt"] = [to_prompt(text, style, conversational=conversational) for text in prompts[part]]
-        if answer_column is not None:
-            columns["answer"] = answers[part]
-        numbers = range(part.start, part.stop)
-        return {**columns, "id": [row_id([column[i] for column in own], Path(name).stem, i) for i in numbers]}
 
-    prompt = [{"role": _TEXT, "content": _TEXT}] if conversational else _TEXT
-    features = {column: prompt if column == "prompt" else _TEXT for column in made(slice(0, 0))}
-    parts.append(in_pieces(len(source), features, made))
-    return concatenate_datasets(parts, axis=1)
+def prompt_tokens(prompt: str | list[dict], tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Number of tokens of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
+    if isinstance(prompt, str):
+        return len(tokenizer(prompt)["input_ids"])
+    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+
+
+def row_id(own: Sequence[object], name: str, number: int) -> str:
+    """The row's own id, prefixed with the name of the set if it is just a number; else name and row number."""
+    found = next((value for value in own if value not in (None, "")), number)
+    return f"{name}-{found}" if str(found).isdecimal() else str(found)
 
 
 def _prompts(source: Dataset | Records, name: str, column: str) -> list[str | list[dict]]:
     prompts = source[column][:]
     for number, prompt in enumerate(prompts):
         if not prompt:
-            raise ValueError(f"{_place(source, name, number)} has no {column}: take it out, or check --prompt_column")
+            raise ValueError(f"{name!r}, {place(source, number)} has no {column}: remove it, or check --prompt_column")
         if not isinstance(prompt, str) and not _are_messages(prompt):
             raise ValueError(
-                f"{_place(source, name, number)}: column {column!r} holds a {type(prompt).__name__}, neither text nor "
-                "a list of messages with `role` and `content`: write it as text, or check --prompt_column"
+                f"{name!r}, {place(source, number)}: column {column!r} holds a {type(prompt).__name__}, not text or a "
+                "list of messages with `role` and `content`: write it as text, or check --prompt_column"
             )
     return prompts
 
@@ -112,38 +115,20 @@ def _are_messages(prompt: Any) -> bool:
 
 def _answers(source: Dataset | Records, name: str, column: str) -> list[str | None]:
     answers = source[column][:]
-    if isinstance(source, Dataset) and (narrow := getattr(source.features[column], "dtype", "")) in (
-        "float16",
-        "float32",
-    ):  # 0.1 of single precision is 0.10000000149011612 of double
+    narrow = getattr(source.features[column], "dtype", "") if isinstance(source, Dataset) else ""
+    if narrow in ("float16", "float32"):  # 0.1 in single precision is 0.10000000149011612 in double
         answers = [None if answer is None else np.dtype(narrow).type(answer) for answer in answers]
     texts = []
     for number, answer in enumerate(answers):
         try:
             texts.append(answer_text(answer))
         except ValueError as error:
-            raise ValueError(
-                f"{_place(source, name, number)}: column {column!r} holds {error}: write it as text, or check "
-                "--answer_column"
-            ) from error
+            where = f"{name!r}, {place(source, number)}: column {column!r}"
+            raise ValueError(f"{where} holds {error}: write it as text, or check --answer_column") from error
     return texts
-
-
-def _place(source: Dataset | Records, name: str, number: int) -> str:
-    return f"{name!r}, line {source.lines[number]}" if isinstance(source, Records) else f"{name!r}, row {number}"
-
-
-def _rest(source: Dataset | Records) -> list[str]:
-    return [column for column in source.column_names if column not in _MADE]
 
 
 def _columns(source: Dataset | Records, names: Sequence[str], answer_column: str | None) -> Dataset:
     if isinstance(source, Records):
-        return to_dataset(source, names, textual=[c for c in (answer_column, *IDS) if c is not None])
+        return to_dataset(source, names, textual=[answer_column, *IDS])
     return source.select_columns(list(names))
-
-
-def row_id(own: Sequence[object], name: str, number: int) -> str:
-    """The row's own id, with the name of the set before it where it is just a number; else name and row number."""
-    found = next((value for value in own if value not in (None, "")), number)
-    return f"{name}-{found}" if str(found).isdecimal() else str(found)

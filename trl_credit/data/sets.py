@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from ..rewards import extract_answer
 from .cleaning import DAPO_WRAPPER, strip_dapo_wrapper
-from .columns import answer_text
+from .readers import answer_text
 
 
 @dataclass(frozen=True)
 class Split:
-    """One split of a set: its name on the Hub, the configuration it is in, and what its file is called besides."""
+    """One split of a set: its name on the Hub, its configuration, and further names that its file may have."""
 
     hub: str
     config: str | None = None
@@ -23,27 +23,27 @@ class DataSet:
 
     Args:
         repo, revision (`str`):
-            Repository on the Hub and the commit it is pinned to, 40 hexadecimal digits; `None` where none is known.
-        splits (`dict[str, Split]`):
-            By name; the first is the default.
+            Repository on the Hub and the commit it is pinned to, 40 hexadecimal digits; `None` if none is known.
         read (`Callable`):
-            From a row of the Hub or of a file to a dict with `problem`, `answer` and what else the set has.
+            Maps a row of the Hub or of a file to a dict with `problem`, `answer` and what else the set has.
         licence (`str`):
-            Of the data, as far as it is known.
+            Licence of the data, as far as it is known.
+        splits (`dict[str, Split]`):
+            Splits by name; the first is the default.
         evaluation (`bool`):
-            Whether it is kept whole, and training sets are to be free of it.
+            Whether the set is kept whole, and training sets are to be free of it.
         english, distinct, copies (`bool`):
-            Cleaning: whether Chinese rows are dropped, whether duplicates and conflicting golds are, and whether the
-            Hub holds every row many times.
+            Cleaning: whether Chinese rows are dropped, whether duplicates and conflicting golds are dropped, and
+            whether the Hub holds every row many times.
         mathematical (`bool`):
             Whether the answers are for the `accuracy` reward.
     """
 
     repo: str
     revision: str | None
-    splits: dict[str, Split]
     read: Callable[[dict], dict]
     licence: str
+    splits: dict[str, Split]
     evaluation: bool = False
     english: bool = False
     distinct: bool = False
@@ -53,10 +53,10 @@ class DataSet:
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """`template` with `{problem}` in it is the user's message, after the `system` message if there is one.
+    """`template`, which contains `{problem}`, is the user's message. It follows the `system` message if there is one.
 
-    `chat=False` is for base models: such a prompt stays plain text even where the tokenizer has a chat template.
-    `text:` before a name or a template makes any style one of these.
+    `chat=False` is for base models: the prompt stays plain text even if the tokenizer has a chat template. `text:`
+    before a name or a template makes any style such a style.
     """
 
     template: str = "{problem}"
@@ -65,8 +65,8 @@ class PromptStyle:
 
 
 def read_problem(row: dict) -> dict:
-    """`problem`, `question` or `prompt` with an `answer`: most sets, and the files of all."""
-    return {"problem": _first(row, "problem", "question", "prompt"), "answer": answer_text(_first(row, "answer"))}
+    """Reads `problem`, `question` or `prompt` with an `answer`: most sets, and the files of all."""
+    return _problem(_first(row, "problem", "question", "prompt"), _first(row, "answer"))
 
 
 def read_gsm8k(row: dict) -> dict:
@@ -76,22 +76,15 @@ def read_gsm8k(row: dict) -> dict:
 
 
 def read_math(row: dict) -> dict:
-    """The gold is what the solution boxes, where there is no `answer`; `level` is "Level 5", or "Level ?" twice."""
+    """Without an `answer`, the gold is what the solution boxes. `level` is "Level 5", or "Level ?" in two rows."""
     answer = row["answer"] if "answer" in row else extract_answer(_first(row, "solution")) or ""
     level = str(row.get("level", "")).removeprefix("Level ")
-    return {
-        "problem": _first(row, "problem"),
-        "answer": answer_text(answer),
-        "level": int(level) if level.isdecimal() else None,
-    }
+    return _problem(_first(row, "problem"), answer, level=int(level) if level.isdecimal() else None)
 
 
 def read_olympiadbench(row: dict) -> dict:
     """`final_answer` is a list, with one entry or several."""
-    return {
-        "problem": _first(row, "problem", "question"),
-        "answer": answer_text(_first(row, "final_answer", "answer")),
-    }
+    return _problem(_first(row, "problem", "question"), _first(row, "final_answer", "answer"))
 
 
 def read_dapo(row: dict) -> dict:
@@ -100,7 +93,7 @@ def read_dapo(row: dict) -> dict:
     if isinstance(problem, list):
         problem = problem[-1]["content"]
     gold = row["reward_model"]["ground_truth"] if "reward_model" in row else _first(row, "answer", "solution")
-    return {"problem": strip_dapo_wrapper(problem), "answer": answer_text(gold)}
+    return _problem(strip_dapo_wrapper(problem), gold)
 
 
 def read_orz(row: dict) -> dict:
@@ -108,21 +101,18 @@ def read_orz(row: dict) -> dict:
     if "0" not in row and "conversations" not in row:
         return read_problem(row)
     question, reply = row["conversations"] if "conversations" in row else (row["0"], row["1"])
-    return {"problem": question["value"].strip(), "answer": answer_text(reply["ground_truth"]["value"])}
+    return _problem(question["value"].strip(), reply["ground_truth"]["value"])
 
 
 def read_knights_and_knaves(row: dict) -> dict:
-    """`names` and, in `truth`, who is a knight; the answer is the list of "(1) Zoey is a knight"."""
-    return {
-        "problem": _first(row, "problem", "quiz"),
-        "answer": answer_text(_first(row, "answer", "solution_text_format")),
-        "names": list(_first(row, "names")),
-        "truth": [bool(knight) for knight in _first(row, "truth", "solution")],
-    }
+    """`names`, and who is a knight in `truth`; the answer is the list of "(1) Zoey is a knight"."""
+    answer = _first(row, "answer", "solution_text_format")
+    truth = [bool(knight) for knight in _first(row, "truth", "solution")]
+    return _problem(_first(row, "problem", "quiz"), answer, names=list(_first(row, "names")), truth=truth)
 
 
 def resolve_style(style: str | PromptStyle) -> PromptStyle:
-    """A style by its name, or one of a text with `{problem}` in it; behind `text:`, the same without chat template.
+    """A style by its name, or by a text with `{problem}` in it; after `text:`, the same without chat template.
 
     Raises:
         ValueError: no style has that name.
@@ -140,15 +130,19 @@ def resolve_style(style: str | PromptStyle) -> PromptStyle:
 
 
 def to_prompt(problem: str | list[dict], style: PromptStyle, *, conversational: bool) -> str | list[dict]:
-    """A problem in its style: messages, or their text with an empty line between them. Messages stay as they are."""
+    """A problem in its style: messages, or their text with an empty line between them. Messages do not change."""
     if not isinstance(problem, str):
         return problem
-    # not str.format: problems and templates are full of braces
+    # not str.format, since problems and templates are full of braces
     text = style.template.replace("{problem}", problem)
     if not conversational:
         return text if style.system is None else f"{style.system}\n\n{text}"
     system = [] if style.system is None else [{"role": "system", "content": style.system}]
     return [*system, {"role": "user", "content": text}]
+
+
+def _problem(problem: object, answer: object, **others: object) -> dict:
+    return {"problem": problem, "answer": answer_text(answer), **others}
 
 
 def _first(row: dict, *columns: str) -> object:
@@ -158,57 +152,47 @@ def _first(row: dict, *columns: str) -> object:
     raise ValueError(f"there is no column {' or '.join(columns)}, but {', '.join(map(str, row))}")
 
 
-def _test(repo: str, revision: str | None, licence: str, *, hub: str = "test", **settings) -> DataSet:
-    settings = {"read": read_problem, **settings}
-    return DataSet(repo, revision, {"test": Split(hub)}, licence=licence, evaluation=True, **settings)
+def _test(
+    repo: str, revision: str | None, licence: str, *, hub: str = "test", read: Callable = read_problem
+) -> DataSet:
+    return DataSet(repo, revision, read, licence, {"test": Split(hub)}, evaluation=True)
 
 
+_GSM8K = {"train": Split("train", "main"), "test": Split("test", "main")}
+_MATH = {"train": Split("train", "default"), "test": Split("test", "default")}
+_DAPO = {"train": Split("train", files=("dapo_math_17k",))}
+_ORZ = {"train": Split("train", files=("orz_math_57k_collection",))}
+_KNIGHTS = {"train": Split("3ppl", "train", ("kk_3ppl_train",)), "test": Split("3ppl", "test", ("kk_3ppl_test",))}
 # The commits are those that public code pins or has in its caches (docs/data.md says how each was found).
 SETS: dict[str, DataSet] = {
-    "gsm8k": DataSet(
-        "openai/gsm8k",
-        "cc7b047b6e5bb11b4f1af84efc572db110a51b3c",
-        {"train": Split("train", "main"), "test": Split("test", "main")},
-        read_gsm8k,
-        licence="MIT",
-    ),
+    "gsm8k": DataSet("openai/gsm8k", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", read_gsm8k, "MIT", _GSM8K),
     "math": DataSet(
-        "DigitalLearningGmbH/MATH-lighteval",
-        "0530c78699ea5e8eb5530600900e1f328b48acad",
-        {"train": Split("train", "default"), "test": Split("test", "default")},
-        read_math,
-        licence="MIT",
+        "DigitalLearningGmbH/MATH-lighteval", "0530c78699ea5e8eb5530600900e1f328b48acad", read_math, "MIT", _MATH
     ),
-    "math12k": DataSet("hiyouga/math12k", None, {"train": Split("train")}, read_problem, licence="not stated"),
+    "math12k": DataSet("hiyouga/math12k", None, read_problem, "not stated", {"train": Split("train")}),
     "dapo_math_14k": DataSet(
         "BytedTsinghua-SIA/DAPO-Math-17k",
         "65877096c24ffa7abc4e4fa5edb95cf3413a5674",
-        {"train": Split("train", files=("dapo_math_17k",))},
         read_dapo,
-        licence="Apache-2.0",
+        "Apache-2.0",
+        _DAPO,
         english=True,
         distinct=True,
         copies=True,
     ),
-    "orz57k": DataSet(
-        "Open-Reasoner-Zero/orz_math_57k_collection",
-        None,
-        {"train": Split("train", files=("orz_math_57k_collection",))},
-        read_orz,
-        licence="MIT",
-    ),
+    "orz57k": DataSet("Open-Reasoner-Zero/orz_math_57k_collection", None, read_orz, "MIT", _ORZ),
     "knights_and_knaves_3ppl": DataSet(
         "K-and-K/knights-and-knaves",
         "2f68547989981b1af37cb3dde5fdefa847aa8619",
-        {"train": Split("3ppl", "train", ("kk_3ppl_train",)), "test": Split("3ppl", "test", ("kk_3ppl_test",))},
         read_knights_and_knaves,
-        licence="MIT",
+        "MIT",
+        _KNIGHTS,
         mathematical=False,
     ),
     "math500": _test("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", "MIT", read=read_math),
     "aime24": _test("HuggingFaceH4/aime_2024", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a", "MAA's", hub="train"),
     "aime25": _test("math-ai/aime25", "563bb8404243c5f09de6ec262f2db674fe5bce9b", "MAA's"),
-    # 40 problems in amc23, 83 of two years in amc83: scores on one say nothing about scores on the other
+    # 40 problems in amc23, 83 of two years in amc83: a score on one cannot be compared with a score on the other
     "amc23": _test("math-ai/amc23", None, "MAA's"),
     "amc83": _test("AI-MO/aimo-validation-amc", None, "MAA's", hub="train"),
     "minerva": _test("math-ai/minervamath", None, "not stated"),

@@ -1,9 +1,9 @@
-"""A tiny model and a task that it half knows: what `examples/train.py` trains when nothing else is given."""
+"""A tiny model and a task that it half knows, the default of `examples/train.py`. Imports `config` and below."""
 
 from pathlib import Path
 from typing import Any
 
-from ..dead_knobs import defaults, live_part
+from ..config import active_part, defaults
 from .task import DEMO_MAX_COMPLETION_LENGTH, demo_dataset, demo_reward, split_steps
 
 
@@ -18,7 +18,7 @@ __all__ = [
     "split_steps",
 ]
 
-# with which every algorithm learns the task within minutes on two cores, see `benchmarks/learning.py`
+# Every algorithm learns the task with these within minutes on two cores, see `benchmarks/learning.py`.
 DEMO_SETTINGS = {
     "learning_rate": 1e-4,
     "lr_scheduler_type": "constant",
@@ -28,7 +28,7 @@ DEMO_SETTINGS = {
     "max_steps": 200,
     "logging_steps": 5,
 }
-# for the algorithms with segments; each is refused where it does nothing, see `demo_settings`
+# For algorithms with segments. Each is refused if it has no effect, see `demo_settings`.
 DEMO_SEGMENTS = {
     "cutpoint_interval": 1,  # of a response's 36 tokens, six are decisions
     "step_splitter": "trl_credit.demo.split_steps",
@@ -39,11 +39,11 @@ DEMO_SEGMENTS = {
 
 def demo_settings(config_class: type, **knobs: Any) -> dict[str, Any]:
     """Arguments of a configuration class for a run on the embedded task: `DEMO_SETTINGS`, those of `DEMO_SEGMENTS` that
-    do something with this class and these knobs, and over them the knobs."""
+    have an effect with this class and these knobs, and the knobs, which override both."""
     given = DEMO_SETTINGS | knobs
-    return live_part(DEMO_SEGMENTS, defaults(config_class) | DEMO_SEGMENTS | given) | given
+    return active_part(DEMO_SEGMENTS, defaults(config_class) | DEMO_SEGMENTS | given) | given
 
 
 def demo_model_path() -> str:
-    """Folder of the warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` made it."""
+    """Folder of the warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
     return str(Path(__file__).parent / "model")

@@ -1,9 +1,9 @@
-"""Makes the embedded checkpoint from nothing:  python -m trl_credit.demo.warm_start --output FOLDER
+"""Makes the embedded checkpoint from scratch:  python -m trl_credit.demo.warm_start --output FOLDER
 
-Supervised learning in two halves. First right solutions, until every single step is learnt. Then solutions in which 18
-of the 60 facts are wrong more often than right, so that the model prefers what is wrong: .17 of its greedy and .29 of
-its sampled responses are right, which leaves reinforcement learning room and signal. About a minute on two CPU cores;
-one seed gives one checkpoint on one machine.
+Supervised learning in two halves. The first half has right solutions, until every single step is learnt. In the second,
+18 of the 60 facts are wrong more often than right, so that the model prefers the wrong digit. 0.17 of its greedy and
+0.29 of its sampled responses are right, which leaves reinforcement learning room and signal. It takes about a minute on
+two CPU cores; a seed gives the same checkpoint again on the same machine.
 
 With `--countdown 10` its responses are three times as long, see `task.py` and docs/results/embedded.md.
 """
@@ -16,15 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from .task import (
-    CHARACTERS,
-    demo_dataset,
-    demo_reward,
-    draw_problem,
-    longest,
-    mistaught_facts,
-    work_out,
-)
+from .task import CHARACTERS, demo_dataset, demo_reward, draw_problem, longest, mistaught_facts, work_out
 
 
 LEARNING_RATE = 2e-3
@@ -36,14 +28,14 @@ def make_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.decoder = decoders.Fuse()  # without it decoding would put spaces between the characters
+    tokenizer.decoder = decoders.Fuse()  # otherwise decoding puts spaces between the characters
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
     )
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.15M parameters with random weights."""
+    """A Qwen3 with 0.15M parameters and random weights."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -51,7 +43,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         num_hidden_layers=3,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=32,  # the smallest that vLLM attends with on CPUs
+        head_dim=32,  # the smallest that vLLM supports on CPUs
         max_position_embeddings=256,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
@@ -64,7 +56,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 def accuracy(
     model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, greedy: bool, n: int = 1024, countdown: int = 0
 ) -> float:
-    """pass@1, greedy or at temperature 1, on `n` problems of another seed than training uses."""
+    """pass@1, greedy or at temperature 1, on `n` problems with another seed than in training."""
     data = demo_dataset(n, seed=1)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
     how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
@@ -75,7 +67,7 @@ def accuracy(
 
 
 def train(steps: int, seed: int, *, countdown: int = 0) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Warm-starts a model for `steps` optimizer steps, the second half of them on solutions with the wrong facts."""
+    """Warm-starts a model for `steps` optimizer steps, the second half of them with the wrong facts."""
     set_seed(seed)
     rng = random.Random(seed)
     tokenizer = make_tokenizer()
@@ -86,9 +78,9 @@ def train(steps: int, seed: int, *, countdown: int = 0) -> tuple[Qwen3ForCausalL
         for step in bar:
             prompts = [draw_problem(rng) for _ in range(BATCH_SIZE)]
             mistaught = mistaught_facts() if step >= steps // 2 else None
-            given = {"rng": rng, "mistaught": mistaught, "countdown": countdown}
-            texts = [p + work_out(p, **given) + tokenizer.eos_token for p in prompts]
-            ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all of one length
+            solutions = [work_out(prompt, rng=rng, mistaught=mistaught, countdown=countdown) for prompt in prompts]
+            texts = [prompt + text + tokenizer.eos_token for prompt, text in zip(prompts, solutions, strict=True)]
+            ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all have the same length
             labels = ids.clone()
             labels[:, : len(prompts[0])] = -100
             loss = model(ids, labels=labels).loss
@@ -106,31 +98,23 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="folder to write the checkpoint to")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--countdown",
-        type=int,
-        default=0,
-        choices=range(11),
-        metavar="N",
-        help="count down from N - 1 in each step, at most 10",
-    )
+    countdown = "count down from N - 1 in each step, at most 10"
+    parser.add_argument("--countdown", type=int, default=0, choices=range(11), metavar="N", help=countdown)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # tensors this small lose more to waiting than they gain
+    torch.set_num_threads(1)  # threads cost more than they gain for tensors this small
     model, tokenizer = train(args.steps, args.seed, countdown=args.countdown)
     model.eval()
     greedy, sampled = (accuracy(model, tokenizer, greedy=g, countdown=args.countdown) for g in (True, False))
     lowest = 0.1 if args.countdown else 0.2
     if not (0.05 <= greedy <= 0.25 and lowest <= sampled <= 0.35):
         raise SystemExit(
-            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not between .05 and .25 and between {lowest} "
-            "and .35: nothing written. Try another seed, or more steps."
+            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [{lowest}, "
+            "0.35]: nothing is written. Try another seed, or more steps."
         )
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
-    print(
-        f"{model.num_parameters():,} parameters, pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled, "
-        f"written to {args.output}"
-    )
+    scores = f"pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled"
+    print(f"{model.num_parameters():,} parameters, {scores}, written to {args.output}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""From a finished run to a repository on the Hub: the model card, and a push that can fail without a loss."""
+"""The model card, the recipe and pushes to the Hub. Imports observe and the rooms below; sees the trainer through a
+protocol."""
 
 from .card import TrainingData, write_model_card
 from .during import PushCallback, without_waiting

@@ -1,4 +1,4 @@
-"""Pushes while a run is under way, and at its end."""
+"""Pushes during a run and at its end."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
-from ..signals import wait
+from ..support.signals import wait
 from .push import PushError, interrupted, open_repo, push, retry_command
 
 
@@ -21,43 +21,35 @@ logger = logging.getLogger(__name__)
 class PushCallback(TrainerCallback):
     """Pushes the model of every checkpoint in the background, one push at a time, and the whole result at the end.
 
-    A push that fails on the way is a warning, and the next checkpoint is pushed anew; a checkpoint that is saved during
-    a push is left out. Checkpoints themselves, with their optimizer, stay on disk.
+    A push that fails during training is a warning, and the next checkpoint is pushed again; a checkpoint that is saved
+    during a push is left out. Checkpoints themselves, with their optimizer, stay on disk.
 
     Args:
         repo_id (`str`):
             `user/name`, or `name` for the token's own user.
         every_save (`bool`, *optional*, defaults to `True`):
-            Whether checkpoints are pushed, or the result alone.
-        private, revision, token, endpoint, script (*optional*):
-            As for [`push`].
+            Whether checkpoints are pushed, or only the result.
+        **options:
+            `private`, `revision`, `token`, `endpoint` and `script` of [`push`].
     """
 
-    def __init__(
-        self,
-        repo_id: str,
-        *,
-        every_save: bool = True,
-        private: bool | None = None,
-        revision: str | None = None,
-        **options: str | None,
-    ) -> None:
-        self.repo_id, self.every_save = repo_id, every_save
-        self._options = {"private": private, "revision": revision, **{k: v for k, v in options.items() if v}}
-        self._ended = threading.Event()  # the last push of a checkpoint
+    def __init__(self, repo_id: str, *, every_save: bool = True, **options: str | bool | None) -> None:
+        self.repo_id, self.every_save, self._options = repo_id, every_save, options
+        self._ended = threading.Event()  # set while no checkpoint is being pushed
         self._ended.set()
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments, *, script: str | None = None) -> "PushCallback | None":
-        """Takes `push_to_hub` and the `hub_` flags over from the trainer; `None` where nothing is to be pushed.
+        """Takes `push_to_hub` and the `hub_` flags over from the trainer, and opens the repository. `None` if
+        `push_to_hub` is not set.
 
-        To be called before the trainer is built, which would push `training_args.bin` with the token in it, keep quiet
-        about failures on the way, and fill a public repository that was to be private. Opens the repository.
+        Call it before the trainer is built. The trainer would push `training_args.bin` with the token in it, hide
+        failures during training, and fill a public repository in spite of `hub_private_repo`.
 
         Raises:
-            ValueError: a `hub_strategy` that pushes optimizers, a bad name, or a public repository that was to be
-                private.
-            PushError: the Hub could not be reached or said no.
+            ValueError: a `hub_strategy` that pushes optimizers, a bad name, or a public repository with
+                `hub_private_repo=True`.
+            PushError: the Hub could not be reached or refused.
         """
         if not args.push_to_hub:
             return None
@@ -76,17 +68,15 @@ class PushCallback(TrainerCallback):
         return cls(args.hub_model_id, every_save=every_save, **options)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        if not (self.every_save and state.is_world_process_zero):
-            return
-        if self.under_way:
+        if not self.every_save or not state.is_world_process_zero or self.is_pushing:
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
         self._ended.clear()
-        # a daemon, for a run that is stopped must not wait for the Hub
+        # a daemon, so that a run that is stopped does not wait for the Hub
         threading.Thread(target=self._push_checkpoint, args=(folder, state.global_step), daemon=True).start()
 
     def finish(self, folder: str | Path) -> str:
-        """Pushes the result, after the push that may be under way. On the main process. Raises what [`push`] does."""
+        """Pushes the result after the last push of a checkpoint. On the main process. Raises what [`push`] does."""
         try:
             self.wait()
         except KeyboardInterrupt:
@@ -95,18 +85,18 @@ class PushCallback(TrainerCallback):
         return push(folder, self.repo_id, **self._options)
 
     @property
-    def under_way(self) -> bool:
-        """Whether a push is. A process that ends meanwhile waits for it: see [`without_waiting`]."""
+    def is_pushing(self) -> bool:
+        """Whether a checkpoint is being pushed. Python waits for such a push at its exit: see [`without_waiting`]."""
         return not self._ended.is_set()
 
     def wait(self) -> None:
-        """Until the push under way has ended."""
+        """Waits until no checkpoint is being pushed."""
         wait(self._ended)
 
     def _push_checkpoint(self, folder: Path, step: int) -> None:
         try:
             push(folder, self.repo_id, commit_message=f"Step {step}", **self._options)
-        except (PushError, ValueError, OSError) as error:  # also of a checkpoint that save_total_limit took away
+        except (PushError, ValueError, OSError) as error:  # save_total_limit may have removed the checkpoint
             logger.warning("training goes on, but step %d is not on the Hub: %s", step, error)
         finally:
             self._ended.set()
@@ -114,12 +104,11 @@ class PushCallback(TrainerCallback):
 
 @contextlib.contextmanager
 def without_waiting(pusher: PushCallback | None) -> Iterator[None]:
-    """A script that exits early within it (`SystemExit`) does not wait for a push under way, whose threads Python would
-    keep the process for."""
+    """Lets a script that exits early (`SystemExit`) end during a push, for whose threads Python would wait."""
     try:
         yield
     except SystemExit as end:
-        if pusher is not None and pusher.under_way:
+        if pusher is not None and pusher.is_pushing:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(end.code if isinstance(end.code, int) else 1)

@@ -1,4 +1,4 @@
-"""Which files of a run's folder go to the Hub, and what must not be in them."""
+"""The files of a run's folder that go to the Hub, and the search for secrets in them."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from .secrets import Secrets
 
 
-# name by name: what else is in a folder was put there by somebody else
+# exact names: anything else in the folder may be the user's
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # or the shards that an index lists
 PUBLISHED = (
     *("config.json", "generation_config.json", "adapter_config.json"),
@@ -28,21 +28,21 @@ OF_CHECKPOINTS = ("trainer_state.json", "credit_state.json")
 
 
 def publishable(folder: str | Path) -> list[str]:
-    """The files of `folder` that a push sends, as sorted paths relative to it: exact names, no patterns.
+    """The files of `folder` that a push sends, as sorted paths relative to it.
 
-    The weights are `model.safetensors` or the shards that its index lists, or an adapter's. Python files are among them
-    where `auto_map` of a configuration names them, with what they import from the folder.
+    The weights are `model.safetensors`, or the shards that its index lists, or those of an adapter. Python files are
+    included if the `auto_map` of a configuration names them, with the files of the folder that they import.
 
     Raises:
-        ValueError: `folder` is not there, holds no model, two of them or a part of one, or a file of it is a link to
-            elsewhere.
+        ValueError: `folder` does not exist, holds no model, a part of one or a model and an adapter, or a file is a
+            link to outside of the folder.
     """
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}: give the folder of a trained model")
     names = {name for name in PUBLISHED if (root / name).is_file()}
-    names |= _own_code(root, names)
-    if any(name in OF_CHECKPOINTS for name in os.listdir(root)):  # PEFT writes a card there, with the base's folder
+    names |= _model_code(root, names)
+    if any(name in OF_CHECKPOINTS for name in os.listdir(root)):  # PEFT's card there names the base model's folder
         names -= {"README.md"}
     weights = {file: shards for file in WEIGHTS if (shards := _weights(root, file))}
     if not weights or not {"config.json", "adapter_config.json"} & names:
@@ -60,24 +60,28 @@ def publishable(folder: str | Path) -> list[str]:
 
 
 def _weights(root: Path, file: str) -> set[str]:
-    """`file`, or where it is not there its index and the shards that it lists; nothing where that is not there."""
-    if (root / file).is_file():  # which is what loading takes, whatever an earlier save left beside it
+    """`file`, else its index and the shards that it lists; empty if neither exists."""
+    if (root / file).is_file():  # transformers loads it even if an earlier save left an index beside it
         return {file}
-    index = f"{file}.index.json"
-    if not (root / index).is_file():
+    index = root / f"{file}.index.json"
+    if not index.is_file():
         return set()
-    shards = _shards(root / index)
-    if missing := sorted(name for name in shards if not (root / name).is_file()):
-        raise ValueError(f"{str(root)!r} lacks {missing[0]}, which {index} names: it is not a whole model")
-    return {index, *shards}
+    shards = _read_json(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"{index} has no weight_map: it is not a whole model")
+    for name in sorted(map(str, shards.values())):
+        if not re.fullmatch(r"\w[\w.-]*\.safetensors", name):
+            raise ValueError(f"{index} names {name!r}, which is no file of weights beside it: it is not a whole model")
+        if not (root / name).is_file():
+            raise ValueError(f"{str(root)!r} lacks {name}, which {index.name} names: it is not a whole model")
+    return {index.name, *shards.values()}
 
 
-def _own_code(root: Path, names: set[str]) -> set[str]:
-    """The modules that an `auto_map` names ("modeling.Model", or a pair of these), and what they import from beside."""
+def _model_code(root: Path, names: set[str]) -> set[str]:
+    """The modules that an `auto_map` names ("modeling.Model", or a pair of these), and the files that they import."""
     named: set[str] = set()
     for file in sorted(names & {"config.json", "tokenizer_config.json", "processor_config.json"}):
-        content = _read_json(root / file)
-        classes = content.get("auto_map") if isinstance(content, dict) else None
+        classes = _read_json(root / file).get("auto_map")
         for entry in classes.values() if isinstance(classes, dict) else ():
             listed = [part for part in (entry if isinstance(entry, list) else [entry]) if isinstance(part, str)]
             named |= {f"{part.partition('.')[0]}.py" for part in listed if "--" not in part}  # of another repository
@@ -86,38 +90,26 @@ def _own_code(root: Path, names: set[str]) -> set[str]:
     return {path.name for path in modules | {path for path in imported if path.parent == root and path.is_file()}}
 
 
-def _shards(index: Path) -> set[str]:
-    content = _read_json(index)
-    shards = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shards, dict):
-        raise ValueError(f"{index} has no weight_map: it is not a whole model")
-    names = {str(shard) for shard in shards.values()}
-    if strange := sorted(name for name in names if not re.fullmatch(r"\w[\w.-]*\.safetensors", name)):
-        raise ValueError(
-            f"{index} names {strange[0]!r}, which is no file of weights beside it: it is not a whole model"
-        )
-    return names
-
-
-def _read_json(path: Path) -> object:
+def _read_json(path: Path) -> dict:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}): it is not a whole model") from error
+    return content if isinstance(content, dict) else {}
 
 
 def _refuse_links(root: Path, names: list[str]) -> None:
     inside = [root.resolve()]
-    if inside[0].parent.name == "snapshots":  # the Hub's cache keeps all of a repository's contents beside them
+    if inside[0].parent.name == "snapshots":  # the Hub's cache links its files to a folder beside the snapshots
         inside.append(inside[0].parents[1] / "blobs")
     for name in names:
         target = (root / name).resolve()
         if not any(target.is_relative_to(folder) for folder in inside):
-            raise ValueError(f"{root / name} is a link to {target}, outside of the folder: put a copy in its place")
+            raise ValueError(f"{root / name} is a link to {target}, outside of the folder: replace it by a copy")
 
 
 def refuse_secrets(root: Path, files: list[str], token: str | None) -> None:
-    """Raises a ValueError that names the first of `files` that holds a secret, as it is or escaped, and not what."""
+    """Raises a ValueError that names the first of `files` that holds a secret, plain or escaped, but not the secret."""
     secrets = Secrets(token or "")
     for name in files:
         if name.endswith(".safetensors"):

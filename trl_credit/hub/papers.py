@@ -1,13 +1,10 @@
-"""Which papers the knobs of a run come from."""
+"""The papers that the settings of a run come from."""
 
 from dataclasses import fields
-from typing import Any
 
-from trl import GRPOConfig
-
-from ..algorithms import ALGORITHMS
-from ..algorithms.papers import paper
 from ..config import CreditConfig
+from ..presets import PRESETS, paper
+from .settings import TRL_FIELDS
 
 
 EIGHTY_TWENTY = paper(
@@ -18,39 +15,27 @@ EIGHTY_TWENTY = paper(
     year=2025,
     arxiv="2506.01939",
 )
-TRL = """@misc{vonwerra2020trl,
-    title  = {{TRL}: Transformers Reinforcement Learning},
-    author = {von Werra, Leandro and Belkada, Younes and Tunstall, Lewis and Beeching, Edward and Thrush, Tristan and \
-Lambert, Nathan and Huang, Shengyi and Rasul, Kashif and Gallou{\\'e}dec, Quentin},
-    year   = {2020},
-    url    = {https://github.com/huggingface/trl},
-}"""
 
 
 def papers_of(args: CreditConfig) -> list[dict[str, str]]:
-    """Title, arXiv id and BibTeX of every paper that a run uses, and GRPO's, which all build on, last.
+    """Title, arXiv id and BibTeX of every paper that a run uses.
 
-    Algorithms say themselves which knobs are theirs. Those that say nothing come first where the configuration is
-    theirs, and those that set nothing but TRL's own fields, which are losses, after the ways to assign credit. The
-    80/20 mask is TRL's.
+    The order is: the preset's paper if only its own class uses it, methods that assign credit, the 80/20 mask of TRL,
+    losses, and GRPO.
     """
     own, credit, losses = {}, [], []
-    for config_class, trainer_class in ALGORITHMS.values():
-        if "uses" not in vars(trainer_class):  # a rule that is inherited is that of another paper
-            own[config_class] = trainer_class._paper
-        elif trainer_class.uses(args):
-            (credit if _assigns_credit(config_class) else losses).append(trainer_class._paper)
-    of_the_preset = [own[base] for base in type(args).__mro__ if base in own]
+    for preset in PRESETS.values():
+        if preset.uses is None:
+            own[preset.config] = preset.paper
+        elif preset.uses(args):
+            (credit if _has_knobs(preset.config) else losses).append(preset.paper)
+    of_class = [own[base] for base in type(args).__mro__ if base in own]
     of_trl = [EIGHTY_TWENTY] if args.top_entropy_quantile < 1.0 else []
-    cited = [*of_the_preset, *credit, *of_trl, *reversed(losses)]  # of the losses, GRPO is the first in the dict
+    cited = [*of_class, *credit, *of_trl, *reversed(losses)]  # GRPO is the first loss of the registry
     return list({paper["id"]: paper for paper in cited}.values())
 
 
-def _assigns_credit(config_class: type[CreditConfig]) -> bool:
-    """Whether a preset sets a knob that TRL does not have."""
-    return _defaults(config_class) != _defaults(CreditConfig)
-
-
-def _defaults(config_class: type[CreditConfig]) -> dict[str, Any]:
-    of_trl = {f.name for f in fields(GRPOConfig)}
-    return {f.name: (f.default, f.default_factory) for f in fields(config_class) if f.name not in of_trl}
+def _has_knobs(config_class: type[CreditConfig]) -> bool:
+    """Whether a preset declares a knob that TRL does not have."""
+    inherited = set(fields(CreditConfig))
+    return any(f not in inherited and f.name not in TRL_FIELDS for f in fields(config_class))

@@ -1,4 +1,4 @@
-"""What of a run's values may be shown to others: without secrets, and of paths the last part alone."""
+"""Values as they may be shown to others: without secrets, and of paths the last part alone."""
 
 import re
 from collections.abc import Mapping
@@ -10,12 +10,6 @@ from ..demo import demo_model_path
 from .secrets import Secrets, is_secret_name
 
 
-# of this machine, of its accounts, or of nothing but the display
-LEFT_OUT = re.compile(
-    r"output_dir|logging_dir|run_name|report_to|project|trackio_\w+|hub_\w+|push_to_hub\w*|resume_from_checkpoint|"
-    r"overwrite_output_dir|allow_changed|"
-    r"vllm_server_\w+|vllm_group_port|local_rank|ddp_\w+|disable_tqdm|log_level\w*|cache_dir|\w*_dir|config"
-)
 _PART = r"[^\s/\\\"'`<>|,;{}]"  # a letter of a folder's name
 _PATHS = re.compile(
     r"(?<![A-Za-z])file:[^\s\"'<>]+"
@@ -31,29 +25,29 @@ _HOME = re.compile(r"(?:(?:[A-Za-z]:)?[/\\]+(?:home|Users)[/\\]+[^/\\]+|~[\w.-]*
 
 
 class Public:
-    """Makes values public.
+    """Removes secrets and folders from values.
 
     Args:
-        secrets ([`Secrets`]):
-            Those of the run.
+        *settings:
+            Mappings and texts that hold secrets of the run, as for [`Secrets`].
     """
 
-    def __init__(self, secrets: Secrets) -> None:
-        self.secrets = secrets
+    def __init__(self, *settings: Any) -> None:
+        self._secrets = Secrets(*settings)
 
     def text(self, text: str) -> str:
         """A text without secrets, and without the folders of paths to outside of the working folder."""
         if text == demo_model_path():
             return "demo"
-        text = self.secrets.scrub(text)
-        return self.secrets.scrub(without_folders(text))  # a name that was a path's last part
+        text = self._secrets.scrub(text)
+        return self._secrets.scrub(_without_folders(text))  # the last part of a path may be a secret
 
     def value(self, value: Any) -> Any:
-        """What YAML and JSON can hold: mappings lose keys that name a secret, or that are `LEFT_OUT`."""
+        """A value that YAML and JSON can hold. Mappings lose keys that name a secret or a folder."""
         if hasattr(value, "to_dict"):
             value = value.to_dict()
         if isinstance(value, Mapping):
-            kept = {str(k): v for k, v in value.items() if not (is_secret_name(str(k)) or LEFT_OUT.fullmatch(str(k)))}
+            kept = {str(k): v for k, v in value.items() if not (is_secret_name(str(k)) or str(k).endswith("_dir"))}
             return {self.text(k): self.value(v) for k, v in kept.items()}
         if isinstance(value, (list, tuple, set)):
             return [self.value(v) for v in value]
@@ -64,7 +58,7 @@ class Public:
         return self.text(str(value))
 
 
-def without_folders(text: str) -> str:
+def _without_folders(text: str) -> str:
     """The last part of each path to outside of the working folder: absolute, `~`, `..`, of Windows, or `file:`."""
     if _is_path(text):
         return _last_part(text)
@@ -75,12 +69,10 @@ def without_folders(text: str) -> str:
 
 
 def _is_path(text: str) -> bool:
-    """Whether all of a text is one path, which may have spaces in it."""
+    """Whether a text is one path, which may have spaces in it."""
     if "\n" in text or "://" in text.removeprefix("file://"):
         return False
-    if re.match(r"file:|~[\w.-]*(?:[/\\]|$)|\.\.[/\\]|[A-Za-z]:\\|[A-Z]:/|\\\\", text):
-        return True
-    if re.match(r"[\w.-]+(?:/[\w.-]+)*/\.\./", text):
+    if re.match(r"file:|~[\w.-]*(?:[/\\]|$)|\.\.[/\\]|[A-Za-z]:\\|[A-Z]:/|\\\\|[\w.-]+(?:/[\w.-]+)*/\.\./", text):
         return True
     return text.startswith("/") and "{" not in text and text.count("/") > 1
 

@@ -1,4 +1,4 @@
-"""What is secret: by the name it goes under, by its value, or by its shape. Taken out of text, and found in files."""
+"""What is secret, by the name of its setting, by its value, or by its shape: removed from texts, and found in files."""
 
 import html
 import os
@@ -7,18 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-import yaml
 from huggingface_hub import get_token
 
 
 REMOVED = "(removed)"
-SHORTEST = 8  # characters; a shorter one would be found in any text
+SHORTEST = 8  # characters; any text would hold a shorter one
 
 _NAME = (
-    r"(?:[\w.-]*(?:password|passwd|passphrase)|(?:[\w.-]*[_.-])?(?:token|secret|pwd|credentials?|authorization|"
-    r"api[_-]?key|(?:access|private|secret|auth|signing)[_-]?key))"
+    r"(?:(?i:[\w.-]*(?:password|passwd|passphrase)|(?:[\w.-]*[_.-])?(?:token|secret|pwd|credentials?|authorization|"
+    r"api[_-]?key|(?:access|private|secret|auth|signing)[_-]?key))(?:_?\d+)?"
+    r"|[\w.-]*[a-z0-9](?:Token|Secret|Credentials?|ApiKey|AccessKey))"
 )
-_SECRET_NAME = re.compile(rf"(?i:{_NAME})(?:_?\d+)?|[\w.-]*[a-z0-9](?:Token|Secret|Credentials?|ApiKey|AccessKey)")
 _OF_TEXT = re.compile(r"(?i).*(^|_)(eos|bos|pad|unk|sep|cls|mask|stop|think|image|audio|video|max|min|num|per)_token")
 _SHAPES = re.compile(
     r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}"
@@ -31,41 +30,41 @@ _SHAPES = re.compile(
     r"|-----\s*BEGIN[A-Z\s]*PRIVATE\s+KEY(?:\s+BLOCK)?\s*-----(?:[\s\S]*?-----\s*END[A-Z\s]*-----|[\s\S]*)"
 )
 _LOGIN = re.compile(r"(?<=://)([^\s/?#\"'<>:]*)(:?)([^\s/\"'<>]*)@")
-# a value ends where the next one begins, for a password may hold any sign
+# a password may hold any sign, so a value ends at the next assignment
 _NEXT = r"(?![,;&]\s*[\"']?[\w.-]+[\"']?\s*[=:])"
 _ASSIGNED = re.compile(
-    rf"(?i)(?<![A-Za-z0-9_.-])(?P<name>{_NAME}(?:_?\d+)?)(?P<sign>[\"']?\s*(?:=|:(?!//))\s*)"
+    rf"(?<![A-Za-z0-9_.-])(?P<name>{_NAME})(?P<sign>[\"']?\s*(?:=|:(?!//))\s*)"
     rf"(?P<value>\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'|(?<==)(?:{_NEXT}\S)+|(?<!=)(?:{_NEXT}[^\n])+)"
 )
 _HARMLESS = re.compile(r"(?i)\(removed\)|\{\w*\}|\{\{|<|(?:null|none|true|false|~|\d{1,5})(?=\s|$)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what goes under this name (a field, a key, an environment variable) is secret: `hub_token`, `apiKey`."""
-    return _SECRET_NAME.fullmatch(name) is not None and _OF_TEXT.fullmatch(name) is None
+    """Whether a field, a key or an environment variable of this name holds a secret: `hub_token`, `apiKey`."""
+    return re.fullmatch(_NAME, name) is not None and _OF_TEXT.fullmatch(name) is None
 
 
 class Secrets:
-    """What must not be shown: the Hub's token in use, what environment variables or settings call a secret, and what
-    looks like one.
+    """Finds and removes secrets: the Hub's token in use, values whose name in the environment or in settings is that of
+    a secret, and what has the shape of one.
 
     Args:
         *settings:
-            Secrets themselves, and mappings of which those under a secret's name are: also within lists, mappings,
-            YAML and JSON that they hold, and in addresses with a password.
+            Secrets, and mappings: values under a secret's name and passwords in addresses are secrets, also in nested
+            lists and mappings.
     """
 
     def __init__(self, *settings: Any) -> None:
         environment = (value for name, value in os.environ.items() if is_secret_name(name) and name != "PWD")
         given = [value for value in settings if isinstance(value, str)]
-        named = (value for part in settings if isinstance(part, Mapping) for value in _named(part, "", set()))
+        named = (value for part in settings if isinstance(part, Mapping) for value in _named(part, ""))
         known = {*given, get_token(), *environment, *named}
         values = {value.strip() for value in known if value and len(value.strip()) >= SHORTEST}
-        self._values = sorted(values, key=len, reverse=True)  # the longer first, which a shorter one may be a part of
+        self._values = sorted(values, key=len, reverse=True)  # a longer one may contain a shorter one
         self._bare = {value: _without_quotes(_without_escapes(value)) for value in self._values}
 
     def scrub(self, text: str) -> str:
-        """`text`, before it is escaped or quoted, with `(removed)` in the place of secrets."""
+        """`text`, before it is escaped or quoted, with `(removed)` in place of secrets."""
         for value in self._values:
             text = text.replace(value, REMOVED)
         text = _SHAPES.sub(REMOVED, text)
@@ -74,8 +73,10 @@ class Secrets:
         return REMOVED if self.found_in(text) else text
 
     def found_in(self, text: str, *, vocabulary: bool = False) -> bool:
-        """Whether there is a secret in `text` as it is, or behind what Markdown, HTML, JSON, YAML, shells and addresses
-        make of it. In a `vocabulary` known secrets of letters alone are not looked for, since it has all words."""
+        """Whether `text` holds a secret, also behind the escapes of Markdown, HTML, JSON, YAML, shells and addresses.
+
+        A `vocabulary` has all words, so known secrets of letters alone are not looked for in it.
+        """
         forms = {text, html.unescape(text), unquote(text), html.unescape(unquote(text))} if not vocabulary else {text}
         plain = [_without_escapes(form) for form in forms]
         if any(_SHAPES.search(form) or _has_password(form) for form in (text, *plain)):
@@ -88,29 +89,15 @@ class Secrets:
         return False
 
 
-def _named(value: Any, name: str, seen: set[int]) -> Iterator[str]:
-    if isinstance(value, str):
+def _named(value: Any, name: str) -> Iterator[str]:
+    """Values under a secret's name, and passwords in addresses, of nested settings."""
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         if is_secret_name(name):
-            yield value
-        yield from (login[3] for login in _LOGIN.finditer(value) if login[2])
-        value = _structure(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and is_secret_name(name):
-        yield str(value)
-    if isinstance(value, (Mapping, list, tuple, set)) and id(value) not in seen:
-        seen.add(id(value))
+            yield str(value)
+        yield from (login[3] for login in _LOGIN.finditer(str(value)) if login[2])
+    elif isinstance(value, (Mapping, list, tuple, set)):
         for key, part in value.items() if isinstance(value, Mapping) else ((name, part) for part in value):
-            yield from _named(part, str(key), seen)
-
-
-def _structure(text: str) -> Any:
-    """What a text is in YAML, or JSON, where that is a mapping or a list."""
-    if not (text.lstrip().startswith(("{", "[")) or ":" in text):
-        return None
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, (dict, list)) else None
+            yield from _named(part, str(key))
 
 
 def _without_value(found: re.Match) -> str:
@@ -125,9 +112,9 @@ def _has_password(text: str) -> bool:
 
 
 def _without_escapes(text: str) -> str:
-    text = re.sub(r"\\\r?\n[ \t]*(?:\\(?= ))?", "", text)  # a line of YAML that goes on in the next
+    text = re.sub(r"\\\r?\n[ \t]*(?:\\(?= ))?", "", text)  # a YAML line that continues in the next
     text = re.sub(r"\\+(?:U([0-9a-fA-F]{8})|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))", _char, text)
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves that JSON wrote one by one
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins the surrogate pairs of JSON
     return html.unescape(re.sub(r"\\+[nrtfbe]", "\n", text)).replace("\\", "")
 
 
@@ -137,5 +124,5 @@ def _char(found: re.Match) -> str:
 
 
 def _without_quotes(text: str) -> str:
-    """Without anything else that quoting and folding add."""
+    """Without what else quoting and folding add."""
     return re.sub(r"[\s\"'`]+", "", text)

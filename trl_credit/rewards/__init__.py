@@ -1,4 +1,4 @@
-"""Reward functions by name, the guard around them, and the judging of answers."""
+"""Reward functions by name, the guard around them, and the judging of answers. Imports `demo` and below."""
 
 from .functions import (
     REWARDS,
@@ -6,11 +6,11 @@ from .functions import (
     check_answers,
     default_reward,
     format_reward,
-    knights_and_knaves_reward,
     resolve_reward,
     soft_overlong_punishment,
 )
 from .judging import extract_answer
+from .puzzles import knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
 
 

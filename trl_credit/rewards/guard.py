@@ -1,4 +1,4 @@
-"""Checks on what users' functions return: rewards that are numbers, completions that have tokens."""
+"""Checks that custom functions return rewards that are numbers, and completions that have tokens."""
 
 import asyncio
 import functools
@@ -10,52 +10,52 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from types import TracebackType
 from typing import Any, SupportsFloat
 
 from torch import nn
 
-from ..names import function_label
+from ..support.digests import function_label
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
 from .watchdog import WatchdogError
 
 
 _LONGEST = 200  # characters of a prompt in a message
-_LONGEST_ERROR = 500  # of what an error says
+_LONGEST_ERROR = 500  # characters of another error's text
 _values = reprlib.Repr()
 _values.maxstring = _values.maxother = 80
 
 
 class RewardError(ValueError):
-    """A result that is no list of rewards: one line that names the function, a prompt and the fix."""
+    """A result is not a list of rewards. The message is one line with the function, a prompt and the fix."""
 
 
 class RewardRaised(RuntimeError):
-    """A reward function raised something, or called `sys.exit`: one line with the function, a prompt and the place."""
+    """A reward function raised an error or called `sys.exit`. The message has the function, a prompt and the place."""
 
 
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
-    """Wraps each reward function so that whatever it does wrong raises an error that names it and a prompt.
+    """Wraps each reward function so that its errors name it and a prompt.
 
-    A function's result is a sequence, or any other iterable, of one number or `None` per response; it is read to its
-    end here. `None` stays what it is in TRL: this function has nothing to say on that response. Reward models
-    (`nn.Module` or a model id) are passed through; their outputs are checked after they are gathered. Takes and returns
-    one function or a list, as the trainer does.
+    A function returns an iterable of one number or `None` per response, which is read to its end here. `None` means the
+    same as in TRL: the function does not apply to that response. Reward models (`nn.Module` or a model id) are passed
+    through; their outputs are checked after they are gathered. Takes and returns one function or a list, as the trainer
+    does.
 
     Args:
         timeout (`float`, *optional*):
-            Seconds for a call, result included. A function then runs in a thread of its own, which is left behind if it
-            takes longer; an `async` one runs in TRL's loop. What comes later is not accepted. Where Python cannot
-            raise the error (C code that holds its lock, a blocking call in an `async` function), a watching process
-            ends this one, see [`~trl_credit.rewards.watchdog.Watchdog`]. `None` and infinity: any time.
+            Seconds for a call and its result. The function runs in its own thread, which is abandoned if it takes
+            longer; an `async` function runs in TRL's loop. Late results are not accepted. If Python cannot raise the
+            error (C code that holds its lock, a blocking call in an `async` function), a watching process kills this
+            one, see [`~trl_credit.rewards.watchdog.Watchdog`]. `None` and infinity: no limit.
         data (sequence of [`~trl_credit.rewards.signature.Rows`], *optional*):
-            What the functions will be given, so that a signature that cannot take it is refused here.
+            Data that the functions will be given. A signature that cannot take it is refused here.
 
     Raises:
         ValueError: a function cannot be called as TRL will.
-        RewardError: from the wrapped function: it returned NaN, ±inf, something that is no number, no list of numbers,
-            or a number of rewards other than that of responses.
-        RewardRaised: from the wrapped function: it raised something, or called `sys.exit`.
+        RewardError: from the wrapped function: its result is not a list of finite numbers or `None`, one per response.
+        RewardRaised: from the wrapped function: it raised an error, or called `sys.exit`.
         LimitPassed: from the wrapped function: it took longer than `timeout`.
         WatchdogError: from the wrapped function: the watching process cannot be started.
     """
@@ -67,7 +67,7 @@ def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequ
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:
-    """Wraps a `rollout_func` of TRL so that a completion without a token raises a `ValueError` that says which."""
+    """Wraps a `rollout_func` of TRL so that a completion without tokens raises a `ValueError` that names its prompt."""
 
     @functools.wraps(rollout_func)
     def guarded(prompts: list, trainer: Any) -> dict[str, Any]:
@@ -93,45 +93,41 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     if _is_async(func):
 
         async def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
-            call = _Call(func, name, kwargs)
+            with _Call(func, name, kwargs) as call:
 
-            async def run() -> list:
-                return call.read(await func(*args, **kwargs))
+                async def run() -> list:
+                    return call.read(await func(*args, **kwargs))
 
-            try:
                 return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
-            except GeneratorExit:  # a loop that ends closes it
-                raise
-            except BaseException as error:
-                if _is_kept(error):
-                    raise
-                raise call.named(error) from error
+
     else:
 
         def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
-            call = _Call(func, name, kwargs)
+            with _Call(func, name, kwargs) as call:
 
-            def run() -> list:
-                return call.read(func(*args, **kwargs))
+                def run() -> list:
+                    return call.read(func(*args, **kwargs))
 
-            try:
                 return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
-            except BaseException as error:
-                if _is_kept(error):
-                    raise
-                raise call.named(error) from error
 
     guarded = functools.update_wrapper(guarded, func)
-    guarded.__name__ = name  # a partial or a callable object has none, and TRL logs by it
+    guarded.__name__ = name  # TRL logs by it, and a partial or a callable object has none
     return guarded
 
 
 class _Call:
-    """One call of a reward function, and what can be said of it."""
+    """One call of a reward function. As a context it turns the function's exceptions into errors that name it."""
 
     def __init__(self, func: Callable, name: str, kwargs: dict[str, Any]) -> None:
         self.func, self.name, self.kwargs = func, name, kwargs
         self.responses = len(kwargs["completions"]) if "completions" in kwargs else None
+
+    def __enter__(self) -> "_Call":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if error is not None and not _is_kept(error):
+            raise self.named(error) from error
 
     def limit(self, seconds: float) -> Limit:
         message = (
@@ -141,7 +137,7 @@ class _Call:
         return Limit(seconds, self.name, message)
 
     def read(self, rewards: Any) -> list:
-        """The result as a list. A lazy one is made here, where it has its limit, and no further than needed."""
+        """The result as a list. A lazy result is read here, within its time limit, and no further than needed."""
         if inspect.iscoroutine(rewards):
             rewards.close()
             raise self._refused("a coroutine: define it with `async def`, so that it is awaited")
@@ -152,10 +148,8 @@ class _Call:
             return list(rewards)
         found = list(itertools.islice(rewards, self.responses + 1))
         if len(found) != self.responses:
-            if hasattr(rewards, "__len__"):
-                count = str(len(rewards))
-            else:
-                count = f"more than {self.responses}" if len(found) > self.responses else str(len(found))
+            more = f"more than {self.responses}" if len(found) > self.responses else len(found)
+            count = len(rewards) if hasattr(rewards, "__len__") else more
             raise self._refused(f"{count} rewards for {self._batch()}: return one per response")
         return found
 
@@ -163,8 +157,8 @@ class _Call:
         return [reward if reward is None else self._number(reward, i) for i, reward in enumerate(rewards)]
 
     def named(self, error: BaseException) -> Exception:
-        """The error that says which function it was."""
-        if isinstance(error, TypeError):  # perhaps of the call, where the columns were not known before
+        """The error that names the function."""
+        if isinstance(error, TypeError):  # perhaps from the call, if the columns were not known before
             try:
                 check_signature(self.func, self.name, tuple(self.kwargs), source="the data")
             except ValueError as explained:
@@ -180,9 +174,9 @@ class _Call:
 
     def _number(self, reward: Any, i: int) -> float:
         try:
-            plain = reward.item() if hasattr(reward, "item") else reward  # of numpy and torch
+            plain = reward.item() if hasattr(reward, "item") else reward  # numpy and torch
             number = float(plain) if isinstance(plain, SupportsFloat) else None
-        except Exception:  # whatever an object that looks like a number does
+        except Exception:  # an object that looks like a number may raise anything
             number = None
         if number is not None and math.isfinite(number):
             return number
@@ -210,15 +204,15 @@ def _is_async(func: Callable) -> bool:
 
 
 def _is_kept(error: BaseException) -> bool:
-    """Whether an error says what it has to, or is not the function's: an interrupt, a loop that ends."""
+    """Whether an error is clear already, or is not the function's own: an interrupt, or an event loop that ends."""
     if isinstance(error, KeyboardInterrupt):
         return threading.current_thread() is threading.main_thread()
     if isinstance(error, asyncio.CancelledError):
         try:
             return asyncio.current_task().cancelling() > 0
-        except RuntimeError:  # in no loop
+        except RuntimeError:  # no event loop runs
             return False
-    return isinstance(error, (LimitPassed, RewardError, WatchdogError))
+    return isinstance(error, (GeneratorExit, LimitPassed, RewardError, WatchdogError))
 
 
 def _is_iterable(value: Any) -> bool:
@@ -234,7 +228,7 @@ def _brief(value: Any) -> str:
 
 
 def _place(error: BaseException, func: Callable) -> str:
-    """Where an error was raised: the last line of the function's own file, else the last line."""
+    """Where an error was raised: the last frame in the function's own file, else the last frame."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(inspect.unwrap(func), "__code__", None), "co_filename", None)
     found = [frame for frame in frames if frame.filename == file] or frames

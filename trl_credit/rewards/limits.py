@@ -1,4 +1,4 @@
-"""Calls that have a limit of time: a `LimitPassed` where Python can raise it, the watchdog where it cannot."""
+"""Time limits of calls: a `LimitPassed` if Python can raise it, else the watchdog."""
 
 import asyncio
 import math
@@ -6,27 +6,28 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
-from ..signals import wait
+from ..support.signals import wait
 from .watchdog import GRACE, default_watchdog
 
 
-_FAREWELL = GRACE / 3  # seconds for a coroutine that is cancelled
+_CANCELLING = GRACE / 3  # seconds for a coroutine that is cancelled
 
 
 class LimitPassed(TimeoutError):
-    """A call took longer than it may. What it returned or raised afterwards is not looked at."""
+    """A call took too long. What it returns or raises later is ignored."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Of one call.
+    """The time limit of one call.
 
     Args:
-        seconds (`float`): > 0 and finite.
-        name (`str`): of what is called.
-        message (`str`): one line that says what took too long, and what to do.
+        seconds (`float`): limit, > 0 and finite.
+        name (`str`): name of the function.
+        message (`str`): one line that says what took too long, and the fix.
     """
 
     seconds: float
@@ -34,77 +35,73 @@ class Limit:
     message: str
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Runs a function in a thread of its own, which is left behind if it takes too long.
+        """Runs a function in its own thread, which is abandoned if it takes too long.
 
         Raises:
-            LimitPassed: it did.
-            BaseException: whatever the function raised.
+            LimitPassed: it took too long.
+            BaseException: whatever the function raises.
         """
-        outcome, ended = _Outcome(), threading.Event()
+        ended = threading.Event()
 
         def run() -> None:
-            try:
-                outcome.returned(function())
-            except BaseException as error:  # SystemExit would be lost with the thread
-                outcome.raised(error)
+            with outcome:
+                outcome.value = function()
             ended.set()
 
         with default_watchdog().watch(self.name, self.seconds, message=self.message):
+            outcome = _Outcome()
             # a daemon, so that a function that never returns does not keep the process alive
-            thread = threading.Thread(target=run, daemon=True)
-            start = time.monotonic()
-            thread.start()
+            threading.Thread(target=run, daemon=True).start()
             wait(ended, self.seconds)
-        return self._in_time(outcome, start)
+        return outcome.within(self)
 
     async def wait(self, function: Callable[[], Awaitable[Any]]) -> Any:
-        """Awaits what a function returns, in the loop that runs: what belongs to that loop can be used.
+        """Awaits what a function returns in the running event loop, so that it may use objects of that loop.
 
         Raises:
             LimitPassed: it took too long, and was cancelled.
-            BaseException: whatever the function raised.
+            BaseException: whatever the function raises.
         """
-        outcome = _Outcome()
 
         async def run() -> None:
-            try:
-                outcome.returned(await function())
-            except BaseException as error:  # SystemExit would end the loop, and whoever waits would wait for ever
-                outcome.raised(error)
+            with outcome:
+                outcome.value = await function()
 
         with default_watchdog().watch(self.name, self.seconds, message=self.message):
-            start = time.monotonic()
+            outcome = _Outcome()
             task = asyncio.ensure_future(run())
             try:
-                # not wait_for, which waits on for a task that refuses to be cancelled
+                # not wait_for, which keeps waiting for a task that refuses to be cancelled
                 await asyncio.wait({task}, timeout=self.seconds)
             except asyncio.CancelledError:
                 task.cancel()
                 raise
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=_FAREWELL)  # still watched, since what it does then may block
-        return self._in_time(outcome, start)
-
-    def _in_time(self, outcome: "_Outcome", start: float) -> Any:
-        # by the clock, not by what came first: this thread may have been kept from running
-        if outcome.at - start > self.seconds:
-            raise LimitPassed(self.message) from outcome.error
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+                await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
+        return outcome.within(self)
 
 
 class _Outcome:
-    """What became of a call, and when."""
+    """What a call returned or raised, and when. As a context it catches everything: SystemExit would be lost with a
+    thread, and would end an event loop while others wait for it."""
 
     def __init__(self) -> None:
-        self.at = math.inf
+        self.start, self.end = time.monotonic(), math.inf
         self.value: Any = None
         self.error: BaseException | None = None
 
-    def returned(self, value: Any) -> None:
-        self.value, self.at = value, time.monotonic()
+    def __enter__(self) -> None:
+        pass
 
-    def raised(self, error: BaseException) -> None:
-        self.error, self.at = error, time.monotonic()
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        self.error, self.end = error, time.monotonic()
+        return True
+
+    def within(self, limit: Limit) -> Any:
+        # by the clock, not by what came first, since this thread may have been kept from running
+        if self.end - self.start > limit.seconds:
+            raise LimitPassed(limit.message) from self.error
+        if self.error is not None:
+            raise self.error
+        return self.value

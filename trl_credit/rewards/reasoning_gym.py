@@ -1,33 +1,34 @@
-"""Procedural tasks of the reasoning-gym library: rows by a task's name, and the reward that is the task's own score."""
+"""Procedural tasks of the reasoning-gym library: rows by the name of a task, and the task's own score as reward."""
 
 import functools
 import json
 from typing import Any
 
+from .conversation import response_text
 from .judging import extract_answer
 
 
-MOST_ROWS = 1000  # of a task, where its settings do not give a size
-LONGEST_ANSWER = 10_000  # characters; grids are long, but nothing is this long
+_ROWS = 1000  # rows of a task whose settings do not give a size
+_LONGEST_ANSWER = 10_000  # characters; even grids are shorter
 _BAD_ANSWERS = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
 def reasoning_gym_rows(task: str, *, settings: dict[str, Any], seed: int) -> list[dict]:
-    """Rows of a task, the same for the same settings: `problem`, `answer` (one of the right ones) and `entry`.
+    """Rows of a task, the same for the same settings: `problem`, `answer` (one of the right answers), `id` and `entry`.
 
     Args:
         task (`str`):
             Name in reasoning-gym, such as `chain_sum`.
         settings (`dict`):
-            Fields of the task's configuration; `size` (1000 rows by default) and `seed` too.
+            Fields of the task's configuration, including `size` (default: 1000 rows) and `seed`.
         seed (`int`):
-            Where `settings` has none.
+            Seed, if `settings` has none.
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ValueError: no such task, or settings that it does not take.
+        ValueError: there is no such task, or it does not take the settings.
     """
-    settings = {"size": MOST_ROWS, "seed": seed, **settings}
+    settings = {"size": _ROWS, "seed": seed, **settings}
     data = _task(task, json.dumps(settings, sort_keys=True))
     return [
         {
@@ -43,32 +44,32 @@ def reasoning_gym_rows(task: str, *, settings: dict[str, Any], seed: int) -> lis
 def reasoning_gym_reward(completions: list, entry: list[str], **kwargs) -> list[float]:
     """The task's score of the response's answer (its last box, `<answer>`, …); 0 without one.
 
-    The score is reasoning-gym's, in [0, 1]. Some of its tasks parse the answer with SymPy in this process: it is no
-    sandbox for model output.
+    The score is reasoning-gym's, in [0, 1]. Some of its tasks parse the answer with SymPy in this process, without a
+    sandbox.
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
             Responses, plain or conversational.
         entry (`list[str]`):
-            Column of the rows: which row of which task each response answers.
+            Column of the rows: the task and row that each response answers.
     """
-    texts = [c if isinstance(c, str) else str((c[-1:] or [{}])[0].get("content") or "") for c in completions]
-    return [_score(extract_answer(text), row) for text, row in zip(texts, entry, strict=True)]
+    answers = [extract_answer(response_text(completion)) for completion in completions]
+    return [_score(answer, row) for answer, row in zip(answers, entry, strict=True)]
 
 
 def _score(answer: str | None, entry: str) -> float:
-    if not answer or len(answer) > LONGEST_ANSWER:
+    if not answer or len(answer) > _LONGEST_ANSWER:
         return 0.0
     data, row = _row(entry)
     try:
         return float(data.score_answer(answer, entry=row))
-    except _BAD_ANSWERS:  # some scores parse the answer without expecting that it may be anything
+    except _BAD_ANSWERS:  # some scores do not expect that an answer may be anything
         return 0.0
 
 
 @functools.lru_cache(maxsize=4096)
 def _row(entry: str) -> tuple:
-    """A row is made again from its number, since its metadata may hold what JSON cannot."""
+    """Makes a row again from its number, since JSON cannot hold all metadata."""
     where = json.loads(entry)
     data = _task(where["task"], json.dumps(where["settings"], sort_keys=True))
     return data, data[where["row"]]

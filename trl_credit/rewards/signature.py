@@ -1,11 +1,11 @@
-"""Whether TRL's call of a reward function can reach it: from its signature, before anything is generated."""
+"""Whether TRL can call a reward function, checked by its signature before anything is generated."""
 
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 
-# what TRL gives by name besides the columns of the data, and the columns that it keeps to itself
+# names that TRL gives besides the columns of the data, and columns that it does not give
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 _NOT_GIVEN = ("prompt", "completion", "completion_ids")
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -13,12 +13,12 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a data set bring into the call.
+    """The names that the rows of a data set give to the call.
 
     Attributes:
-        what: The data set, as the messages call it: "train_dataset".
-        columns: Its columns, or `None` where they are not known beforehand.
-        others: Names that the call has besides columns and `GIVEN`.
+        what: The data set in messages, such as "train_dataset".
+        columns: Its columns, or `None` if they are not known beforehand.
+        others: Names that the call has besides the columns and `GIVEN`.
     """
 
     what: str
@@ -27,7 +27,7 @@ class Rows:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of the call, as far as they are known."""
+        """The known names of the call."""
         columns = (column for column in self.columns or () if column not in _NOT_GIVEN)
         return tuple(dict.fromkeys((*GIVEN, *self.others, *columns)))
 
@@ -35,27 +35,27 @@ class Rows:
 def check_signature(
     function: Callable, name: str, given: Collection[str], *, source: str, complete: bool = True
 ) -> None:
-    """Checks that a function takes what it is given by name, and asks for nothing else.
+    """Checks that a function takes all names that it is given, and requires no others.
 
-    A function that hides its signature passes.
+    A function without a readable signature passes.
 
     Args:
         given (collection of `str`):
-            The names of the call.
+            Names of the call.
         source (`str`):
-            Where they come from besides TRL, for the message.
+            Where the names come from besides TRL, for the message.
         complete (`bool`, *optional*, defaults to `True`):
-            Whether these are all names. If not, what is missing is not checked.
+            Whether these are all names. If not, missing names are not checked.
 
     Raises:
-        ValueError: it cannot be called so; one line that names the function and the fix.
+        ValueError: the call would fail; one line that names the function and the fix.
     """
     parameters = _parameters(function)
     if parameters is None:
         return
     problems = []
     if nameless := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]:
-        problems.append(f"takes {_listed(nameless)} by position alone, and is called by name: take out the /")
+        problems.append(f"takes {_listed(nameless)} by position alone, and is called by name: remove the /")
     missing = [parameter for parameter in required_parameters(function) if parameter not in given]
     if missing and complete:
         columns = [column for column in given if column not in GIVEN]
@@ -72,26 +72,26 @@ def check_signature(
 
 
 def check_columns(rows: Rows) -> None:
-    """Checks that no column has a name under which TRL gives reward functions something else.
+    """Checks that no column has a name that TRL uses for another argument of reward functions.
 
     Raises:
-        ValueError: one has.
+        ValueError: a column has such a name.
     """
     if clash := [column for column in rows.columns or () if column in GIVEN and column not in _NOT_GIVEN]:
         raise ValueError(
-            f"{rows.what} has a column {_listed(clash)}, and reward functions are given something else by that name: "
-            "rename the column, or take it out."
+            f"{rows.what} has a column {_listed(clash)}, and TRL gives reward functions another argument of that name: "
+            "rename the column, or remove it."
         )
 
 
 def required_parameters(function: Callable) -> tuple[str, ...]:
-    """The parameters without a default that can be given by name; none of a function that hides its signature."""
+    """The parameters without a default that can be given by name; empty if the signature cannot be read."""
     return tuple(p.name for p in _parameters(function) or () if p.kind in _BY_NAME and p.default is p.empty)
 
 
 def _parameters(function: Callable) -> list[inspect.Parameter] | None:
     try:
-        # of what is called itself: a wrapper may give the function that it wraps more than it is given
+        # not the wrapped function's, which the wrapper may give further arguments
         return list(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (TypeError, ValueError):  # written in C
         return None

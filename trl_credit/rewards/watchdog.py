@@ -1,14 +1,13 @@
-"""A process that holds a rank to its limits of time, also where C code keeps Python from looking at a clock.
+"""A process that enforces the time limits of a rank, even while C code keeps Python from running.
 
-A call that hangs in a regular expression holds the lock without which no other thread runs, so nothing inside of the
-process can end it. This file is both sides: `Watchdog` tells the process which calls run, and the file itself, run as
-a script with the standard library alone, is that process.
+A call that hangs in a regular expression holds the lock that every other thread needs, so nothing inside the process
+can end it. This file has both sides: `Watchdog` reports the running calls, and the file itself, run as a script with
+the standard library alone, is the process that watches them.
 """
 
 import atexit
 import contextlib
 import functools
-import itertools
 import json
 import math
 import multiprocessing
@@ -23,110 +22,111 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-GRACE = 3.0  # seconds after the limit, for a process that is able to raise the error itself
-_LOOK = 1.0  # seconds between two looks at whether the watched process lives
-_LAST_WORDS = 2.0  # seconds for a message to somebody who may have stopped to read
+GRACE = 3.0  # seconds after the limit, so that the process can raise the error itself if it is able to
+_LOOK = 1.0  # seconds between two checks that the watched process is alive
+_LAST_WORDS = 2.0  # seconds for a message, which blocks if nobody reads stderr
 
 
 class WatchdogError(RuntimeError):
-    """The process that watches cannot be started."""
+    """The watching process cannot be started."""
 
 
 class Watchdog:
-    """Tells a process of its own which calls run, and until when.
+    """Tells another process which calls run, and until when.
 
-    Should a call neither end nor be given up within its limit and `GRACE`, that process writes why to stderr and kills
-    this one with SIGKILL; in a notebook or at a prompt it writes only. It starts with the first call that is watched,
-    ends with this process however that ends, and is replaced if something ends it. May be used from any thread.
+    If a call neither ends nor is given up within its limit and `GRACE`, that process writes the reason to stderr and
+    kills this one with SIGKILL; in a notebook or at a prompt it only writes. It starts with the first watched call,
+    ends with this process, and is replaced if something ends it. A watchdog is thread-safe.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._running: dict[int, bytes] = {}  # what was told of the calls that have not ended
-        self._numbers = itertools.count()
+        self._running: list[dict] = []
         self._lock = threading.Lock()
         atexit.register(self.close)
 
     @contextlib.contextmanager
     def watch(self, name: str, limit: float, *, message: str) -> Iterator[None]:
-        """Around a call that may take `limit` seconds.
+        """Watches a call that may take `limit` seconds.
 
         Args:
             name (`str`):
-                Of what is called: with several calls at once, the message names the others too.
+                Name of the function. If several calls run at once, the message names the others too.
             message (`str`):
-                The line that says what took too long and what to do; what becomes of the process is added.
+                One line that says what took too long, and the fix. The effect on the process is appended.
 
         Raises:
             WatchdogError: the process cannot be started.
         """
-        number = next(self._numbers)
-        # a clock that all processes of a machine share, so that it does not matter when the line is read
+        # all processes of a machine share this clock, so it does not matter when the line is read
         until = time.monotonic() + limit + GRACE
-        call = {"number": number, "name": name, "until": until, "message": message, "kill": not is_interactive()}
-        self._tell(number, json.dumps(call).encode() + b"\n")
+        call = {"name": name, "until": until, "message": message, "kill": not is_interactive()}
+        with self._lock:
+            self._running.append(call)
+            try:
+                self._tell()
+            except WatchdogError:
+                self._running.remove(call)  # it will not be made, and the next process must not watch it
+                raise
         try:
             yield
         finally:
-            self._tell(number, None)
+            with self._lock:
+                if call in self._running:
+                    self._running.remove(call)
+                    self._tell()
 
     def forget(self) -> None:
-        """Of the calls that run, none matters any longer: whoever waited for them has given up."""
-        for number in tuple(self._running):
-            self._tell(number, None)
+        """Stops watching all running calls, after their caller has given up."""
+        with self._lock:
+            self._running.clear()
+            self._tell()
 
     def close(self) -> None:
-        """Ends the process. It starts anew with the next call."""
+        """Ends the process. The next call starts a new one."""
         with self._lock:
-            process, self._process = self._process, None
+            self._end()
+
+    def _tell(self) -> None:
+        line = json.dumps(self._running).encode() + b"\n"
+        try:
+            if self._process is not None:
+                self._write(line)
+                return
+        except OSError:  # something ended it
+            self._end()
+        if self._running:
+            self._process = _start()
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
             process.kill()
             process.wait()
 
-    def _tell(self, number: int, call: bytes | None) -> None:
-        with self._lock:
-            if call is not None:
-                self._running[number] = call
-            elif self._running.pop(number, None) is None:
-                return
-            if self._process is not None:
-                try:
-                    self._write(json.dumps({"number": number}).encode() + b"\n" if call is None else call)
-                    return
-                except OSError:  # something ended it
-                    self._process.kill()
-                    self._process.wait()
-                    self._process = None
-            if self._running:
-                try:
-                    self._process = _start()
-                except WatchdogError:
-                    self._running.pop(number, None)  # its call is not made, and must not be watched by the next process
-                    raise
-                self._write(b"".join(self._running.values()))
-
-    def _write(self, lines: bytes) -> None:
-        self._process.stdin.write(lines)
-        self._process.stdin.flush()
-
 
 def is_interactive() -> bool:
-    """Whether somebody works in this very process, at a prompt or in a notebook, and would lose what is in it."""
+    """Whether a user works in this process, at a prompt or in a notebook, and would lose its state."""
     if multiprocessing.parent_process() is not None:
-        return False  # started from one
+        return False  # its parent may be interactive
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or shell is not None
 
 
 @functools.cache
 def default_watchdog() -> Watchdog:
-    """That of this process."""
+    """The watchdog of this process."""
     return Watchdog()
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has calls of its own
+if hasattr(os, "register_at_fork"):  # a forked child has its own calls
     os.register_at_fork(after_in_child=default_watchdog.cache_clear)
 
 
@@ -139,7 +139,7 @@ def _start() -> subprocess.Popen[bytes]:
             [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # an interrupt from the keyboard is not for it
+            start_new_session=True,  # Ctrl-C is not for it
         )
         with process.stdout:
             if not process.stdout.readline():
@@ -157,30 +157,25 @@ def _serve(watched: int) -> None:
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     print("ready", flush=True)
-    running: dict[int, dict] = {}
+    running: list[dict] = []
+    reported: set[float] = set()
     while os.getppid() == watched:
-        left = min((call["until"] for call in running.values()), default=math.inf) - time.monotonic()
+        left = min((call["until"] for call in running), default=math.inf) - time.monotonic()
         try:
-            # never without waiting: the line that a call has ended may be on its way
+            # waits in any case: the line that ends a call may be on its way
             line = lines.get(timeout=min(max(left, 0.05), _LOOK))
         except queue.Empty:
-            line = None
-        if line == b"":
-            return
-        if line is not None:
-            call = json.loads(line)
-            if "until" in call:
-                running[call["number"]] = call
-            else:
-                running.pop(call["number"], None)
-            continue
-        for number, call in tuple(running.items()):
-            if call["until"] <= time.monotonic():
-                del running[number]
-                _say(call, others=[other["name"] for other in running.values()])
+            for call in [call for call in running if call["until"] <= time.monotonic()]:
+                running.remove(call)
+                reported.add(call["until"])
+                _report(call, others=[other["name"] for other in running])
                 if call["kill"] and os.getppid() == watched:
                     os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
                     return
+            continue
+        if line == b"":
+            return
+        running = [call for call in json.loads(line) if call["until"] not in reported]
 
 
 def _read(lines: queue.SimpleQueue[bytes]) -> None:
@@ -189,9 +184,9 @@ def _read(lines: queue.SimpleQueue[bytes]) -> None:
     lines.put(b"")
 
 
-def _say(call: dict, *, others: list[str]) -> None:
+def _report(call: dict, *, others: list[str]) -> None:
     message = call["message"]
-    if others:  # in one event loop, a call that blocks holds up all of them
+    if others:  # in an event loop, a call that blocks delays all others
         message += f" At the same time ran: {', '.join(map(repr, others))}."
     if call["kill"]:
         message += " It does not give way to the error, so this process is killed; the last checkpoint is whole."
@@ -209,4 +204,4 @@ def _write_error(message: str) -> None:
 
 if __name__ == "__main__":
     _serve(int(sys.argv[1]))
-    os._exit(0)  # the thread that reads may wait for ever
+    os._exit(0)  # the reading thread may wait forever

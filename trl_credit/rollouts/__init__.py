@@ -1,4 +1,4 @@
-"""Monte Carlo continuations: from the boundaries of a response (chain), and as a tree of segments; replay of rows."""
+"""Sources of a batch: responses, chains of rollouts, trees and their replay. May import `passes` and below."""
 
 from .replay import ReplayBuffer, Row
 

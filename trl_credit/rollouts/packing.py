@@ -1,47 +1,50 @@
-"""Which nodes of a tree lie in one row, where the branches of several responses do."""
+"""Which nodes of a tree share a row that holds branches of several responses."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 
-if TYPE_CHECKING:
-    from .tree import Node
+PACKED_LENGTH = 4096  # tokens: an attention mask is a square, which costs more than packing saves beyond this length
 
 
-PACKED_LENGTH = 4096  # tokens: where attention takes a mask it is a square, which costs more beyond it than is saved
+class Node(Protocol):
+    """What is read of a node of [`~trl_credit.rollouts.tree.Tree`]."""
+
+    segment: Any
+    parent: "Node | None"
+    children: "list[Node]"
 
 
 class RowLength:
-    """Tokens of a packed row, `prompt` of which are its prompt's, while nodes are put into it with their ancestors."""
+    """The length of a packed row in tokens while nodes and their ancestors are added. It starts with the prompt."""
 
     def __init__(self, prompt: int) -> None:
         self.tokens = prompt
-        self._held: set[int] = set()
-        self._parents: set[int] = set()  # those of what is held
+        self._nodes: set[int] = set()
 
-    def beside(self, path: "Sequence[Node]") -> int:
-        """Tokens with a path of a node from the first segment on, in addition to what is there."""
-        new = [node for node in path if id(node) not in self._held]
-        # a branch that does not follow its parent directly begins with the parent's last token again
-        again = bool(new) and id(new[0].parent) in self._parents
-        return self.tokens + again + sum(len(node.segment.ids) for node in new)
+    def with_path(self, path: Sequence[Node]) -> int:
+        """The length with a path of nodes from the first segment on."""
+        new = [node for node in path if id(node) not in self._nodes]
+        # a branch that does not follow its parent directly repeats the parent's last token
+        repeated = bool(new) and any(id(sibling) in self._nodes for sibling in new[0].parent.children)
+        return self.tokens + repeated + sum(len(node.segment.ids) for node in new)
 
-    def add(self, path: "Sequence[Node]") -> None:
-        """Puts the path in."""
-        self.tokens = self.beside(path)
-        self._held.update(map(id, path))
-        self._parents.update(id(node.parent) for node in path)
+    def add(self, path: Sequence[Node]) -> None:
+        """Adds the path."""
+        self.tokens = self.with_path(path)
+        self._nodes.update(map(id, path))
 
 
-def groups_within(paths: "Sequence[Sequence[Node]]", *, prompt: int, limit: int) -> "list[list[Node]]":
-    """The nodes at the ends of paths, in their order, as rows of at most `limit` tokens, one filled after the other.
+def groups_within(paths: Sequence[Sequence[Node]], *, prompt: int, limit: int) -> list[list[Node]]:
+    """The last nodes of the paths, in order, as rows of at most `limit` tokens, filled one after the other.
 
-    A path that is longer with its prompt of `prompt` tokens has a row for itself.
+    A path that is too long together with its prompt of `prompt` tokens gets its own row.
     """
     groups: list[list[Node]] = []
     row = RowLength(prompt)
     for path in paths:
-        if not groups or row.beside(path) > limit:
+        if not groups or row.with_path(path) > limit:
             groups.append([])
             row = RowLength(prompt)
         row.add(path)
@@ -49,22 +52,18 @@ def groups_within(paths: "Sequence[Sequence[Node]]", *, prompt: int, limit: int)
     return groups
 
 
-def shortest_groups(paths: "Sequence[Sequence[Node]]", *, prompt: int, max_rows: int) -> "list[list[Node]]":
-    """The nodes at the ends of paths, in their order, as at most `max_rows` rows.
+def shortest_groups(paths: Sequence[Sequence[Node]], *, prompt: int, max_rows: int) -> list[list[Node]]:
+    """The last nodes of the paths, in order, as at most `max_rows` rows whose longest row is as short as possible.
 
-    No other cuts make the longest row shorter, all that is in a row counted: ancestors that other rows have too, and
-    what stands in it twice.
+    Lengths include ancestors that several rows repeat and tokens that a row repeats.
     """
     if not paths:
         return []
-    whole = RowLength(prompt)
-    for path in paths:
-        whole.add(path)
-    low, high = max(RowLength(prompt).beside(path) for path in paths), whole.tokens
-    while low < high:
-        middle = (low + high) // 2
-        if len(groups_within(paths, prompt=prompt, limit=middle)) <= max_rows:
-            high = middle
-        else:
-            low = middle + 1
-    return groups_within(paths, prompt=prompt, limit=high)
+    shortest = max(RowLength(prompt).with_path(path) for path in paths)
+    longest = prompt + sum(len(node.segment.ids) + 1 for path in paths for node in path)
+
+    def fits(limit: int) -> bool:
+        return len(groups_within(paths, prompt=prompt, limit=limit)) <= max_rows
+
+    limit = bisect_left(range(longest), True, lo=shortest, key=fits)
+    return groups_within(paths, prompt=prompt, limit=limit)

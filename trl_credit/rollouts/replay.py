@@ -1,4 +1,4 @@
-"""Training rows that outlive the generation batch they were made in (SPO, arXiv 2505.23564, App. D)."""
+"""Training rows that outlive their generation batch (SPO, arXiv 2505.23564, App. D)."""
 
 import hashlib
 import json
@@ -8,59 +8,52 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from ..files import put_in_place
+from ..support.files import atomic_file
 
 
-class Column(NamedTuple):
-    """How numbers by token are kept: `array`'s letter in memory and between processes, the type in a file."""
-
-    code: str
-    dtype: torch.dtype
-
-
+# fields with a number per token: the `array` typecode in memory and between processes, and the type in a file
 _COLUMNS = {
-    "prompt_ids": Column("i", torch.int64),
-    "completion_ids": Column("i", torch.int64),
-    "advantages": Column("f", torch.float64),  # of tensors of float32, so that nothing is rounded
-    "segments": Column("i", torch.int64),
-    "sampling_logps": Column("f", torch.float32),
-    "behavior_logps": Column("f", torch.float32),
-    "quarters": Column("b", torch.int64),
-    "visible_until": Column("i", torch.int64),
+    "prompt_ids": ("i", torch.int64),
+    "completion_ids": ("i", torch.int64),
+    "advantages": ("f", torch.float64),  # they come from float32 tensors, so float32 in memory rounds nothing
+    "segments": ("i", torch.int64),
+    "sampling_logps": ("f", torch.float32),
+    "behavior_logps": ("f", torch.float32),
+    "quarters": ("b", torch.int64),
+    "visible_until": ("i", torch.int64),
 }
-_OPTIONAL = ("quarters",)  # which buffers of 0.1 do not have
+_OPTIONAL = ("quarters",)  # missing in files of trl_credit 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
     """One row of a training batch: a prefix as prompt, and what was written after it.
 
-    What has a number per token becomes an `array` of int32 or float32 (quarters: int8), whatever sequence is given; an
-    array that is one already is kept, so that rows may share it, in memory and in what is sent to other processes.
+    Fields with a number per token become an `array` of int32 or float32 (quarters: int8). A matching array is kept as
+    it is, so rows can share it, in memory and when sent to other processes.
 
     Attributes:
-        question: Key of the prompt that the row belongs to.
+        question: Key of the row's prompt.
         prompt_ids: Prompt and the tokens already written, shape (P,).
         completion_ids: Shape (C,), C ≥ 1.
         advantages: Shape (C,).
-        segments: Number of the credited segment of each token, −1 where this row does not credit it, shape (C,).
+        segments: Number of each token's credited segment, −1 for tokens without credit in this row, shape (C,).
         accuracy: p̂ of the prompt in [0, 1], for difficulty weights.
-        sampling_logps: Of the engine that wrote the completion, nats, shape (C,), or `None`.
-        behavior_logps: π_old of the training model when the row was made, shape (C,), or `None` while unknown.
-        quarters: Quarter of its response, 0 … 3, that each token lies in, −1 where that is not known, shape (C,), or
-            `None`; for the metrics.
+        sampling_logps: Log-probabilities (nats) from the engine that sampled, shape (C,), or `None`.
+        behavior_logps: π_old of the training model when the row was made, nats, shape (C,), or `None` if unknown.
+        quarters: Quarter of its response, 0 … 3, for each token, −1 if unknown, shape (C,), or `None`; for the metrics.
         birth: Iteration in which the row was made.
-        visible_until: For a row that holds several branches of a tree: token i of prompt and completion is seen by the
-            tokens from i up to, and without, this one; shape (P + C,). `None` where that is all that follow.
-        nodes: Of its tree, by their numbers in `Node.walk`: those on the way to the row's last node, or all those in
-            the row where it holds several branches. `None` where that is not known any more.
+        visible_until: For a row with several branches of a tree: tokens i to `visible_until[i] − 1` of prompt and
+            completion see token i, shape (P + C,). `None`: all later tokens see it.
+        nodes: Numbers in `Node.walk` of the nodes on the way to the row's last node, or of all nodes in the row if it
+            has several branches; `None` if unknown.
         segment_nodes: The node of each segment number, or `None`.
     """
 
@@ -86,37 +79,37 @@ class Row:
 
 
 def question_key(prompt_ids: Sequence[int]) -> str:
-    """A short key that is the same for the same prompt tokens, in every process and run."""
+    """A short key of the prompt tokens, the same in every process and run."""
     return hashlib.blake2b(json.dumps(list(prompt_ids)).encode(), digest_size=8).hexdigest()
 
 
 def question_number(key: str) -> int:
-    """A key as an integer that a tensor of type int64 holds; 0 for that of no question."""
+    """A key as an int64; 0 for the empty key."""
     return int.from_bytes(bytes.fromhex(key), signed=True)
 
 
 class ReplayBuffer:
-    """Rows by question, each drawn once at most, within `life` iterations of its birth.
+    """Rows by question; each row is drawn at most once, within `life` iterations of its birth.
 
-    Every iteration draws from at most `cap` rows of a question, in turn from one question after the other, so that as
-    many questions as possible are in a batch. What is not drawn stays until it is too old.
+    Every iteration draws at most `cap` rows of a question, from one question after the other, so that a batch has as
+    many questions as possible. The other rows stay until they are too old.
 
     Args:
         life (`int`):
-            Iterations in which a row may be drawn: that of its birth and the `life − 1` after it.
+            Iterations in which a row may be drawn: that of its birth and the next `life − 1`.
         cap (`int` or `None`):
-            Rows of one question per iteration, at most.
+            Maximum number of rows of one question per iteration.
         seed (`int`, *optional*, defaults to `0`):
-            Of the draws.
+            Seed of the draws.
         legacy (`bool`, *optional*, defaults to `False`):
-            The released code's behaviour: `cap` rows of every question are taken out, what exceeds the batch is lost,
-            and a batch that is not full is filled by repetition.
+            The released code's behaviour: `cap` rows of every question leave the buffer, rows beyond the batch are
+            lost, and repetition fills a batch that is too small.
     """
 
     def __init__(self, *, life: int, cap: int | None, seed: int = 0, legacy: bool = False) -> None:
         self.life, self.cap, self.legacy = life, cap, legacy
         self.iteration = 0
-        self.expired = 0  # rows, in all
+        self.expired = 0  # number of rows, in total
         self._random = random.Random(seed)
         self._rows: dict[str, list[Row]] = defaultdict(list)
 
@@ -124,70 +117,61 @@ class ReplayBuffer:
         return sum(map(len, self._rows.values()))
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Takes in rows, born in the iteration that runs."""
+        """Adds rows, born in the current iteration."""
         for row in rows:
             self._rows[row.question].append(replace(row, birth=self.iteration))
 
     def draw(self, n: int) -> list[Row]:
-        """At most `n` rows, which leave the buffer; ends the iteration. A batch that takes all rows keeps their order.
+        """Removes and returns at most `n` rows, and ends the iteration. A batch that takes all rows keeps their order.
 
-        With `legacy`, exactly `n` unless the buffer is empty.
+        With `legacy`, exactly `n` rows unless the buffer is empty.
         """
-        self._expire()
-        if not self.legacy and (self.cap is None or max(map(len, self._rows.values()), default=0) <= self.cap):
-            if len(self) <= n:
-                drawn = [row for rows in self._rows.values() for row in rows]
-                self._rows.clear()
-                self.iteration += 1
-                return drawn
+        for question, rows in self._rows.items():
+            young = [row for row in rows if self.iteration - row.birth < self.life]
+            self.expired += len(rows) - len(young)
+            self._rows[question] = young
+        self._drop_empty()
         drawn = self._draw_legacy(n) if self.legacy else self._draw_in_turn(n)
+        self._drop_empty()
         self.iteration += 1
         return drawn
 
-    def _expire(self) -> None:
-        for question in list(self._rows):
-            rows = self._rows[question]
-            young = [row for row in rows if self.iteration - row.birth < self.life]
-            self.expired += len(rows) - len(young)
-            if young:
-                self._rows[question] = young
-            else:
-                del self._rows[question]
+    def _drop_empty(self) -> None:
+        self._rows = defaultdict(list, {question: rows for question, rows in self._rows.items() if rows})
 
     def _draw_in_turn(self, n: int) -> list[Row]:
+        drawn: list[Row] = []
+        if len(self) <= n and (self.cap is None or all(len(rows) <= self.cap for rows in self._rows.values())):
+            for rows in self._rows.values():
+                drawn += rows
+                rows.clear()
+            return drawn
         questions = list(self._rows)
         self._random.shuffle(questions)
-        drawn: list[Row] = []
-        taken = 0
-        while questions and len(drawn) < n and (self.cap is None or taken < self.cap):
+        for _ in range(n if self.cap is None else self.cap):
             questions = questions[: n - len(drawn)]
             for question in questions:
                 rows = self._rows[question]
                 index = self._random.randrange(len(rows))
-                rows[index], rows[-1] = rows[-1], rows[index]  # so that the removal costs nothing
+                rows[index], rows[-1] = rows[-1], rows[index]  # removing the last one is cheap
                 drawn.append(rows.pop())
             questions = [question for question in questions if self._rows[question]]
-            taken += 1
-        for question in [question for question, rows in self._rows.items() if not rows]:
-            del self._rows[question]
         return drawn
 
     def _draw_legacy(self, n: int) -> list[Row]:
         union: list[Row] = []
-        for question in list(self._rows):
-            rows = self._rows.pop(question)
+        for question, rows in self._rows.items():
             self._random.shuffle(rows)
             cap = len(rows) if self.cap is None else self.cap
             union += rows[:cap]
-            if rows[cap:]:
-                self._rows[question] = rows[cap:]
+            self._rows[question] = rows[cap:]
         self._random.shuffle(union)
         while union and len(union) < n:
             union = union + union
         return union[:n]
 
     def save(self, path: Path) -> None:
-        """Writes the rows and the state of the draws to one safetensors file, whole or not at all."""
+        """Writes the rows and the state of the random draws to one safetensors file, whole or not at all."""
         rows = [row for group in self._rows.values() for row in group]
         tensors: dict[str, torch.Tensor] = {}
         for name, (code, dtype) in _COLUMNS.items():
@@ -198,40 +182,39 @@ class ReplayBuffer:
             tensors[name] = torch.from_numpy(np.concatenate([np.zeros(0, dtype=code), *known])).to(dtype)
         tensors["accuracy"] = torch.tensor([row.accuracy for row in rows], dtype=torch.float64)
         tensors["birth"] = torch.tensor([row.birth for row in rows], dtype=torch.int64)
-        version, internal, gauss = self._random.getstate()
         state = {
             "questions": [row.question for row in rows],
             "iteration": self.iteration,
             "expired": self.expired,
-            "random": [version, list(internal), gauss],
+            "random": self._random.getstate(),
         }
-        partial = path.with_suffix(".partial")
         text = json.dumps(state)
-        save_file(tensors, partial, metadata={"state": text, "sha256": _checksum(tensors, text)})
-        put_in_place(partial, path)
+        with atomic_file(path) as partial:
+            save_file(tensors, partial, metadata={"state": text, "sha256": _checksum(tensors, text)})
 
     def load(self, path: Path) -> None:
-        """Restores what `save` wrote.
+        """Restores what `save` wrote. A refused file changes nothing.
 
         Raises:
-            ValueError: the file is missing, is not one that `save` wrote, or has been changed since.
+            ValueError: the file is missing, was changed, or is not one that `save` wrote.
         """
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 state = json.loads(metadata["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
-            # those of 0.1 have no checksum
+            # files of trl_credit 0.1 have no checksum
             if metadata.get("sha256", whole := _checksum(tensors, metadata["state"])) != whole:
-                raise ValueError("its checksum is not that of its content")
+                raise ValueError("its checksum does not match its content")
             rows = _unpack(tensors, state["questions"])
             version, internal, gauss = state["random"]
+            iteration, expired = int(state["iteration"]), int(state["expired"])
             self._random.setstate((version, tuple(internal), gauss))
-            self.iteration, self.expired = int(state["iteration"]), int(state["expired"])
         except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise ValueError(
                 f"cannot restore the replay buffer from {path} ({error}): resume from another checkpoint."
             ) from error
+        self.iteration, self.expired = iteration, expired
         self._rows.clear()
         for row in rows:
             self._rows[row.question].append(row)

@@ -1,26 +1,30 @@
-"""Where a generation batch comes from: single responses, chains of rollouts, or trees. One object for each way.
+"""The sources of a generation batch: single responses, chains of rollouts, or trees.
 
-All have the same methods, so that the trainer need not know which one it has.
+All have the same methods, so the trainer does not know which one it has.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from torch import nn
 
-from ..assignment import baseline_function
-from ..config import CreditConfig
 from ..credit.difficulty import batch_accuracy, group_accuracy
-from .attention import check_tree_attention, tree_attention
+from ..loss import keys
+from ..loss.assignment import baseline_function
+from ..loss.batch import Batch
+from ..passes.attention import check_tree_attention, tree_attention
 from .behavior import can_pack
-from .chain import chain_credit
-from .forest import Forest, Plan, TreeCredit
-from .policy import Batch, Planned, Policy
-from .rows import visible_columns
+from .chain import chain_credit, described
+from .forest import Forest, Plan
+from .policy import Policy
+from .replay import question_number
+from .rows import padded, visible_columns
 
 
 logger = get_logger(__name__)
@@ -28,22 +32,24 @@ logger = get_logger(__name__)
 REPLAY_FILE = "replay.safetensors"
 
 
-class Made(NamedTuple):
-    """A generation batch and its advantages, before the weights that do not depend on where it comes from.
+@dataclass
+class GenerationBatch:
+    """A generation batch and its advantages, before the weights that are the same for all sources.
 
     Attributes:
         batch: The rows of this process.
-        advantages: Shape (B,), or (B, T) where the tokens of a row differ.
-        p_hat: Accuracy (B,) of each row's prompt in [0, 1], or `None` where no difficulty weight asks for it.
-        accuracy: Of the whole batch, NaN if nothing was scored.
-        logged: Advantages (B,) for the table of completions, where they are not `advantages` themselves.
-        is_logged: Whether the source has filled the table itself.
+        advantages: Shape (B,), or (B, T) if the tokens of a row differ.
+        p_hat: Accuracy of each row's prompt in [0, 1], shape (B,), or `None` without difficulty weights.
+        accuracy: Accuracy of the whole batch, NaN if nothing was scored.
+        logged: Advantages (B,) for the table of completions, if they are not `advantages` themselves.
+        is_logged: Whether the source has already filled that table.
         is_empty: Whether no process has a row to learn from.
-        prompts: A number (B,) for each row's prompt; `None` where rows come in whole groups, prompt after prompt.
-        credited: Which responses (B,) have a token with an advantage other than 0, where that is not decided by whether
-            the rewards of a group differ.
-        values: V (B, T) where the segments of a chain begin, and the value (B,) at its end.
-        plan: What the batch was made of where it came from trees.
+        prompts: A number for each row's prompt, shape (B,); `None` if rows come in whole groups, prompt after prompt.
+        credited: Which responses (B,) have a token with an advantage other than 0; `None` if a group has them exactly
+            when its rewards differ.
+        values: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
+        plan: For trees: the plan of the batch.
+        moves_belief: Whether its accuracy moves the difficulty belief.
     """
 
     batch: Batch
@@ -57,61 +63,70 @@ class Made(NamedTuple):
     credited: torch.Tensor | None = None
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
+    moves_belief: bool = True
 
 
 class Responses:
-    """One row per response, with an advantage from its group; also the base of the other ways.
+    """One row per response, with an advantage from its group; also the base class of the other sources.
 
     Args:
         policy ([`Policy`]):
             Samples and scores.
     """
 
-    state: dict[str, str] = {}  # what it keeps in a checkpoint → the setting that has it kept
-    has_phases = False  # whether an engine is called more than once for a batch
-    types_are_columns = False  # whether `token_type_ids` of its rows are those of `visible_columns`
+    has_phases = False  # whether a batch needs more than one call of an engine
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
     def check(self, inputs: list[dict[str, Any]]) -> None:
-        """Raises a `ValueError` for rows of the data set that cannot be sampled this way."""
+        """Raises a `ValueError` for rows of the data set that this source cannot sample."""
+        has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
+        if self.has_phases and has_images:
+            raise ValueError(
+                f"rollouts={self.policy.args.rollouts!r} continues responses from token ids, without their images: use "
+                "a data set without image columns, or set rollouts='none'."
+            )
 
-    def make(self, inputs: list[dict[str, Any]]) -> Made:
+    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
         policy, config = self.policy, self.policy.args
         batch = policy.sample(inputs)
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
+            # a masked response has length 0: it has no gradient whose variance a baseline could lower
             lengths = policy.gather(batch.mask_t.sum(-1))
-            # a copy: a function of one's own may write into it. A response that is masked has length 0: it has no
-            # gradient, of which a baseline could lower the variance
-            found = baseline(batch.rewards.clone(), lengths=lengths, num_generations=policy.group_size)
+            rewards = batch.rewards.clone()  # a custom function may write into it
+            found = baseline(rewards, lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
-        return Made(batch, advantages, *_accuracies(policy, batch))
+        return GenerationBatch(batch, advantages, *_accuracies(policy, batch))
 
     @contextlib.contextmanager
-    def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:
-        """Around each forward pass over its rows. `named` are the arguments by name, which it may change."""
+    def forward(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None) -> Iterator[None]:
+        """Wraps each forward pass over its rows.
+
+        Args:
+            model (`nn.Module`):
+                The model of the pass.
+            args (`tuple`), kwargs (`dict[str, Any]`):
+                The arguments of the pass. It may change `kwargs`.
+            planned ([`Plan`] or `None`):
+                The plan that TRL makes a batch from at the moment.
+        """
         yield
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Writes what the next batches depend on; returns what is to be kept of each of `state`, as JSON types."""
-        return {}
-
-    def load(self, folder: Path) -> None:
-        """Reads what `save` wrote."""
+    @property
+    def stateful(self) -> list[Any]:
+        """Parts whose state is kept in checkpoints, see [`~trl_credit.runs.resumable.Stateful`]."""
+        return []
 
 
 class Chain(Responses):
-    """Responses with credit by segment, valued by continuations from where the segments begin (SPO-chain, VinePPO)."""
+    """Responses with credit per segment, from values of the states where segments begin (SPO-chain, VinePPO)."""
 
     has_phases = True
 
-    def check(self, inputs: list[dict[str, Any]]) -> None:
-        _refuse_images(inputs, self.policy.args)
-
-    def make(self, inputs: list[dict[str, Any]]) -> Made:
+    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy = self.policy
         batch = policy.sample(inputs)
         policy.fill_old_logps(batch)
@@ -125,100 +140,110 @@ class Chain(Responses):
             mask_t=batch.written_t,
         )
         batch.segment_ids = credit.segment_ids
-        if credit.unsplit.any():  # no steps, no credit, and no part in a count of tokens
+        if credit.unsplit.any():  # without steps there is no credit, and their tokens do not count
             batch.show_loss((~credit.unsplit).unsqueeze(1))
-        # equal final rewards can hide segments that were worth something, and other ones segments that were not
+        # whether the final rewards of a group differ does not tell whether its segments have credit
         credited = ((credit.advantages != 0) & batch.mask_t.bool()).any(-1)
         shown = {"logged": credit.per_response, "credited": credited, "values": (credit.value_t, credit.final_value)}
-        return Made(batch, credit.advantages, *_accuracies(policy, batch), **shown)
+        return GenerationBatch(batch, credit.advantages, *_accuracies(policy, batch), **shown)
 
 
 class Trees(Responses):
-    """Rows from trees of segments, each judged against its siblings, fresh or replayed (SPO-tree)."""
+    """Rows from trees of segments, each compared with its siblings, new or replayed (SPO-tree)."""
 
-    state = {"replay": "rollouts='tree'"}
     has_phases = True
-    types_are_columns = True
+    name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
         super().__init__(policy)
         self.forest = Forest(policy, can_pack=can_pack(model_config))
-        self.planned: Planned | None = None
         self._packed = policy.args.tree_rows == "packed"
         if self._packed:
             check_tree_attention(model_config)
 
-    def check(self, inputs: list[dict[str, Any]]) -> None:
-        _refuse_images(inputs, self.policy.args)
-
-    def make(self, inputs: list[dict[str, Any]]) -> Made:
+    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy = self.policy
-        plan = self.planned = self.forest.plan(inputs)
-        try:
-            batch = policy.sample(inputs, planned=plan)
-        finally:
-            self.planned = None
-        credit = self.forest.credit_tensors(plan, width=batch.width)
-        batch.segment_ids, batch.quarter_t = credit.segment_ids, credit.quarter_t
-        batch.show_loss(credit.segment_ids >= 0)
+        plan = self.forest.plan(inputs)
+        batch = policy.sample(inputs, planned=plan)
+        rows = plan.rows
+        batch.segment_ids = self._padded([row.segments for row in rows], value=-1, width=batch.width)
+        batch.quarter_t = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
+        batch.show_loss(batch.segment_ids >= 0)
         if self._packed:
             batch.branch(visible_columns(plan.rows, prompt_width=batch.prompt_width, width=batch.width))
-        replayed = credit.replayed.unsqueeze(1)
+        is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
+        replayed = torch.tensor(is_old, device=policy.device).unsqueeze(1)
         if batch.engine_ratio_t is not None:
             policy.correct_by_segment(batch)
-            # the π_old of replayed rows is already that of what sampled them
+            # π_old of replayed rows is already that of the policy that sampled them
             batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
         if plan.has_replayed:  # the same on all processes
-            self._fill_old_logps(batch, plan, credit)
+            self._fill_old_logps(batch, plan, replayed)
         policy.log_planned(plan)
         if plan.is_empty:
-            logger.warning("no segment of this generation batch has an advantage: there is no update on any process")
-        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": credit.prompts, "plan": plan}
-        return Made(batch, credit.advantages, credit.p_hat, plan.accuracy, **shown)
+            logger.warning("no segment of this generation batch has an advantage: no process makes an update")
+        advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
+        p_hat = torch.tensor([row.accuracy for row in rows], device=policy.device)
+        prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.device)
+        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": prompts, "plan": plan}
+        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, **shown)
 
-    def _fill_old_logps(self, batch: Batch, plan: Plan, credit: TreeCredit) -> None:
-        """π_old as it was stored with the rows; what was not is computed. Where TRL has computed it, that is kept for
-        new rows. Collective."""
-        stored, known = credit.behavior_logp_t, ~credit.behavior_logp_t.isnan()
+    def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
+        return padded(rows, value=value, width=width).to(self.policy.device)
+
+    def _fill_old_logps(self, batch: Batch, plan: Plan, replayed: torch.Tensor) -> None:
+        """Takes π_old from the rows and computes it where they lack it. New rows keep what TRL computed. Collective."""
+        rows = list(zip(plan.rows, replayed.flatten().tolist(), strict=True))
+        stored = [row.behavior_logps or (is_old and row.sampling_logps) or [] for row, is_old in rows]
+        stored_t = self._padded(stored, value=math.nan, width=batch.width)
+        known = ~stored_t.isnan()
         if batch.old_logp_t is not None:
-            known = known & credit.replayed.unsqueeze(1)
+            known = known & replayed
         else:
-            batch.old_logp_t = torch.zeros_like(stored)
-            lengths = [len(row.completion_ids) for row in plan.rows]
-            missing = [i for i in range(plan.n_real) if not known[i, : lengths[i]].all()]
+            real = enumerate(plan.rows[: plan.n_real])
+            missing = [i for i, row in real if not known[i, : len(row.completion_ids)].all()]
             at_once = self.policy.args.per_device_train_batch_size
             logps = self.policy.row_logps([plan.rows[i] for i in missing], at_once=at_once)
+            batch.old_logp_t = torch.zeros_like(stored_t)
             for i, logp in zip(missing, logps, strict=True):
-                batch.old_logp_t[i, : lengths[i]] = torch.tensor(logp)
-        batch.old_logp_t = torch.where(known, stored, batch.old_logp_t)
+                batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
+        batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
 
     @contextlib.contextmanager
-    def forward(self, model: nn.Module, passed: tuple, named: dict[str, Any]) -> Iterator[None]:
-        if not self._packed and named.get("token_type_ids") is None:  # which passes over trees alone have
+    def forward(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None) -> Iterator[None]:
+        # plain rows have no token types, except in passes over packed rows that replace theirs
+        if not self._packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
             yield
             return
-        if self._packed and self.planned is not None:  # passes over the rows before they are in a batch
-            input_ids, width = passed[0], passed[2]
-            columns = visible_columns(self.planned.rows, prompt_width=input_ids.size(1) - width, width=width)
-            named["token_type_ids"] = columns.to(input_ids.device)
-        if named.get("token_type_ids") is None:  # rows of a single branch
-            named["token_type_ids"] = torch.full_like(passed[0], passed[0].size(1))
+        input_ids = args[0]
+        if self._packed and planned is not None:  # the batch does not have its columns yet
+            width = args[2]
+            columns = visible_columns(planned.rows, prompt_width=input_ids.size(1) - width, width=width)
+            kwargs[keys.VISIBLE_UNTIL] = columns.to(input_ids.device)
+        if kwargs.get(keys.VISIBLE_UNTIL) is None:  # rows of a single branch
+            kwargs[keys.VISIBLE_UNTIL] = torch.full_like(input_ids, input_ids.size(1))
         with tree_attention(model, is_compiled=self.policy.args.torch_compile):
             yield
 
-    def save(self, folder: Path) -> dict[str, dict[str, Any]]:
-        self.forest.buffer.save(folder / REPLAY_FILE)
-        return {"replay": {"file": REPLAY_FILE, "rows": len(self.forest.buffer)}}
+    @property
+    def stateful(self) -> list[Any]:
+        return [self]
 
-    def load(self, folder: Path) -> None:
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """Writes the replay buffer to a file of its own, and returns what a checkpoint keeps beside it."""
+        self.forest.buffer.save(folder / REPLAY_FILE)
+        return {"file": REPLAY_FILE, "rows": len(self.forest.buffer)}
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Reads the replay buffer."""
         self.forest.buffer.load(folder / REPLAY_FILE)
 
 
 def make_source(policy: Policy, *, model_config: Any) -> Responses:
-    """The source that a configuration asks for.
+    """The source that a configuration selects.
 
     Raises:
-        ValueError: the model cannot attend as packed trees ask of it.
+        ValueError: the model does not support the attention of packed trees.
     """
     if policy.args.rollouts == "tree":
         return Trees(policy, model_config=model_config)
@@ -226,10 +251,10 @@ def make_source(policy: Policy, *, model_config: Any) -> Responses:
 
 
 def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, float]:
-    """p̂ of this process's rows, and the accuracy of the batch, where a difficulty weight asks for them.
+    """p̂ of this process's rows and the accuracy of the batch, if the configuration has difficulty weights.
 
-    Every response votes as it was scored, also one that the loss leaves out because it is truncated: to leave it out of
-    p̂ too would make prompts on which the policy runs out of tokens look easy.
+    Every response counts as it was scored, even if the loss leaves it out because it is truncated. Without it, prompts
+    on which the policy runs out of tokens would look easy.
     """
     if policy.args.difficulty == "none":
         return None, float("nan")
@@ -240,19 +265,11 @@ def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, floa
 
 
 def _checked_advantages(found: object, rewards: torch.Tensor, name: str) -> torch.Tensor:
-    if not isinstance(found, torch.Tensor) or found.shape != rewards.shape or not found.isfinite().all():
-        shape = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+    has_shape = isinstance(found, torch.Tensor) and found.shape == rewards.shape
+    if not has_shape or not found.isfinite().all():
         raise ValueError(
             f"baseline {name!r} must return a finite advantage for each of the {len(rewards)} rewards, shape "
-            f"{tuple(rewards.shape)}, and 0 where a reward is NaN; it returned {shape}"
-            f"{' with NaN or infinity' * (shape == f'shape {tuple(rewards.shape)}')}."
+            f"{tuple(rewards.shape)}, and 0 where a reward is NaN; it returned {described(found)}"
+            f"{' with NaN or infinity' * has_shape}."
         )
     return found.detach().to(rewards.dtype)
-
-
-def _refuse_images(inputs: list[dict[str, Any]], config: CreditConfig) -> None:
-    if any(example.get(name) is not None for example in inputs for name in ("image", "images")):
-        raise ValueError(
-            f"rollouts={config.rollouts!r} continues responses from token ids, without their images: use a data "
-            "set without image columns, or set rollouts='none'."
-        )

@@ -1,19 +1,21 @@
-"""The seam between credit and TRL. This folder is the only place that names anything private of TRL.
+"""The seam between credit and TRL.
 
-TRL's unmodified `_compute_loss` runs its forward pass through `_get_per_token_logps_and_entropies` and only afterwards
-reads π_old and the advantages from its inputs. [`CreditTrainer`] hands it a copy of the inputs that stays alive during
-that call, and writes credit into it from inside the forward hook:
+TRL's unmodified `_compute_loss` runs its forward pass through `_get_per_token_logps_and_entropies`, and only then reads
+π_old and the advantages from its inputs. [`CreditTrainer`] gives it a copy of the inputs, and writes credit into that
+copy from inside the forward hook:
 
-    inputs["old_per_token_logps"] = logps − W       so that TRL forms exp(logps − (logps − W)) = exp(W)
-    inputs["advantages"]          = A of shape (B, T)
+    inputs[OLD_LOGPS]  = logps − W       so that TRL forms exp(logps − (logps − W)) = exp(W)
+    inputs[ADVANTAGES] = A of shape (B, T)
 
 The reference is not detached, so the gradient of W flows and that of logps cancels. Clipping, KL on the plain logps,
 loss types, metrics, entropy bonus and every correction are TRL's own.
+
+Read [`CreditTrainer`] from top to bottom to follow a generation batch from its prompts to TRL's loss.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,43 +25,47 @@ from peft import PeftConfig, PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin, TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
-from ..assignment import credit_function, with_ratio_clipped
 from ..config import CreditConfig
+from ..credit.difficulty import DifficultyBelief
 from ..credit.tokens import Credit, Tokens
-from ..names import method_label
+from ..hub.results import ResultsCallback
+from ..loss import keys
+from ..loss.assignment import credit_function, with_ratio_clipped
+from ..loss.belief import BeliefState
+from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
+from ..loss.loss_pass import LossPass
+from ..loss.metrics import loss_statistics
+from ..loss.nonfinite import NonFinite
+from ..loss.normalizer import Normalizer
+from ..observe.meter import Meter
+from ..passes.reduced import make_passes
+from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
+from ..rollouts.forest import Forest
+from ..rollouts.sources import GenerationBatch, Responses, Trees, make_source
+from ..runs.resumable import ResumableTrainer
+from ..support.functions import method_label
+from ..support.signals import let_threads_finish
 from . import refusals
-from .batch_trainer import BatchTrainer
-from .belief import belief_setting, belief_state, load_belief
-from .last_moment import let_threads_finish
-from .live import LivePass
-from .metrics import loss_statistics
-from .nonfinite import (
-    NonFinite,
-    accumulates_in_deepspeed,
-    can_be_left_out,
-    can_drop_gradients,
-    gradient_flags,
-    leave_out_nonfinite,
-)
-from .own_credit import OwnCredit, check_uniform
-from .rollout_log import RolloutLog
+from .batch_steps import BatchSteps
+from .engine import TrlEngine
+from .engine_calls import engine_awake, temporarily
+from .observers import add_observers, close_console
 
 
 refusals.check_trl_version(trl.__version__)
 
 
-class _NothingToLearn(Exception):
+class _SkippedUpdate(Exception):
     """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
 
 
-class CreditTrainer(BatchTrainer):
+class CreditTrainer(ResumableTrainer):
     """
     [`~trl.GRPOTrainer`] that decides which tokens get how much credit, by the knobs of [`CreditConfig`].
 
     Takes the arguments of `GRPOTrainer`; generation, rewards, distribution, logging, checkpoints and the Hub are TRL's.
-    Training shows a line per logging step, and leaves plots and a model card in `output_dir` (see
-    [`~trl_credit.trainer.reported.ReportedTrainer`]).
+    Training prints a line per logging step, and leaves plots and a model card in `output_dir`.
 
     Example:
 
@@ -90,30 +96,29 @@ class CreditTrainer(BatchTrainer):
             Arguments of a newer TRL, passed on unchanged.
 
     Raises:
-        TypeError: `args` is a plain `GRPOConfig`, whose credit knobs do not exist; or the installed TRL lacks an
-            argument that is given.
+        TypeError: `args` is a plain `GRPOConfig`, or the installed TRL lacks a given argument.
         ValueError: `use_liger_kernel=True` on a TRL before 1.14, which bypasses the loss.
+
+    Attributes:
+        preset ([`~trl_credit.presets.Preset`] or `None`):
+            Set by named trainers: gives the class its name, paper, tag and configuration class.
+        difficulty ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
+            HA-DW's belief.
+        engine ([`~trl_credit.trainer.engine.TrlEngine`]):
+            Samples and scores.
+        results ([`~trl_credit.hub.results.ResultsCallback`]):
+            Writes plots and the model card.
     """
 
     _tag_names = ["trl", "grpo", "trl-credit"]
-    summary: str = ""
-    formula: str = ""
-    config_class = CreditConfig
+    preset: Preset | None = None
+    config_class: type[CreditConfig] = CreditConfig
 
-    @classmethod
-    def uses(cls, args: CreditConfig) -> bool:
-        """Whether a configuration, of any preset, uses this algorithm's method: for citations."""
-        return isinstance(args, cls.config_class)
-
-    @classmethod
-    def title(cls) -> str:
-        """The algorithm's name as people write it: "S-trace"."""
-        return cls._name
-
-    @property
-    def algorithm_name(self) -> str:
-        """As [`title`]."""
-        return self._name
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if (preset := vars(cls).get("preset")) is not None:
+            cls._name, cls._paper, cls.config_class = preset.name, preset.paper, preset.config
+            cls._tag_names = [*CreditTrainer._tag_names, preset.tag]
 
     def __init__(
         self,
@@ -139,39 +144,53 @@ class CreditTrainer(BatchTrainer):
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
         refusals.check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
-        self._live: LivePass | None = None
-        self._skip_update = False
-        self._nonfinite = NonFinite(args.nonfinite_patience)
         self._credit_function = credit_function(args)
-        method = self.credit_method
-        self._own_credit = OwnCredit(
-            (self._credit_function,) if method is None else (method, self._credit_function),
-            name=args.credit if method is None else method_label(method),
-            largest=self.largest,
-        )
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))
         super().__init__(model, guarded, args, **kwargs)
-        self._rollout_log = RolloutLog(self)
-        self.add_callback(self._rollout_log)
+        self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
+        self.engine = TrlEngine(self, self._meter)
+        self._loss_pass: LossPass | None = None  # set while TRL computes a loss
+        self._evaluated_source = Responses(self.engine)
+        self._trained_source = make_source(self.engine, model_config=self.model.config)
+        self.has_custom_loss = refusals.has_custom_loss(type(self))
+        self._passes = make_passes(self, self._trl_forward)
+        self.normalizer = Normalizer(args)
+        self._nonfinite = NonFinite(self)
+        method = self.credit_method
+        functions = (self._credit_function,) if method is None else (method, self._credit_function)
+        name = args.credit if method is None else method_label(method)
+        self.custom_credit = CustomCredit(functions, name=name, largest=self.processes.largest)
+        belief = BeliefState(args) if args.difficulty != "none" else None
+        self.difficulty: DifficultyBelief | None = belief and belief.belief
+        keeps = type(self).credit_state is not CreditTrainer.credit_state
+        custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if keeps else None
+        self.stateful += [part for part in (belief, custom, *self._trained_source.stateful) if part is not None]
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty)
+        self._rollout_log, self.results = add_observers(self)
         has_reference = getattr(self, "ref_model", None) is not None
         refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
-        refusals.say_off_policy(args)
+        refusals.warn_off_policy(args)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
-    # Loss
+    def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
+        """As in `Trainer`. The results stay behind callbacks that add to them, such as an evaluation at the end."""
+        super().add_callback(callback)
+        self.callback_handler.callbacks.sort(key=lambda added: isinstance(added, ResultsCallback))
+
+    # What a subclass may override
 
     def credit(self, tokens: Tokens) -> Credit:
-        """W, A and M of a micro-batch: the method to override for a credit function with a state of its own.
+        """W, A and M of a micro-batch: the method to override for a credit function that has state.
 
-        As that of a function, its result is checked. What it declares (see
-        [`~trl_credit.assignment.CreditFunction`]) is read from attributes of the method, else of the function that the
-        configuration chooses.
+        Its result is checked as that of a custom function is. What it declares (see
+        [`~trl_credit.loss.assignment.CreditFunction`]) is read from attributes of the method, else of the function that
+        the configuration chooses.
         """
         return self._credit_function(self.args, tokens)
 
     def credit_state(self) -> dict[str, Any]:
-        """What a `credit` of one's own keeps in a checkpoint: JSON types, of the main process, loaded by all."""
+        """What a custom `credit` keeps in a checkpoint: JSON types, written by the main process and loaded by all."""
         return {}
 
     def load_credit_state(self, state: dict[str, Any]) -> None:
@@ -179,156 +198,203 @@ class CreditTrainer(BatchTrainer):
 
     @property
     def credit_method(self) -> Callable | None:
-        """A subclass's own `credit`, or `None`."""
+        """The `credit` method of a subclass, or `None`."""
         return None if type(self).credit is CreditTrainer.credit else type(self).credit
 
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        if inputs["completion_ids"].size(1) == 0:
-            raise ValueError(
-                "every completion of this micro-batch is empty (completion_ids of shape (B, 0)): have the generation "
-                "backend or rollout_func return at least the end-of-sequence token."
-            )
-        if self._skip_update and self.model.training:
-            raise _NothingToLearn
-        if self.model.training and self._without_credit.leaves_out(inputs, is_logged=self._rollout_log.is_due):
-            self.record({"trained_tokens_per_row": (0, len(inputs["prompt_ids"]))})
-            raise _NothingToLearn
-        inputs = dict(inputs)  # TRL uses its own again in every one of num_iterations
-        parts = self.num_processes * (self.args.steps_per_generation if self.model.training else 1)
-        live = self._live = LivePass(self.args, inputs, reduce=self.sum_over_processes, micro_batches=parts)
-        if self._normalizer.hides_masked:
-            live.hide_masked()
+    def custom_functions(self) -> dict[str, Callable]:
+        """As in [`ResumableTrainer`], with a subclass's `credit` method."""
+        method = self.credit_method
+        return super().custom_functions() | ({} if method is None else {"credit": method})
+
+    # A run
+
+    @property
+    def source(self) -> Responses:
+        """Where batches come from in the current mode. Evaluations are always of single responses."""
+        return self._trained_source if self.model.training else self._evaluated_source
+
+    @property
+    def forest(self) -> Forest | None:
+        """The trees that a run trains on, `None` without trees."""
+        return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in [`ResumableTrainer`]."""
+        self._meter.clear()  # an interrupted train() may have left sums
         try:
-            loss = super()._compute_loss(model, inputs)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
-            self._live = None
-        if live.hook_calls != 1:
-            raise RuntimeError(
-                f"TRL {trl.__version__} computed log-probabilities {live.hook_calls} times in one loss, not once, so "
-                f"credit was not assigned as intended. Install one of trl {', '.join(refusals.TESTED_TRL_MINORS)}."
-            )
-        if live.extra_loss is not None:
-            loss = loss + live.extra_loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
-        if self.model.training:
-            self._rollout_log.saw(live, loss)
-            self._check_loss(loss)
-        return loss
-
-    def _check_loss(self, loss: torch.Tensor) -> None:
-        if can_drop_gradients(self):
-            if self._step_sums.is_open:  # whose end it is soon enough for
-                self._step_sums.flag(~torch.isfinite(loss.detach()))
-        elif self.largest(int(not torch.isfinite(loss))):
-            self._nonfinite.found("loss", at_once=accumulates_in_deepspeed(self))
-            raise _NothingToLearn  # on every process, before any gradient
-
-    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if (known := self._take_engine_logps(args)) is not None:
-            return known, None, None
-        with self.source.forward(model, args, kwargs):
-            output = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
-        if self._live is not None:
-            self._live.hook_calls += 1
-            if self._live.hook_calls == 1:
-                self._write_credit(self._live, logp_t=output[0], entropy_t=output[1])
-        return output
-
-    def _write_credit(self, live: LivePass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
-        inputs, own = live.inputs, self._own_credit
-        tokens = live.tokens(logp_t=logp_t, entropy_t=entropy_t)
-        credit = own.checked(self.credit(tokens), tokens, self.args)
-        live.seen = tokens, credit
-        check_uniform(credit, tokens, level=self.importance_sampling_level)
-        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        shown = {"carries_loss": own.carries_loss, "clip_range": clip_range, "quarter_t": live.quarter_t}
-        self.record(loss_statistics(self.args, credit, tokens, **shown))
-        if own.replaces_kl:
-            inputs["ref_per_token_logps"] = logp_t  # whose KL term, with its gradient, is exactly 0
-        else:
-            divided = {"mean_tokens": live.mean_tokens, "row_weight": live.row_weight}
-            live.extra_loss = self._normalizer.missing_kl(credit, tokens, beta=self.beta, **divided)
-        if own.replaces_correction and inputs.get("importance_sampling_ratio") is not None:
-            inputs["importance_sampling_ratio"] = torch.ones_like(inputs["importance_sampling_ratio"])
-        if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
-        if credit.log_weight is not None:
-            if self.off_policy_mask_threshold is not None and inputs.get("sampling_per_token_logps") is None:
-                inputs["sampling_per_token_logps"] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
-            log_weight = torch.where(tokens.mask_t.bool(), credit.log_weight, 0.0)
-            # logps − W, grouped so that a W with the value of the plain log-ratio leaves π_old as it is, to the bit
-            inputs["old_per_token_logps"] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
-        inputs["advantages"] = self._normalizer.advantage(credit, tokens, row_weight=live.row_weight)
-
-    def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        found = super().get_high_entropy_mask(*args, **kwargs)
-        if self._live is not None:
-            self._live.entropy_mask_t = found
-        return found
+            close_console(self)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        start, before = time.perf_counter(), sum(self._phases.seconds.values())
-        self._rollout_log.before()
-        self._step_sums.is_open = True
-        try:
-            loss = super().training_step(*args, **kwargs)
-        except _NothingToLearn:
-            loss = torch.zeros((), device=self.device)
-            self._count_micro_batch(time.perf_counter() - start)
-        finally:
-            self._step_sums.is_open = False
-        loss = torch.where(loss.isfinite(), loss, 0.0)  # what is left out is not logged either
-        self._rollout_log.after()
-        metrics = self._metrics["train"]
+        meter, start = self._meter, time.perf_counter()
+        with meter.timer.timed("train"):
+            self._rollout_log.before()
+            try:
+                with meter.step():
+                    loss = super().training_step(*args, **kwargs)
+            except _SkippedUpdate:
+                loss = torch.zeros((), device=self.processes.device)
+                self._count_micro_batch(time.perf_counter() - start)
+            loss = torch.where(loss.isfinite(), loss, 0.0)  # a skipped loss is not logged either
+            self._rollout_log.after()
+            if self.accelerator.sync_gradients:
+                self._close_step()
         if self.accelerator.sync_gradients:
-            if (share := self._without_credit.close()) is not None:
-                metrics["credit/skipped_micro_batches"].append(share)
-            self._close_step()
-            metrics["credit/skipped_updates"].append(float(self._nonfinite.close_update()))
-        self._phases.add("train", time.perf_counter() - start, since=before)
-        if self.accelerator.sync_gradients:
-            for name, seconds in self._phases.take().items():
-                metrics[f"credit/seconds/{name}"].append(seconds)
+            meter.log_seconds()
         return loss
 
+    def _close_step(self) -> None:
+        """Logs an optimizer step and decides, before the update, whether all processes skip it. One collective call."""
+        if (share := self._passes.close_step()) is not None:
+            self._meter.append([("skipped_micro_batches", share)])
+        bad_loss, bad_gradient = self._meter.close_step(self._nonfinite.gradient_flags())
+        skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
+        self._meter.append([("skipped_updates", float(skipped))])
+
     def _count_micro_batch(self, seconds: float) -> None:
-        """As TRL does at the end of a training step."""
+        """Counts a skipped micro-batch, as TRL does at the end of a training step."""
         self._step += 1
         self._current_train_step_time += seconds
         if self._step % self.current_gradient_accumulation_steps == 0:
             self._metrics["train"]["step_time"].append(self._current_train_step_time)
             self._current_train_step_time = 0.0
 
-    def _close_step(self) -> None:
-        """What all processes must know of an optimizer step, before its update. One collective call."""
-        flags = gradient_flags(self)
-        values, bad = self._step_sums.close(flags, reduce=self.sum_over_processes, device=self.device)
-        self._append(values)
-        leave_out_nonfinite(self, self._nonfinite, of_loss=bad[0], of_gradient=any(bad[1:]))
+    # A generation batch is made
 
-    # Generation batches
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        if not self.model.training or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = self._passes.arrange(self._buffered_inputs)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         made = self.make_batch(inputs)
-        if self.model.training:  # an evaluation between two updates of a batch says nothing of it
-            self._rollout_log.made(made)
-            self._skip_update = made.is_empty and can_be_left_out(self)
-            self._resumes_inside = False
+        if self.model.training:  # an evaluation between two updates must not change the training batch
+            self._rollout_log.sampled(made)
+            if made.is_empty and self._nonfinite.skips_batches:
+                made.batch.without_update()
         return made.batch.data
 
-    # Checkpoints
+    def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
+        """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""
+        source = self.source
+        source.check(inputs)
+        with engine_awake(self) if source.has_phases else contextlib.nullcontext():
+            made = source.make(inputs)
+        made.batch.advantages = made.advantages
+        # an evaluation has other prompts, and the rest of a batch has moved the belief before the resume
+        made.moves_belief = self.model.training and not self.takes_up_batch()
+        self._batch_steps(made)
+        return made
 
-    def state_parts(self) -> dict[str, str]:
-        """Parts of the state that this run keeps → the setting that has each of them kept."""
-        keeps = type(self).credit_state is not CreditTrainer.credit_state
-        own = {"credit": f"{type(self).__name__}.credit_state"} if keeps else {}
-        return belief_setting(self.args) | own | self._trained_source.state
+    def _tokenize_prompts(self, prompts: list) -> Any:
+        planned = self.engine.planned_prompts()
+        return super()._tokenize_prompts(prompts) if planned is None else planned
 
-    def save_parts(self, folder: Path) -> dict[str, dict[str, Any]]:
-        parts = belief_state(self.difficulty) | self._trained_source.save(folder)
-        return parts | ({"credit": self.credit_state()} if "credit" in self.state_parts() else {})
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        planned = self.engine.planned_completions()
+        ids, logps = super()._generate_single_turn(*args, **kwargs) if planned is None else planned
+        self.engine.generated(logps)
+        return ids, logps
 
-    def load_parts(self, folder: Path, parts: dict[str, dict[str, Any]]) -> None:
-        self._trained_source.load(folder)
-        if "credit" in parts:
-            self.load_credit_state(parts["credit"])
-        load_belief(self.difficulty, parts, folder, correct=self.correct_names)
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.engine.score_batch(*args, **kwargs)
+
+    # A micro-batch goes through TRL's loss
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        training = self.model.training
+        if inputs[keys.COMPLETION_IDS].size(1) == 0:
+            raise ValueError(
+                "every completion of this micro-batch is empty (completion_ids of shape (B, 0)): have the generation "
+                "backend or rollout_func return at least the end-of-sequence token."
+            )
+        if training and inputs.get(keys.NO_UPDATE):
+            raise _SkippedUpdate
+        if training and self._passes.skips(inputs, is_logged=self._rollout_log.is_due):
+            self._meter.record({"trained_tokens_per_row": (0, len(inputs[keys.PROMPT_IDS]))})
+            raise _SkippedUpdate
+        parts = self.processes.count * (self.args.steps_per_generation if training else 1)
+        # a copy, since TRL uses its own again in every one of num_iterations
+        loss_pass = LossPass(self.args, dict(inputs), reduce=self.processes.sum, micro_batches=parts)
+        if self.normalizer.hides_masked:
+            loss_pass.hide_masked()
+        with temporarily(self, _loss_pass=loss_pass):
+            loss = super()._compute_loss(model, loss_pass.inputs)
+        if loss_pass.hook_calls != 1:
+            raise RuntimeError(
+                f"TRL {trl.__version__} computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, "
+                f"so credit was not assigned as intended. Install one of trl {', '.join(refusals.TESTED_TRL_MINORS)}."
+            )
+        if loss_pass.extra_loss is not None:
+            loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
+        if training:
+            self._rollout_log.lost(loss_pass, loss)
+            if self._nonfinite.drops_gradients:
+                self._meter.flag(~torch.isfinite(loss.detach()))  # checked once, at the end of the step
+            elif self.processes.largest(int(not torch.isfinite(loss))):
+                self._nonfinite.found_in_loss()
+                raise _SkippedUpdate  # on every process, before any gradient
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        sampling, loss_pass = self.engine.sampling, self._loss_pass
+        if sampling is not None and (known := self.engine.engine_logps(args[2])) is not None:
+            return known, None, None
+        with self.source.forward(model, args, kwargs, planned=sampling and sampling.plan):
+            output = self._passes.run(model, args, kwargs, loss_pass)
+        if loss_pass is not None:
+            loss_pass.hook_calls += 1
+            if loss_pass.hook_calls == 1:
+                self._write_credit(loss_pass, logp_t=output[0], entropy_t=output[1])
+        return output
+
+    def _trl_forward(self, *args: Any, **kwargs: Any) -> tuple:
+        with contextlib.nullcontext() if torch.is_grad_enabled() else self._meter.timed("passes"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _write_credit(self, loss_pass: LossPass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
+        """The seam: writes W, A and M into the inputs that TRL's loss goes on to read."""
+        inputs, custom = loss_pass.inputs, self.custom_credit
+        tokens = loss_pass.tokens(logp_t=logp_t, entropy_t=entropy_t)
+        credit = custom.checked(self.credit(tokens), tokens, self.args)
+        loss_pass.seen = tokens, credit
+        check_uniform(credit, tokens, level=self.importance_sampling_level)
+        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
+        shown = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": loss_pass.quarter_t}
+        self._meter.record(loss_statistics(self.args, credit, tokens, **shown))
+        if custom.replaces_kl:
+            inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
+        else:
+            divided = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
+            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **divided)
+        if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
+            inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
+        if self.args.clip_form == "ratio":
+            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
+        if credit.log_weight is not None:
+            if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
+                inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
+            log_weight = torch.where(tokens.mask_t.bool(), credit.log_weight, 0.0)
+            # logps − W, grouped so that a W equal to the plain log-ratio leaves π_old unchanged, to the bit
+            inputs[keys.OLD_LOGPS] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
+        inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
+
+    def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        found = super().get_high_entropy_mask(*args, **kwargs)
+        if self._loss_pass is not None:
+            self._loss_pass.entropy_mask_t = found
+        return found
+
+    # The card
+
+    def create_model_card(
+        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+    ) -> None:
+        """As in `GRPOTrainer`, but the card is ours. None is written with a checkpoint, where TRL calls this too."""
+        if self.is_world_process_zero() and not self.is_in_train:
+            tags = [tags] if isinstance(tags, str) else tags
+            self.results.write_card(model_name=model_name, dataset_name=dataset_name, tags=tags)

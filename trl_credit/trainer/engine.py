@@ -1,4 +1,4 @@
-"""What the sources of a batch ask of TRL: to sample a batch, to continue prefixes, to score responses."""
+"""TRL's generation and rewards as a policy: samples batches, continues prefixes, scores responses."""
 
 import contextlib
 import functools
@@ -11,17 +11,23 @@ import trl
 from accelerate.logging import get_logger
 from packaging.version import Version
 from tqdm.auto import tqdm
+from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 
 from ..config import CreditConfig
+from ..loss import keys
+from ..loss.batch import Batch, known_or, replace_last, segment_ratio
+from ..loss.metrics import length_statistics
+from ..observe.meter import Meter
 from ..rollouts.behavior import can_pack
 from ..rollouts.policy import Continuation, Planned
 from ..rollouts.replay import Row
-from ..rollouts.rows import padded_columns, visible_columns
-from .batches import FORWARD_KEYS, Batch, known_or, segment_ratio
+from ..rollouts.rows import padded, visible_columns
+from ..runs.resumable import ResumableTrainer
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
-from .measured import MeasuredTrainer
+from .sample_pass import SamplePass
+from .scoring import TrlScoring
 
 
 logger = get_logger(__name__)
@@ -29,44 +35,85 @@ logger = get_logger(__name__)
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
 
 
-class RolloutEngine(MeasuredTrainer):
-    """[`~trl.GRPOTrainer`] that is a [`~trl_credit.rollouts.policy.Policy`] as well. Trains as TRL does.
+class TrlEngine:
+    """A [`~trl_credit.rollouts.policy.Policy`] that samples with the engine of a TRL trainer.
 
     Args:
-        args ([`CreditConfig`]):
-            Its knobs of rollouts are read, and `behavior_logps`.
-        *others, **kwargs:
-            Passed to `GRPOTrainer` unchanged.
+        trainer ([`~trl_credit.runs.resumable.ResumableTrainer`]):
+            Its generation, rewards and forward pass are used.
+        meter ([`~trl_credit.observe.meter.Meter`]):
+            Logs what is measured while sampling.
+
+    Attributes:
+        meter, processes:
+            The run's.
+        sampling ([`SamplePass`] or `None`):
+            Set while TRL samples a batch.
     """
 
-    def __init__(self, model: Any, reward_funcs: Any, args: CreditConfig, *others: Any, **kwargs: Any) -> None:
-        self._planned: Planned | None = None  # what takes the place of TRL's generation
-        self._engine_logps: list[list[float | None]] | None = None  # of the batch that TRL is making
-        self._gathered_rewards: torch.Tensor | None = None
-        super().__init__(model, reward_funcs, args, *others, **kwargs)
+    def __init__(self, trainer: ResumableTrainer, meter: Meter) -> None:
+        self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
+        self.args: CreditConfig = trainer.args
+        self.sampling: SamplePass | None = None
+        self.gather = self.processes.gather
+        self.largest, self.all_largest = self.processes.largest, self.processes.all_largest
+        self.record, self.timed = meter.record, meter.timed
+        self._scoring = TrlScoring(trainer, meter, self.decode_responses)
+        self.score_responses = self._scoring.of_responses
+        self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
+
+    @property
+    def use_vllm(self) -> bool:
+        """Whether TRL generates with vLLM."""
+        return self._trainer.use_vllm
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self.processes.rank
+
+    @property
+    def num_processes(self) -> int:
+        """Number of processes of the run."""
+        return self.processes.count
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self.processes.device
+
+    @property
+    def group_size(self) -> int:
+        """Rows per prompt in a generation batch."""
+        trainer = self._trainer
+        return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+
+    @property
+    def _model(self) -> torch.nn.Module:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
     # Batches
 
     def sample(self, inputs: list[dict[str, Any]], *, planned: Planned | None = None) -> Batch:
-        """TRL's batch of rows of the data set, or of `planned` rows in the place of what it would generate.
+        """TRL's batch of rows of the data set, or of `planned` rows instead of what TRL would generate. Collective.
 
         With `behavior_logps="sampler"` π_old is the engine's own.
         """
-        self._gathered_rewards, self._planned = None, planned
-        try:
+        with temporarily(self, sampling=SamplePass(planned)):
             with self.timed("generate"):
-                output = super()._generate_and_score_completions(inputs)
-        finally:
-            self._engine_logps = self._planned = None
-        if self._gathered_rewards is None:
+                output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
+            self.sampling.engine_logps = None  # for TRL's own pass alone
+            return self._batch_of(output, self.sampling.rewards_per_func)
+
+    def _batch_of(self, output: dict[str, Any], rewards: torch.Tensor | None) -> Batch:
+        if rewards is None:
             raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
-        rewards = self._gathered_rewards
-        batch = Batch(output, self.total_reward(rewards), self.correct_reward(rewards), self.rank)
-        self.log_reward_range(batch.rewards)
+        batch = Batch(output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.rank)
+        self._scoring.log_range(batch.rewards)
         if self.args.behavior_logps == "sampler":
             if batch.sampling_logp_t is not None:
                 if self.largest(int(batch.sampling_logp_t.isnan().any())):
-                    self.fill_old_logps(batch)  # for what the engine did not know
+                    self.fill_old_logps(batch)  # for tokens that the engine does not know; planned rows have their plan
                 batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
             if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
                 batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
@@ -75,26 +122,49 @@ class RolloutEngine(MeasuredTrainer):
     def fill_old_logps(self, batch: Batch) -> None:
         """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
         if batch.old_logp_t is None:
-            batch.old_logp_t = self._behavior_logps(batch.data)
+            batch.old_logp_t = self.behavior_logps(batch.data)
 
     def correct_by_segment(self, batch: Batch) -> None:
-        """TRL's correction for the engine, over each segment in the place of each row."""
+        """Replaces TRL's correction for the engine, per row, by one per segment."""
         batch.engine_ratio_t = segment_ratio(
             batch.old_logp_t,
             batch.sampling_logp_t,
             segment_ids=batch.segment_ids,
-            mode=self.vllm_importance_sampling_mode,
-            low=self.vllm_importance_sampling_clip_min,
-            high=self.vllm_importance_sampling_clip_max,
+            mode=self._trainer.vllm_importance_sampling_mode,
+            low=self._trainer.vllm_importance_sampling_clip_min,
+            high=self._trainer.vllm_importance_sampling_clip_max,
         )
 
-    def _take_engine_logps(self, args: tuple) -> torch.Tensor | None:
-        """The engine's log-probabilities in the place of TRL's pass for π_old, shape (B, T), if they are to be taken
-        and all of them are known on all processes. `args` are those of that pass."""
-        logps, self._engine_logps = self._engine_logps, None
+    # TRL's hooks while a batch is sampled
+
+    @property
+    def _plan(self) -> Planned | None:
+        return self.sampling and self.sampling.plan
+
+    def planned_prompts(self) -> Any:
+        """What TRL's `_tokenize_prompts` returns for planned rows; `None` without a plan."""
+        return self._plan and ([list(row.prompt_ids) for row in self._plan.rows], None, {})
+
+    def planned_completions(self) -> Any:
+        """What TRL's `_generate_single_turn` returns for planned rows; `None` without a plan."""
+        if (plan := self._plan) is None:
+            return None
+        logps = None if plan.rows[0].sampling_logps is None else [list(row.sampling_logps) for row in plan.rows]
+        return [list(row.completion_ids) for row in plan.rows], logps
+
+    def generated(self, logps: list[list[float | None]] | None) -> None:
+        """Keeps the engine's log-probabilities of a batch where they replace TRL's pass for π_old."""
+        # TRL's next forward pass is that for π_old, except where it makes none
+        makes_one = not self.args.is_aligned or self._trainer.vllm_importance_sampling_correction
+        if self.args.behavior_logps == "sampler" and makes_one:
+            self.sampling.engine_logps = logps
+
+    def engine_logps(self, width: int) -> torch.Tensor | None:
+        """The engine's log-probabilities, shape (B, `width`), where they replace TRL's pass for π_old; `None` where
+        they do not, or a process does not know them all."""
+        logps = self.sampling and self.sampling.take_engine_logps()
         if logps is None:
             return None
-        width = args[2]
         padded = torch.zeros(len(logps), width, device=self.device)
         for row, values in zip(padded, logps, strict=True):
             row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
@@ -103,48 +173,47 @@ class RolloutEngine(MeasuredTrainer):
             return None
         return padded
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self._planned is not None:  # the rows are segments; what is logged are the responses they come from
-            rewards_per_func = self._planned.rewards.to(self.device)
-        else:
-            rewards_per_func = super()._calculate_rewards(*args, **kwargs)
-        self._check_finite(rewards_per_func)
-        self._gathered_rewards = rewards_per_func
-        return rewards_per_func
+    def score_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Rewards (N, functions) of the batch that TRL samples. With a plan they belong to the responses that are
+        logged, since rows are segments. Collective."""
+        plan, scoring = self._plan, self._scoring
+        rewards = scoring.of_batch(*args, **kwargs) if plan is None else scoring.checked(plan.rewards.to(self.device))
+        if self.sampling is not None:
+            self.sampling.rewards_per_func = rewards
+        return rewards
 
     # Continuations
 
     def continue_prefixes(
         self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
     ) -> list[Continuation]:
-        """`n` continuations of every prefix of token ids, those of one prefix together, by the policy as it is.
+        """`n` continuations of each prefix by the current policy, those of one prefix together. Collective.
 
-        One engine call, or as many as `rollout_batch_size` asks for: then the prefixes that may be continued longest
-        come first where an engine decodes all of a call until the last one ends, and the results are put back in order.
-        Every process must call it, with as many prefixes as it has (none is allowed).
+        One engine call, or as many as `rollout_batch_size` requires. Then the prefixes with the largest budgets come
+        first where an engine decodes a whole call until its last response ends; results are in the given order.
 
         Args:
             prefixes (`list[list[int]]`):
-                Token ids, as they are: nothing is tokenised again.
+                Token ids, which are not tokenised again. Processes may have different numbers of them, also none.
             n (`int`):
                 Continuations per prefix.
             budgets (`list[int]`):
-                Tokens that the continuations of each prefix may have, at least 1.
+                Most tokens of the continuations of each prefix, at least 1.
 
         Returns:
-            `list` of [`Continuation`], `n · len(prefixes)` of them.
+            `list` of [`Continuation`]: `n · len(prefixes)` of them.
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
         own = [-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)]
         count, *most = self.all_largest(own)
         order = list(range(len(prefixes)))
-        if count > 1 and not self._has_own_limits:
+        if count > 1 and not self._limits_each_prefix:
             order.sort(key=lambda i: -budgets[i])
         parts = [order[i : i + size] for i in range(0, count * size, size)]
         if count > 1:
             most = self.all_largest([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         found: list[list[Continuation]] = [[]] * len(prefixes)
-        hidden = self.args.disable_tqdm or not self.accelerator.is_main_process
+        hidden = self.args.disable_tqdm or not self.processes.is_main
         bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
         for part, wanted, limit in zip(parts, most[::2], most[1::2], strict=False):
             given = {"n": n, "budgets": [budgets[k] for k in part], "most": wanted, "limit": limit}
@@ -154,16 +223,18 @@ class RolloutEngine(MeasuredTrainer):
         return [continuation for of_prefix in found for continuation in of_prefix]
 
     @property
-    def _has_own_limits(self) -> bool:
-        """Whether every prefix of an engine call has its own limit of tokens, in the place of one for all."""
-        return self.use_vllm and self.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
+    def _limits_each_prefix(self) -> bool:
+        """Whether an engine call limits the tokens of each prefix, instead of one limit for all."""
+        colocated = self.use_vllm and self._trainer.vllm_mode == "colocate"
+        return colocated and self.args.vllm_tensor_parallel_size == 1
 
     @functools.cached_property
-    def _prefills_once(self) -> bool:
-        """Whether passes of our own may come before those of `generate`: the model is one whose cache is known to us,
-        and no weights are gathered for each pass, of which all processes would have to make as many."""
-        gathers = self.is_fsdp_enabled or (self.is_deepspeed_enabled and not self.args.ds3_gather_for_generation)
-        return not gathers and can_pack(self.accelerator.unwrap_model(self.model).config)
+    def prefills_once(self) -> bool:
+        """Whether our own passes may precede those of `generate`: the kind of the model's cache is known, and weights
+        are not gathered for each pass, or all processes would have to make the same number of passes."""
+        trainer = self._trainer
+        gathers = trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not self.args.ds3_gather_for_generation)
+        return not gathers and can_pack(self._model.config)
 
     def _continue_once(
         self,
@@ -175,37 +246,35 @@ class RolloutEngine(MeasuredTrainer):
         limit: int,
         bar: functools.partial,
     ) -> list[Continuation]:
-        """By one engine call. No process has more prefixes than `most`, nor a larger budget than `limit`.
+        """One engine call. No process has more prefixes than `most`, nor a larger budget than `limit`.
 
-        TRL's call gives all prompts that one limit: what a continuation has beyond its own budget is cut off.
+        TRL's call gives all prompts that one limit: a continuation is cut where it exceeds its own budget.
         """
-        wanted = len(prefixes)
-        alone = self._has_own_limits
-        # a process without work takes part all the same, and a shared engine deals out equal shares
+        trainer, wanted, alone = self._trainer, len(prefixes), self._limits_each_prefix
+        # a process without work still takes part, and a shared engine needs equal shares
         missing = max(1 - wanted, 0) if alone or not self.use_vllm else most - wanted
-        filler = prefixes[:1] or [[self._tokenizer.eos_token_id]]
+        filler = prefixes[:1] or [[trainer._tokenizer.eos_token_id]]
         prefixes = [*prefixes, *filler * missing]
         budgets = [*budgets, *[1] * missing]
         with contextlib.ExitStack() as stack:
             if alone:
-                # vLLM divides by the time of the bar, which a hidden one does not keep
+                # vLLM divides by the time of the bar, which a hidden bar does not keep
                 show = False if bar.keywords["disable"] else bar
-                llm = PerPrompt(self.vllm_generation.llm, n=n, budgets=budgets, show=show)
-                stack.enter_context(temporarily(self.vllm_generation, llm=llm))
+                llm = PerPrompt(trainer.vllm_generation.llm, n=n, budgets=budgets, show=show)
+                stack.enter_context(temporarily(trainer.vllm_generation, llm=llm))
                 repeated = prefixes
             else:
                 repeated = [prefix for prefix in prefixes for _ in range(n)]
-                stack.enter_context(temporarily(self, num_generations=n))  # read there before TRL 1.15
+                stack.enter_context(temporarily(trainer, num_generations=n))  # read there before TRL 1.15
                 if self.use_vllm:
-                    stack.enter_context(temporarily(self.vllm_generation, max_completion_length=limit))
+                    stack.enter_context(temporarily(trainer.vllm_generation, max_completion_length=limit))
                 else:
-                    stack.enter_context(temporarily(self.generation_config, max_new_tokens=limit))
-                    model = self.accelerator.unwrap_model(self.model)
-                    stack.enter_context(token_bar(model, bar, limit))
-                    if n > 1 and self._prefills_once:
-                        stack.enter_context(prefilled_once(model, n=n))
+                    stack.enter_context(temporarily(trainer.generation_config, max_new_tokens=limit))
+                    stack.enter_context(token_bar(self._model, bar, limit))
+                    if n > 1 and self.prefills_once:
+                        stack.enter_context(prefilled_once(self._model, n=n))
             count = [n] if Version(trl.__version__) >= Version("1.15") else []
-            ids, logps = super()._generate_single_turn(repeated, None, {}, *count)
+            ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
             raise RuntimeError(
                 f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}: see its messages "
@@ -218,77 +287,45 @@ class RolloutEngine(MeasuredTrainer):
             found.append(Continuation(list(ids[i][:budget]), known))
         return found
 
-    def _tokenize_prompts(self, prompts: list) -> Any:
-        if self._planned is not None:
-            return [list(row.prompt_ids) for row in self._planned.rows], None, {}
-        return super()._tokenize_prompts(prompts)
+    def log_planned(self, planned: Planned) -> None:
+        """Logs whole responses instead of the rows that TRL logged."""
+        replace_last(self._trainer._logs["completion"], planned.logged_texts)
+        self.log_advantages(planned.logged_advantages)
+        for name, value in length_statistics(planned.logged_lengths, planned.logged_truncated).items():
+            self.meter.metrics[f"completions/{name}"][-1] = value
+
+    def log_advantages(self, values: list[float]) -> None:
+        """Logs advantages of the batch's responses instead of those that TRL logged."""
+        replace_last(self._trainer._logs["advantages"], values)
+
+    # Tokens
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that rows are padded with."""
+        return self._trainer._tokenizer.pad_token_id
 
     def tokenize(self, prompts: list) -> list[list[int]]:
         """Token ids of prompts, with the chat template where they are conversations."""
-        return [list(ids) for ids in super()._tokenize_prompts(prompts)[0]]
+        return [list(ids) for ids in GRPOTrainer._tokenize_prompts(self._trainer, prompts)[0]]
 
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        if self._planned is not None:
-            rows = self._planned.rows
-            logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
-            ids = [list(row.completion_ids) for row in rows]
-        else:
-            ids, logps = super()._generate_single_turn(*args, **kwargs)
-        # TRL's next forward pass is that for π_old, but where it makes none
-        makes_one = not self.args.is_aligned or self.vllm_importance_sampling_correction
-        if self.args.behavior_logps == "sampler" and makes_one:
-            self._engine_logps = logps
-        return ids, logps
-
-    def score_responses(
-        self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
-    ) -> torch.Tensor:
-        """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set.
-
-        Left out of the metrics of rewards. Every process must call it; the processes with fewer responses score some
-        of them again, so that all gather equal shapes.
-
-        Args:
-            examples (`list[dict]`):
-                Rows of the data set, one per response and at least one.
-            completion_ids (`list[list[int]]`):
-                Whole responses. May be empty where another process has some.
-            most (`int`, *optional*):
-                The largest number of responses of a process, where that is known: saves a collective call.
-        """
-        own = len(completion_ids)
-        count = self.largest(own) if most is None else most
-        if count == 0:
-            return torch.zeros(0, len(self.reward_funcs), device=self.accelerator.device)
-        ids = [*completion_ids, *(completion_ids[:1] or [[self._tokenizer.eos_token_id]]) * (count - own)]
-        examples = [*examples[:own], *examples[:1] * (count - own)]
-        prompts = [example["prompt"] for example in examples]
-        rewards = super()._calculate_rewards(examples, prompts, self.decode_responses(prompts, ids), ids)
-        self._check_finite(rewards)
-        self._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
-        self._pending_metrics.clear()
-        start = self.accelerator.process_index * count
-        return rewards[start : start + own]
+    def decode(self, ids: list[int]) -> str:
+        """Text of token ids, without special tokens."""
+        return self._trainer._tokenizer.decode(ids, skip_special_tokens=True)
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
         if not prompts:
             return []
+        tokenizer, decode = self._trainer._tokenizer, self._trainer.processing_class.batch_decode
         if not is_conversational({"prompt": prompts[0]}):
-            return self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+            return decode(completion_ids, skip_special_tokens=True)
         schemas = ("response_template", "response_schema")
-        if any(getattr(self._tokenizer, name, None) is not None for name in schemas):
-            prompt_ids = self.tokenize(prompts)
-            return [
-                [parse_response(self._tokenizer, ids, prefix=prefix)]
-                for ids, prefix in zip(completion_ids, prompt_ids, strict=True)
-            ]
-        texts = self.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        if any(getattr(tokenizer, name, None) is not None for name in schemas):
+            pairs = zip(completion_ids, self.tokenize(prompts), strict=True)
+            return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
+        texts = decode(completion_ids, skip_special_tokens=True)
         return [[{"role": "assistant", "content": text}] for text in texts]
-
-    def decode(self, ids: list[int]) -> str:
-        """Text of token ids, without special tokens."""
-        return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def is_finished(self, ids: list[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) before its budget did."""
@@ -296,53 +333,58 @@ class RolloutEngine(MeasuredTrainer):
 
     @functools.cached_property
     def _end_tokens(self) -> frozenset[int]:
-        declared = self.accelerator.unwrap_model(self.model).generation_config.eos_token_id
+        declared = self._model.generation_config.eos_token_id
         declared = declared if isinstance(declared, list) else [declared]
-        return frozenset([*declared, self._tokenizer.eos_token_id])  # a sampled pad token ends nothing
+        return frozenset([*declared, self._trainer._tokenizer.eos_token_id])  # a sampled pad token ends nothing
 
     def remaining_budget(self, prompt_length: int, written: int) -> int:
-        """Tokens that may be written after `written` of a response: `max_completion_length` and the context allow."""
-        left = self.max_completion_length - written
+        """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
+        left = self._trainer.max_completion_length - written
         context = self.args.vllm_max_model_length if self.use_vllm else None
         if context is None:
-            config = self.accelerator.unwrap_model(self.model).config.get_text_config()
-            context = getattr(config, "max_position_embeddings", None)
+            context = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         return left if context is None else min(left, context - prompt_length - written)
 
+    # Log-probabilities
+
     def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
-        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of about one length go together, and no pass is padded for
-        those of another."""
+        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of similar length share a pass, with little padding."""
         order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
         found: list[list[float]] = [[]] * len(rows)
-        filler = Row("", (self._tokenizer.eos_token_id,), (self._tokenizer.eos_token_id,), (0.0,), (-1,))
+        end = (self._trainer._tokenizer.eos_token_id,)
+        filler = Row("", end, end, (0.0,), (-1,))
         for i in range(0, self.largest(-(-len(rows) // at_once)) * at_once, at_once):
             part = order[i : i + at_once]
-            logps = self._behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
+            logps = self.behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
             for k, logp in zip(part, logps):  # noqa: B905
                 found[k] = logp[: len(rows[k].completion_ids)]
         return found
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         """Rows as TRL pads them, with what their branches see where they have any."""
-        batch = {}
-        for name, side in (("prompt", "left"), ("completion", "right")):
-            columns = [getattr(row, f"{name}_ids") for row in rows]
-            ids, mask = padded_columns(columns, value=self._tokenizer.pad_token_id, side=side)
-            batch[f"{name}_ids"], batch[f"{name}_mask"] = ids, mask
+        batch, pad = {}, self.pad_token_id
+        prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
+        for names, ids, side in (
+            ((keys.PROMPT_IDS, keys.PROMPT_MASK), prompts, "left"),
+            ((keys.COMPLETION_IDS, keys.COMPLETION_MASK), completions, "right"),
+        ):
+            batch[names[0]] = padded(ids, value=pad, side=side)
+            batch[names[1]] = padded([[1] * len(row) for row in ids], value=0, side=side)
         if any(row.visible_until is not None for row in rows):
-            widths = batch["prompt_ids"].size(1), batch["completion_ids"].size(1)
-            batch["token_type_ids"] = visible_columns(rows, prompt_width=widths[0], width=widths[1])
-        return {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
+            widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
+            batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     @torch.no_grad()
-    def _behavior_logps(self, output: dict[str, Any]) -> torch.Tensor:
-        training = self.model.training
-        batch_size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
-        return self._get_per_token_logps_and_entropies(
-            self.model,
-            torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1),
-            torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1),
-            output["completion_ids"].size(1),
-            batch_size=batch_size,
-            **{key: output[key] for key in FORWARD_KEYS if key in output},
+    def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
+        trainer = self._trainer
+        training = trainer.model.training
+        return trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([batch[keys.PROMPT_IDS], batch[keys.COMPLETION_IDS]], dim=1),
+            torch.cat([batch[keys.PROMPT_MASK], batch[keys.COMPLETION_MASK]], dim=1),
+            batch[keys.COMPLETION_IDS].size(1),
+            batch_size=self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size,
+            **{key: batch[key] for key in keys.FORWARD if key in batch},
         )[0]

@@ -1,13 +1,13 @@
-"""Around single calls of the engine that TRL generates with."""
+"""Context managers around single calls of TRL's generation engine."""
 
 import contextlib
 import functools
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
 from transformers import DynamicCache
+from trl import GRPOTrainer
 
 
 class PerPrompt:
@@ -29,6 +29,7 @@ class PerPrompt:
 
 @contextlib.contextmanager
 def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Sets attributes of an object, and restores them."""
     before = {name: getattr(owner, name) for name in attributes}
     for name, value in attributes.items():
         setattr(owner, name, value)
@@ -41,10 +42,10 @@ def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[None]:
-    """A bar that advances with every token position: all that can be seen of one call of `generate`."""
+    """Within it, a progress bar advances with every token position of a call of `generate`."""
     with bar(total=limit, unit="token") as shown:
 
-        def advance(*_: Any) -> None:  # whatever a hook returns would take the place of the model's arguments
+        def advance(*_: Any) -> None:  # what a hook returns would replace the model's arguments
             shown.update()
 
         handle = model.register_forward_pre_hook(advance)
@@ -56,10 +57,10 @@ def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[
 
 @contextlib.contextmanager
 def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
-    """Within it, `generate` of a decoder reads each prompt once, where it is given `n` times, one after the other.
+    """Within it, `generate` of a decoder reads each prompt once where it is given `n` times in a row.
 
-    All but the last token of a prompt goes forward once, and what that leaves in the cache is repeated. Other calls are
-    as they were: for prompts of a single token, another cache than that which grows, or inputs besides tokens.
+    All but the last token of a prompt goes forward once, and its cache is repeated. Other calls are unchanged: prompts
+    of a single token, caches that do not grow, inputs besides tokens.
     """
     original, own = model.generate, vars(model).get("generate")
 
@@ -74,7 +75,7 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
             return original(**kwargs)
         cache, columns = DynamicCache(config=model.config), slice(ids.size(1) - 1)
         once = mask[::n]
-        # the numbers that `generate` gives them: padding in front does not count
+        # positions as `generate` counts them: without padding in front
         numbers = (once.cumsum(-1) - 1).clamp(min=0)
         given = {"input_ids": ids[::n], "attention_mask": once, "position_ids": numbers}
         given = {name: x[:, columns] for name, x in given.items()}
@@ -92,7 +93,7 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def engine_awake(trainer: Any) -> Iterator[None]:
+def engine_awake(trainer: GRPOTrainer) -> Iterator[None]:
     """Keeps a colocated vLLM with sleep mode awake for all calls of one generation batch: one weight sync."""
     engine = trainer.vllm_generation if trainer.use_vllm and trainer.vllm_mode == "colocate" else None
     if engine is None or not engine.enable_sleep_mode:
@@ -108,29 +109,3 @@ def engine_awake(trainer: Any) -> Iterator[None]:
     finally:
         engine.llm.sleep(level=2)
         engine._llm_weights_sleeping = True
-
-
-class Phases:
-    """Seconds by phase, each without those of the phases inside it."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds inside to those of a phase."""
-        start, before = time.perf_counter(), sum(self.seconds.values())
-        try:
-            yield
-        finally:
-            self.add(phase, time.perf_counter() - start, since=before)
-
-    def add(self, phase: str, seconds: float, *, since: float) -> None:
-        """Adds `seconds` to a phase, less what other phases have got since their sum was `since`."""
-        inner = sum(self.seconds.values()) - since
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds - inner
-
-    def take(self) -> dict[str, float]:
-        """All since the last call."""
-        taken, self.seconds = self.seconds, {}
-        return taken

@@ -1,4 +1,4 @@
-"""What a trainer is given and cannot do, refused before a model is loaded where that is possible."""
+"""Refuses what a trainer cannot do, before a model is loaded if possible."""
 
 import inspect
 import warnings
@@ -14,8 +14,8 @@ from ..rewards.signature import Rows
 
 logger = get_logger(__name__)
 
-TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # of 1.15 there is only 1.15.0, which needs Triton to train
-# arguments of GRPOTrainer behind the first three, of any release that is supported
+TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
+# arguments of GRPOTrainer after the first three, in any supported release
 OF_TRL = (
     "train_dataset",
     "eval_dataset",
@@ -38,18 +38,18 @@ def check_trl_version(version: str) -> None:
     if (release.major, release.minor) > (newest.major, newest.minor):
         warnings.warn(
             f"trl {version} is newer than {newest}, the newest that trl_credit was tested with. Run "
-            "`pytest tests/test_contract.py` before a long run, or install an older trl.",
+            "`pytest tests/loss/test_contract.py` before a long run, or install an older trl.",
             stacklevel=3,
         )
 
 
 def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wanted: type[CreditConfig]) -> None:
-    """Checks the arguments of a trainer whose configuration should be a `wanted`.
+    """Checks the arguments of a trainer whose configuration class should be `wanted`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: there are not as many weights as rewards, liger bypasses the loss, rollouts cannot continue such
-            responses, or a function that the configuration names is not to be found here.
+        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue such
+            responses, or a function that the configuration names cannot be found.
     """
     if not isinstance(args, CreditConfig):
         raise TypeError(
@@ -67,21 +67,21 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
             f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward "
             "functions: give one for each, in their order, or leave it out (all 1)."
         )
-    for name in args.own_functions():  # a configuration that was saved may name what is not here
-        args.own_function(name)
+    for name in args.custom_functions():  # a saved configuration may name a function that is missing here
+        args.custom_function(name)
     for name in ("rollout_func", "tools", "environment_factory"):
         if args.rollouts != "none" and kwargs.get(name) is not None:
             raise ValueError(
-                f"{name} with rollouts={args.rollouts!r}: a response cannot be continued from its middle "
-                f"there. Leave {name} out, or set rollouts='none'."
+                f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle. "
+                f"Leave {name} out, or set rollouts='none'."
             )
 
 
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
-    """Of the arguments that a trainer was given, those `OF_TRL` that the installed TRL has.
+    """The arguments `OF_TRL` that the installed TRL has.
 
     Raises:
-        TypeError: one that it does not have was given.
+        TypeError: an argument was given that the installed TRL lacks.
     """
     known = inspect.signature(trl.GRPOTrainer.__init__).parameters
     for name in OF_TRL:
@@ -91,8 +91,8 @@ def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
-    """What rows will bring to the reward functions, of each data set among the arguments of a trainer."""
-    # where something adds to the rows, or takes from them, their columns are not known
+    """What the rows of each data set among a trainer's arguments bring to the reward functions."""
+    # a rollout function adds columns, and TRL may remove some: then the columns are unknown
     fixed = given.get("rollout_func") is None and not args.remove_unused_columns
     environments = ("environments",) if given.get("environment_factory") is not None else ()
     found = []
@@ -106,15 +106,15 @@ def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
 
 
 def _columns(data: Any) -> tuple[str, ...] | None:
-    """The names in a row, or `None` where they are not known before one is made."""
+    """Names of the columns, or `None` where they are unknown before a row is made."""
     names, shape = getattr(data, "column_names", None), getattr(data, "format", None) or {}
     if not isinstance(names, list) or shape.get("type") == "custom" or set(shape.get("columns", names)) != set(names):
-        return None  # a stream, or a transform that makes rows of others
+        return None  # a stream, or a transform that makes other rows
     return tuple(names)
 
 
-def say_off_policy(args: CreditConfig) -> None:
-    """Warns where OPO's baseline, derived for exactly on-policy learning without KL, is used otherwise."""
+def warn_off_policy(args: CreditConfig) -> None:
+    """Warns if OPO's baseline, derived for exactly on-policy learning without KL, is used otherwise."""
     if args.baseline != "optimal":
         return
     fixes = []
@@ -126,8 +126,8 @@ def say_off_policy(args: CreditConfig) -> None:
         fixes.append("beta=0")
     if fixes:
         logger.warning(
-            "baseline='optimal' (OPO) is exactly on-policy, one update per batch of responses and no KL, and this run "
-            "makes %g with beta=%g: set %s, or mean it so",
+            "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL, and this run makes "
+            "%g updates with beta=%g: set %s, unless you intend this",
             args.num_iterations * max(1.0, args.steps_per_generation / args.gradient_accumulation_steps),
             args.beta,
             ", ".join(fixes),
@@ -138,7 +138,7 @@ def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> No
     """Checks the accelerator's state.
 
     Raises:
-        ValueError: the reference model would be random on all processes but the first.
+        ValueError: the reference model would be random on every process but the first.
     """
     fsdp = getattr(state, "fsdp_plugin", None)
     if fsdp is not None and fsdp.cpu_ram_efficient_loading and has_reference:
@@ -149,28 +149,7 @@ def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> No
         )
 
 
-def check_amount(args: CreditConfig, dataset: Any) -> None:
-    """Checks that there is something to train: at least one generation batch, and one step.
-
-    Args:
-        dataset (`Dataset` or `IterableDataset` or `list` or `None`):
-            Training data; where it has no length the data are not checked.
-
-    Raises:
-        ValueError: fewer prompts than one generation batch has, or no step.
-    """
-    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
-        raise ValueError(
-            f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs} trains no step: set one of them "
-            "to what is to be trained."
-        )
-    if not hasattr(dataset, "__len__"):
-        return
-    needed = args.generation_batch_size // args.num_generations
-    if len(dataset) < needed:
-        raise ValueError(
-            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
-            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}), so that "
-            f"no step could be trained: give at least {needed} rows, or lower per_device_train_batch_size, "
-            "gradient_accumulation_steps or steps_per_generation."
-        )
+def has_custom_loss(trainer_class: type) -> bool:
+    """Whether a subclass from outside of the package overrides the loss."""
+    found = (getattr(trainer_class, name).__module__ for name in ("compute_loss", "_compute_loss"))
+    return any(module.partition(".")[0] not in ("trl", "trl_credit") for module in found)

@@ -1,4 +1,4 @@
-"""FSDP2 on CPU processes, for the tests: accelerate reads its settings there, but shards on accelerators alone."""
+"""FSDP2 on CPU processes, for the tests: accelerate reads its settings there, but shards only on accelerators."""
 
 import torch
 from accelerate.state import AcceleratorState
@@ -7,7 +7,7 @@ from torch.distributed.tensor import DTensor
 
 
 def shard_on_cpus() -> None:
-    """Makes accelerate take CPU processes that are configured for FSDP for what they are configured."""
+    """Makes accelerate shard on CPU processes that are configured for FSDP."""
     original = AcceleratorState.__init__
 
     def init(self, *args, fsdp_plugin=None, **kwargs):
@@ -21,6 +21,6 @@ def shard_on_cpus() -> None:
 
 
 def check_sharded(model: torch.nn.Module) -> None:
-    """Fails where FSDP was configured and the parameters are whole on every process."""
+    """Fails if FSDP was configured and a parameter is not sharded."""
     if AcceleratorState().distributed_type == DistributedType.FSDP:
         assert all(isinstance(p, DTensor) for p in model.parameters())

@@ -7,8 +7,8 @@ import signal
 import sys
 import time
 
-from accelerate import PartialState
 from transformers import TrainerCallback
+from worker import ON_CPU, QUIET, run_main
 
 from trl_credit import HADWConfig, HADWTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
@@ -36,16 +36,12 @@ def main(fault: str, folder: str) -> None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # less than the weights take
 
     args = HADWConfig(
-        output_dir=folder,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
+        folder,
+        **{**QUIET, "save_strategy": "steps" if fault == "full" else "no"},
+        **ON_CPU,
         max_steps=4,
         per_device_train_batch_size=4,
-        num_generations=4,
         max_completion_length=12,
-        save_strategy="steps" if fault == "full" else "no",
         save_steps=1,
         reward_timeout=5.0,
     )
@@ -54,5 +50,4 @@ def main(fault: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
-    PartialState().destroy_process_group()
+    run_main(main)

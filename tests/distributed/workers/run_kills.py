@@ -1,6 +1,6 @@
 """Trains with a checkpoint at every step and is killed at random moments, again and again; see `test_checkpoints.py`.
 
-Each life is a fork of one prepared process, which leaves nothing to be started but the training itself.
+Each start is a fork of one prepared process, so that only the training itself has to start.
 """
 
 import atexit
@@ -17,11 +17,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
+from worker import QUIET, print_result
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 from trl_credit.rollouts import ReplayBuffer
-from trl_credit.trainer.checkpoints import is_complete, last_checkpoint
+from trl_credit.runs.checkpoints import is_complete, last_checkpoint
 
 
 def newest(folder: str) -> Path:
@@ -35,27 +36,19 @@ def stop(child: int) -> None:
 
 
 def next_save(folder: str, child: int) -> None:
-    """Waits until one begins."""
+    """Waits until a save begins."""
     before = newest(folder)
     while newest(folder) == before and os.waitpid(child, os.WNOHANG) == (0, 0):
         time.sleep(0.001)
 
 
 def main(folder: str, kills: int) -> None:
-    torch.set_num_threads(1)  # threads do not live through a fork
+    torch.set_num_threads(1)  # threads do not survive a fork
     tqdm.monitor_interval = 0
-    tqdm.set_lock(threading.RLock())  # the default is shared by all lives: one that is killed while it draws keeps it
-    settings = demo_settings(SPOTreeConfig, max_steps=1000, per_device_train_batch_size=8, num_generations=4)
-    args = SPOTreeConfig(
-        output_dir=folder,
-        report_to="none",
-        disable_tqdm=True,
-        save_strategy="steps",
-        save_steps=1,
-        save_total_limit=2,
-        difficulty="history",
-        **settings,
-    )
+    tqdm.set_lock(threading.RLock())  # all forks share the default lock, and a killed one never releases it
+    saves = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+    settings = demo_settings(SPOTreeConfig, max_steps=1000, per_device_train_batch_size=8)
+    args = SPOTreeConfig(folder, difficulty="history", **{**settings, **QUIET, **saves})
     trainer = SPOTreeTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
     rng, result, a_save = random.Random(0), {"steps": [], "half_written": 0}, 0.03
     while len(result["steps"]) < kills:
@@ -65,17 +58,17 @@ def main(folder: str, kills: int) -> None:
             os.dup2(silence, 1)
             trainer.train(resume_from_checkpoint=last_checkpoint(folder) is not None)
             os._exit(0)
-        atexit.register(stop, child)  # a mistake here leaves no run behind that goes on
+        atexit.register(stop, child)  # an error here must leave no training process behind
         start = last_checkpoint(folder)
-        while last_checkpoint(folder) == start:  # it has to come as far as a save of its own
+        while last_checkpoint(folder) == start:  # at least one new save must be complete
             if os.waitpid(child, os.WNOHANG) != (0, 0):
-                raise SystemExit("a life ended by itself")
+                raise SystemExit("a run ended by itself")
             time.sleep(0.002)
         if len(result["steps"]) % 2:  # at any moment, or soon after the next save has begun
             time.sleep(rng.uniform(0.0, 0.5))
         else:
             next_save(folder, child)
-            if not result["steps"]:  # how long one takes here is looked at once
+            if not result["steps"]:  # measures once how long a save takes
                 begun = time.monotonic()
                 while not is_complete(newest(folder)) and os.waitpid(child, os.WNOHANG) == (0, 0):
                     time.sleep(0.001)
@@ -92,7 +85,7 @@ def main(folder: str, kills: int) -> None:
         state = json.loads((checkpoint / "credit_state.json").read_text())
         assert state["parts"]["replay"]["file"] == "replay.safetensors" and state["parts"]["difficulty"]["beliefs"]
         result["steps"].append(json.loads((checkpoint / "trainer_state.json").read_text())["global_step"])
-    print("RESULT " + json.dumps(result), flush=True)
+    print_result(**result)
 
 
 if __name__ == "__main__":

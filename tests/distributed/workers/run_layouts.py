@@ -1,17 +1,16 @@
 """Three steps of several algorithms on however many processes it is started with; saves parameters and logs.
 
-Responses are drawn from a distribution of their own, by a hash of the prefix and of how often it was asked for: the
-same on every layout of processes, of different lengths, and quick. Everything else is real.
+Responses are not the model's: each is a hash of its prefix and of the number of earlier requests for it. So they are
+the same on every layout of processes, differ in length, and are quick to make. Everything else is real.
 """
 
 import hashlib
 import json
-import sys
+from collections import Counter
 from pathlib import Path
 
-import torch
-from accelerate import PartialState
 from fsdp_on_cpus import check_sharded, shard_on_cpus
+from worker import ON_CPU, QUIET, logged, run_main
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_dataset, demo_model_path
@@ -48,7 +47,7 @@ CASES = {
 
 
 def draw(prefix: list[int], occurrence: int, length: int) -> list[int]:
-    """Token ids from 3 up; the end token (1) with chance ⅛ at each."""
+    """Token ids from 3 up; each is the end token (1) with probability ⅛."""
     ids: list[int] = []
     while len(ids) < length and (not ids or ids[-1] != 1):
         state = json.dumps([prefix, ids, occurrence]).encode()
@@ -58,53 +57,45 @@ def draw(prefix: list[int], occurrence: int, length: int) -> list[int]:
 
 
 def vowels(prompts: list[str], completions: list[str], **kwargs) -> list[float]:
-    """Share of odd digits among the first five characters; nothing to learn where the prompt ends in an even one."""
+    """Share of odd digits among the first five characters; 0 where the prompt ends in an even digit."""
     return [
         0.0 if int(p[-2]) % 2 == 0 else sum(c in "13579" for c in t[:5]) / 5
         for p, t in zip(prompts, completions, strict=True)
     ]
 
 
+def continue_once(prefixes, *, n, budgets, **others):
+    pairs = zip(prefixes, budgets, strict=True)
+    return [Continuation(draw(p, i, budget), None) for p, budget in pairs for i in range(n)]
+
+
 class Scripted(CreditTrainer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.engine._continue_once = continue_once
+
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        if self._planned is not None:
+        if self.engine.planned_completions() is not None:
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        return self.answers(prompt_ids, self.max_completion_length), None
-
-    def _continue_once(self, prefixes, *, n, budgets, **others):
-
-        return [
-            Continuation(draw(p, i, budget), None)
-            for p, budget in zip(prefixes, budgets, strict=True)
-            for i in range(n)
-        ]
-
-    def answers(self, prompt_ids, length):
-        asked: dict[tuple, int] = {}
+        asked: Counter[tuple] = Counter()
         found = []
         for ids in prompt_ids:
-            key = tuple(ids)
-            asked[key] = asked.get(key, -1) + 1
-            found.append(draw(list(ids), asked[key], length))
-        return found
+            found.append(draw(list(ids), asked[tuple(ids)], self.max_completion_length))
+            asked[tuple(ids)] += 1
+        return found, None
 
 
 def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
     args = CreditConfig(
-        output_dir=str(folder / case),
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        optim="sgd",  # whose steps are proportional to gradients: Adam would blow rounding up
+        str(folder / case),
+        **QUIET,
+        **ON_CPU,
+        optim="sgd",  # steps proportional to gradients: Adam would amplify rounding
         learning_rate=0.2,
         lr_scheduler_type="constant",
         max_steps=3,
-        logging_steps=1,
         per_device_train_batch_size=per_device,
         gradient_accumulation_steps=accumulation,
-        num_generations=4,
         max_completion_length=12,
         seed=0,
         **CASES[case],
@@ -125,20 +116,17 @@ def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
     trainer.train()
     check_sharded(trainer.model)
     trainer.save_model(str(folder / case))
-    result = {
-        "rank": trainer.accelerator.process_index,
-        "idle": idle,
-        "log": [row for row in trainer.state.log_history if "reward" in row],
-    }
-    (folder / case / f"rank{result['rank']}.json").write_text(json.dumps(result))
+    result = {"idle": idle, "log": logged(trainer)}
+    (folder / case / f"rank{trainer.processes.rank}.json").write_text(json.dumps(result))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
+def main(folder: str, per_device: str, accumulation: str) -> None:
     shard_on_cpus()
-    target, size, steps, *names = sys.argv[1:]
-    for name in names or CASES:
-        run(name, Path(target), int(size), int(steps))
-    PartialState().destroy_process_group()
+    for case in CASES:
+        run(case, Path(folder), int(per_device), int(accumulation))
+
+
+if __name__ == "__main__":
+    run_main(main)

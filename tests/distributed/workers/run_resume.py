@@ -1,16 +1,14 @@
-"""Six steps in one go, then the first half of the same run, killed; or its second half, resumed. See `test_resume.py`.
+"""Six steps without interruption, then the same run killed halfway; or its resumed second half. See `test_resume.py`.
 
-One configuration with every kind of state: a replay buffer, a difficulty belief, and draws of the random selector.
+One configuration has every kind of state: a replay buffer, a difficulty belief, and draws of the random selector.
 """
 
 import os
 import signal
-import sys
 from pathlib import Path
 
-import torch
-from accelerate import PartialState
 from transformers import TrainerCallback
+from worker import ON_CPU, QUIET, parity, run_main
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_settings
@@ -22,41 +20,32 @@ class Kill(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def either_way(completions: list[str], **kwargs) -> list[float]:
-    """Of the task's own reward a small batch may have nothing but zeros."""
-    return [float(sum(map(ord, text)) % 2) for text in completions]
-
-
 def run(folder: Path, *, kill: bool = False, resume: bool = False) -> None:
-    settings = demo_settings(SPOTreeConfig, per_device_train_batch_size=8, num_generations=4, max_steps=6)
+    settings = demo_settings(SPOTreeConfig, per_device_train_batch_size=8, max_steps=6)
+    settings |= {**QUIET, **ON_CPU, "save_strategy": "steps", "save_steps": 3, "tree_branching": [3, 2]}
     args = SPOTreeConfig(
-        output_dir=str(folder),
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        save_strategy="steps",
-        save_steps=3,
+        str(folder),
         difficulty="history",
         importance="eligible",
         selector="random",
         replay_iterations=3,
         replay_cap=3,
-        **{**settings, "logging_steps": 1, "tree_branching": [3, 2]},
+        **settings,
     )
     callbacks = [Kill()] if kill else []
-    trainer = SPOTreeTrainer(demo_model_path(), either_way, args, train_dataset=demo_dataset(64), callbacks=callbacks)
+    trainer = SPOTreeTrainer(demo_model_path(), parity, args, train_dataset=demo_dataset(64), callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resume)
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    target = Path(sys.argv[2])
-    if sys.argv[1] == "resume":
-        run(target / "killed", resume=True)
+def main(part: str, folder: str) -> None:
+    if part == "resume":
+        run(Path(folder) / "killed", resume=True)
     else:
-        run(target / "whole")
-        run(target / "killed", kill=True)
-    PartialState().destroy_process_group()
+        run(Path(folder) / "uninterrupted")
+        run(Path(folder) / "killed", kill=True)
+
+
+if __name__ == "__main__":
+    run_main(main)

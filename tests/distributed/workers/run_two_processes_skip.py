@@ -1,19 +1,17 @@
-"""Trains on two processes with all passes and without those of no use; `test_two_processes.py` compares."""
+"""Trains on two processes with all passes and without useless ones; `test_two_processes.py` compares."""
 
-import json
-import sys
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from transformers import TrainerCallback
+from worker import QUIET, print_result, run_main, size_of
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_dataset, demo_model_path
 
 
 class Steps(TrainerCallback):
-    """Counts passes with a gradient, and sums up parameters, in every step."""
+    """Counts passes with a gradient, and sums parameters, in every step."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model, self.passes, self.parameters = model, [0], []
@@ -24,7 +22,7 @@ class Steps(TrainerCallback):
 
     def on_step_end(self, *args: object, **kwargs: object) -> None:
         self.passes.append(0)
-        self.parameters.append([p.double().abs().sum().item() for p in self.model.parameters()])
+        self.parameters.append(size_of(self.model))
 
 
 def main(folder: str) -> None:
@@ -32,7 +30,7 @@ def main(folder: str) -> None:
         calls = []
 
         def reward(completions, calls=calls, **kwargs):
-            """By turns of batches: a signal everywhere, nowhere, in the rows of one process, in one group."""
+            """Batches in turn have a signal everywhere, nowhere, in the rows of one process, in one group."""
             found = [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
             own = torch.distributed.get_rank()
             counted = ((8, 8), (0, 0), (0, 8), (4, 0))[len(calls) % 4][own]
@@ -40,35 +38,26 @@ def main(folder: str) -> None:
             return [x if i < counted else 0.5 for i, x in enumerate(found)]
 
         args = CreditConfig(
-            output_dir=str(Path(folder) / skip),
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
+            str(Path(folder) / skip),
+            **QUIET,
             max_steps=8,
-            logging_steps=1,
             per_device_train_batch_size=2,
             gradient_accumulation_steps=2,
             steps_per_generation=4,
-            num_generations=4,
             max_completion_length=16,
             learning_rate=1e-3,
             weight_decay=0.1,
             length_sort="off",
-            skip_without_credit=skip,
+            skip_zero_advantage=skip,
         )
         trainer = CreditTrainer(demo_model_path(), reward, args, train_dataset=demo_dataset(64))
         steps = Steps(trainer.accelerator.unwrap_model(trainer.model))
         trainer.add_callback(steps)
         trainer.train()
         rows = [row for row in trainer.state.log_history if "credit/skipped_updates" in row]
-        result = {"skip": skip, "rank": trainer.rank, "passes": steps.passes[:8], "parameters": steps.parameters}
-        result["shares"] = [row.get("credit/skipped_micro_batches") for row in rows]
-        for rank in range(2):
-            if rank == trainer.rank:
-                print("RESULT " + json.dumps(result), flush=True)
-            torch.distributed.barrier()
+        shares = [row.get("credit/skipped_micro_batches") for row in rows]
+        print_result(skip=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
-    PartialState().destroy_process_group()
+    run_main(main)

@@ -1,11 +1,9 @@
-"""Two steps of segment credit, with a colocated vLLM on a CPU or without; prints what `test_vllm.py` checks."""
-
-import json
-import sys
+"""Two steps of segment credit, with a colocated vLLM on a CPU or without. See `test_vllm.py`."""
 
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.utils as utils
 from run_vllm import keep_weights
+from worker import QUIET, logged, print_result, run_main
 
 from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
@@ -16,8 +14,9 @@ def main(algo: str, engine: str, folder: str) -> None:
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
     tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2} if algo == "spo_tree" else {}
-    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
-    settings = demo_settings(config_class, **sizes, **tree)
+    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1}
+    quiet = {name: value for name, value in QUIET.items() if name != "num_generations"}
+    settings = demo_settings(config_class, **quiet, **sizes, **tree)
     if engine == "vllm":
         settings |= {
             "use_vllm": True,
@@ -25,7 +24,7 @@ def main(algo: str, engine: str, folder: str) -> None:
             "vllm_gpu_memory_utilization": 0.1,
             "vllm_max_model_length": 64,
         }
-    args = config_class(output_dir=folder, report_to="none", save_strategy="no", disable_tqdm=True, **settings)
+    args = config_class(folder, **settings)
     trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
     result = {"calls": [], "syncs": 0, "prefix_caching": None, "trees": []}
     if engine == "vllm":
@@ -49,8 +48,6 @@ def main(algo: str, engine: str, folder: str) -> None:
         def kept(trees):
             result["trees"] += [
                 {
-                    "prompt": tree.example["prompt"],
-                    "prompt_ids": tree.prompt_ids,
                     "answer": tree.example["answer"],
                     "nodes": [
                         {
@@ -59,7 +56,7 @@ def main(algo: str, engine: str, folder: str) -> None:
                             "value": node.value,
                             "advantage": node.advantage,
                             "children": len(node.children),
-                            "text": trainer.decode(node.written()),
+                            "text": trainer.engine.decode(node.written()),
                         }
                         for node in tree.root.walk()[1:]
                     ],
@@ -70,9 +67,8 @@ def main(algo: str, engine: str, folder: str) -> None:
 
         trainer.forest._new_rows = kept
     trainer.train()
-    result["log"] = [row for row in trainer.state.log_history if "reward" in row]
-    print("RESULT " + json.dumps(result), flush=True)
+    print_result(log=logged(trainer), **result)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)

@@ -1,12 +1,10 @@
-"""Segment credit against a real vLLM server on this machine, whose weights stay as they are; see `test_vllm.py`.
+"""Segment credit with a real vLLM server on this machine. See `test_vllm.py`.
 
-TRL sends weights to a server over NCCL, which wants GPUs, so that this part of its client is left out here.
+TRL sends weights to a server over NCCL, which needs GPUs. So no weights are sent here, and the server's stay the same.
 """
 
-import json
-import sys
-
 from trl.generation.vllm_client import VLLMClient
+from worker import QUIET, logged, print_result, run_main
 
 from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
@@ -30,25 +28,22 @@ def main(folder: str, port: str) -> None:
         calls.clear()
         config_class, trainer_class = ALGORITHMS[algo]
         tree = {"tree_branching": [3, 2, 2]} if algo == "spo_tree" else {}
-        settings = demo_settings(config_class, per_device_train_batch_size=16, max_steps=2, **tree)
+        quiet = {name: value for name, value in QUIET.items() if name != "num_generations"}
+        settings = demo_settings(config_class, **quiet, per_device_train_batch_size=16, max_steps=2, **tree)
         args = config_class(
-            output_dir=f"{folder}/{algo}",
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
+            f"{folder}/{algo}",
             num_iterations=1,
             use_vllm=True,
             vllm_mode="server",
             vllm_server_base_url=f"http://127.0.0.1:{port}",
             vllm_server_timeout=20.0,
-            **{**settings, "logging_steps": 1},
+            **settings,
         )
         trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
         trainer.train()
-        log = [row for row in trainer.state.log_history if "reward" in row]
-        result[algo] = {"calls": list(calls), "syncs": len(sent), "log": log}
-    print("RESULT " + json.dumps(result), flush=True)
+        result[algo] = {"calls": list(calls), "syncs": len(sent), "log": logged(trainer)}
+    print_result(**result)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)

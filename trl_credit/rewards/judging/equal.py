@@ -1,4 +1,4 @@
-"""Whether two bare answers are equal. Runs in a worker (see `worker.py`): it may take for ever."""
+"""Whether two bare answers are equal. Runs in a worker (see `worker.py`), since it may take unlimited time."""
 
 import re
 from fractions import Fraction
@@ -12,21 +12,17 @@ from .plain import joined, plain, squeezed
 from .units import FUNCTIONS, clash, read_quantity
 
 
-# units are ours, since math-verify takes the t of `\sin t` for tonnes; nor shall it take a number out of what it cannot
-# read
-_READING = (
-    LatexExtractionConfig(
-        normalization_config=LatexNormalizationConfig(
-            basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
-        ),
-        boxed_match_priority=0,
-        try_extract_without_anchor=False,
-    ),
+# units are handled here, since math-verify takes the t of `\sin t` for tonnes
+_NORMAL = LatexNormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
 )
-_ENERGY = re.compile(
-    r"(?<![A-Za-z\\])(?<!\\mathcal\{)E(?=_)"
-)  # to math-verify E alone is e, and with an index it is an error
-_MARKS = ("'", "\\overline", "...", "dots", "^T")  # which math-verify does not see
+# without an anchor, math-verify would pick a number out of a text that it cannot read
+_READING = (
+    LatexExtractionConfig(normalization_config=_NORMAL, boxed_match_priority=0, try_extract_without_anchor=False),
+)
+# math-verify reads E alone as e, and E with an index as an error
+_ENERGY = re.compile(r"(?<![A-Za-z\\])(?<!\\mathcal\{)E(?=_)")
+_MARKS = ("'", "\\overline", "...", "dots", "^T")  # math-verify ignores these
 _PERCENT = re.compile(r"(?:\s*\\?%|\s*\bpercent)\s*$")
 INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
 _BASED = re.compile(r"([0-9A-Za-z]+)_\{?(\d{1,2})\}?")
@@ -34,7 +30,7 @@ _CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?",
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
 _LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
 _CHOICE = re.compile(r"\(?([A-Z])[).:] *\S.*")
-# 0 to math-verify, and so equal only as they are written
+# math-verify reads these as 0, so they are equal only if written alike
 _DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
 _MORE_CHOICES = re.compile(r"(?<![A-Za-z])[A-Z](?![A-Za-z])")
 _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za-z](?:, ?[A-Za-z])*")
@@ -51,11 +47,10 @@ _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` is right, however much of it is left to be worked out. Both are bare: no box, no dollars around
-    them.
+    """Whether `answer` is right, evaluated or not. Both are bare: without a box or dollars around them.
 
-    Stricter than math-verify where that is generous: tiny numbers are told apart, 5000 % is not 50, cents are not
-    dollars, and prose is compared word by word in the place of being multiplied letter by letter.
+    This is stricter than math-verify: tiny numbers differ, 5000 % is not 50, cents are not dollars, and words are
+    compared instead of being multiplied letter by letter.
     """
     if is_cents_for_dollars(answer, gold):
         return False
@@ -70,21 +65,22 @@ def is_cents_for_dollars(answer: str, gold: str) -> bool:
 
 
 def plain_answer(answer: str, gold: str) -> str:
-    """A plain answer, without a unit of few letters of which `\\text` says that it is no variable, if the gold has
-    none."""
+    """The answer in normal form. If the gold has no letters, units in `\\text` are removed."""
     return plain(answer if re.search(r"(?<!\\)[A-Za-z]", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
 
 
 def equal_plain(answer: str, gold: str) -> bool:
-    """`equal` of plain texts."""
+    """`equal` for texts in normal form."""
     if squeezed(answer) == squeezed(gold):
         return True
     if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
         answer, gold = upwards(answer), upwards(gold)
     if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
         answer = as_intervals(answer)
-    if answer.count("=") == gold.count("=") == 1 and sorted(_sides(answer)) == sorted(_sides(gold)):
-        return True
+    if answer.count("=") == gold.count("=") == 1:
+        sides, right = (sorted(squeezed(side.strip()) for side in text.split("=")) for text in (answer, gold))
+        if sides == right:
+            return True
     if any(answer.count(mark) != gold.count(mark) for mark in _MARKS):
         return False
     if any(re.search(r"(?<![_^\d])\d+ \d", text) for text in (answer, gold)):  # two numbers
@@ -93,15 +89,13 @@ def equal_plain(answer: str, gold: str) -> bool:
         return False
     if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
         return False
-    for compare in _COMPARE:
-        verdict = compare(answer, gold)
-        if verdict is not None:
-            return verdict
-    return _with_percent(joined(answer), joined(gold))
+    verdicts = (compare(answer, gold) for compare in _COMPARE)
+    found = next((verdict for verdict in verdicts if verdict is not None), None)
+    return _with_percent(joined(answer), joined(gold)) if found is None else found
 
 
 def readable(gold: str) -> bool:
-    """Whether a gold means something: a formula, a quantity, or words."""
+    """Whether a gold is a formula, a quantity, or words."""
     text = plain(gold)
     if not text:
         return False
@@ -111,15 +105,18 @@ def readable(gold: str) -> bool:
 
 
 def _prose(text: str) -> list[str]:
-    """The words of a text, none in a formula or in a number with its unit."""
+    """The words of a text; there are none in a formula or in a number with its unit."""
     if read_quantity(text):
         return []
     text = re.sub(r"\\(?:begin|end)\{[^{}]*\}", " ", text)
     return [word.lower() for word in _WORD.findall(text) if word.lower() not in FUNCTIONS]
 
 
+# Comparisons of one kind of answer each. `None`: the pair is not of that kind.
+
+
 def same_claims(answer: str, gold: str) -> bool | None:
-    """Who is a knight and who a knave, in whatever order."""
+    """Compares who is a knight and who is a knave, in any order."""
     if "kn" not in gold or _CLAIM.sub("", gold).strip():
         return None
     return not _CLAIM.sub("", answer).strip() and sorted(_CLAIM.findall(answer)) == sorted(_CLAIM.findall(gold))
@@ -129,19 +126,18 @@ def _words(answer: str, gold: str) -> bool | None:
     words, right = _prose(answer), _prose(gold)
     if words and right and list(map(caseless, _TOKEN.findall(answer))) == list(map(caseless, _TOKEN.findall(gold))):
         return True
-    # letters of words would be multiplied, which commutes
-    if len(right) >= 2:
-        return False
-    return False if len(words) == len(right) == 1 and words != right and len(words[0]) >= 4 else None
+    # math-verify would multiply the letters of words, which commutes
+    one_word = len(words) == len(right) == 1 and words != right and len(words[0]) >= 4
+    return False if one_word or len(right) >= 2 else None
 
 
 def caseless(word: str) -> str:
-    """Even, EVEN and even are one word, but mgH is not mgh."""
+    """Even, EVEN and even are the same word, but mgH is not mgh."""
     return word.lower() if word in (word.lower(), word.upper(), word.capitalize()) else word
 
 
 def _letters(answer: str, gold: str) -> bool | None:
-    """Choices, (B) or B or (B) 12, and variables."""
+    """Compares choices, (B) or B or (B) 12, and variables."""
     letter, right = _LETTER.fullmatch(answer), _LETTER.fullmatch(gold)
     if right and (choice := _CHOICE.fullmatch(answer)):
         return choice[1] == right[2] and not _MORE_CHOICES.search(answer, 2)
@@ -152,13 +148,13 @@ def _letters(answer: str, gold: str) -> bool | None:
 
 
 def _brackets(answer: str, gold: str) -> bool | None:
-    """A set is no pair and no interval."""
+    """A set is not a pair or an interval."""
     kinds = ["set" if t.startswith("\\{") else "pair" if t[0] in "([" and "," in t else "" for t in (answer, gold)]
     return False if "" not in kinds and kinds[0] != kinds[1] and "\\cup" not in answer + gold else None
 
 
 def _lists(answer: str, gold: str) -> bool | None:
-    """Numbers or symbols with commas, in any order: 100,200 may be one number or two."""
+    """Compares numbers or symbols with commas, in any order: 100,200 may be one number or two."""
     if _SYMBOL_LIST.fullmatch(squeezed(answer)) and _SYMBOL_LIST.fullmatch(squeezed(gold)):
         return sorted(squeezed(answer).split(",")) == sorted(squeezed(gold).split(","))
     both = (answer, gold)
@@ -188,7 +184,7 @@ def _ratios(answer: str, gold: str) -> bool | None:
 
 
 def _based(answer: str, gold: str) -> bool | None:
-    """Numbers with a base, 52_8, by their value."""
+    """Compares numbers with a base, 52_8, by value."""
     if not (_BASED.fullmatch(answer) or _BASED.fullmatch(gold)):
         return None
     value, right = _based_value(answer), _based_value(gold)
@@ -211,7 +207,7 @@ def _based_value(text: str) -> int | None:
 
 
 def _equations(answer: str, gold: str) -> bool | None:
-    """An equation answers a question for a value if it gives the value of one symbol: x = 5 or 5 = x, not x + y = 5."""
+    """An equation equals a value if it gives the value of one symbol: x = 5 or 5 = x, not x + y = 5."""
     for equation, value in ((answer, gold), (gold, answer)):
         if equation.count("=") == 1 and "=" not in value and not re.search(r"[<>!\\]=|:=|,", equation):
             left, right = (side.strip() for side in equation.split("="))
@@ -224,12 +220,8 @@ def _equations(answer: str, gold: str) -> bool | None:
     return None
 
 
-def _sides(equation: str) -> list[str]:
-    return [squeezed(side.strip()) for side in equation.split("=")]
-
-
 def _quantities(answer: str, gold: str) -> bool | None:
-    """Numbers of which one or both have a unit; units must agree where both are named."""
+    """Compares numbers if one or both have a unit. Units must agree if both are named."""
     found, right = read_quantity(answer), read_quantity(gold)
     if not found and not right:
         return None
@@ -243,17 +235,13 @@ def _with_percent(answer: str, gold: str) -> bool:
     bare, bare_gold = _PERCENT.sub("", answer), _PERCENT.sub("", gold)
     if same(bare, bare_gold):
         return True
-    # 50 % is ½, but nobody means 50 by 5000 %
-    if bare != answer and bare_gold == gold:
-        return _is_share(gold) and same(f"({bare})/100", gold)
-    if bare == answer and bare_gold != gold:
-        return _is_share(answer) and same(answer, f"({bare_gold})/100")
-    return False
-
-
-def _is_share(text: str) -> bool:
-    value = value_of(parsed_as(text))
-    return value is not None and bool(abs(value) <= 1)
+    if (bare != answer) == (bare_gold != gold):
+        return False
+    # 50 % is ½, but 5000 % is not 50
+    value = value_of(parsed_as(answer if bare == answer else gold))
+    if value is None or abs(value) > 1:
+        return False
+    return same(answer, f"({bare_gold})/100") if bare == answer else same(f"({bare})/100", gold)
 
 
 def same(answer: str, gold: str) -> bool:
@@ -264,16 +252,16 @@ def same(answer: str, gold: str) -> bool:
         return False
     found, right = parsed_as(answer), parsed_as(gold)
     if verify(right, found, timeout_seconds=None):
-        values = value_of(found), value_of(right)
-        # it rounds to six places, at which all tiny numbers are one
-        return None in values or _close(*values)
-    # an inequality equals its interval, whichever of the two is the gold
+        one, other = value_of(found), value_of(right)
+        # math-verify rounds to six places, which makes all tiny numbers equal
+        return None in (one, other) or bool(one == other or (other != 0 and abs(one / other - 1) < 1e-4))
+    # an inequality equals its interval, and either may be the gold
     is_range = INEQUALITY.search(answer) and not INEQUALITY.search(gold)
     return bool(is_range and verify(found, right, timeout_seconds=None))
 
 
 def _same_letters(answer: str, gold: str) -> bool:
-    """Whether no variable differs in case alone, which math-verify does not see."""
+    """Whether no variable differs in case alone, which math-verify ignores."""
     letters, right = (set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) for text in (answer, gold))
     only, only_right = letters - right, right - letters
     return not {letter.lower() for letter in only} & {letter.lower() for letter in only_right}
@@ -284,7 +272,7 @@ def decimal_of(text: str) -> Fraction | None:
 
 
 def value_of(parsed: list) -> Expr | None:
-    """The value of an answer that is one real number, to 20 digits: a float would take 1/2006! for 0."""
+    """The value of an answer that is one real number, to 20 digits, since a float makes 1/2006! zero."""
     for expression in parsed:
         if isinstance(expression, Expr) and expression.is_number and expression.is_real:
             value = expression.evalf(20)
@@ -292,26 +280,11 @@ def value_of(parsed: list) -> Expr | None:
     return None
 
 
-def _close(one: Expr, other: Expr) -> bool:
-    return bool(one == other or (other != 0 and abs(one / other - 1) < 1e-4))
-
-
 def parsed_as(answer: str) -> list:
     answer = _ENERGY.sub(r"\\mathcal{E}", answer)
     parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_READING, parsing_timeout=None)
-    # √3 i has another i than i √3
+    # the i of √3 i is a symbol, that of i √3 is the imaginary unit
     return [p.xreplace({s: I for s in p.free_symbols if s.name == "i"}) if isinstance(p, Expr) else p for p in parsed]
 
 
-_COMPARE = (
-    same_claims,
-    _words,
-    _letters,
-    _brackets,
-    _lists,
-    _clocks,
-    _ratios,
-    _based,
-    _equations,
-    _quantities,
-)
+_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities)

@@ -1,13 +1,13 @@
-"""Which part of a response is its answer. Linear in the text, whatever the text is."""
+"""Which part of a response is its answer. Linear in any text."""
 
 import re
 
 
 LONGEST_ANSWER = 20_000  # characters
-MOST_PARTS = 20  # boxes of one answer
+_MOST_PARTS = 20  # boxes of one answer
 _BOX = re.compile(r"\\(?:boxed|fbox)(?:\s{0,3}\{|\s{1,3}(?=[\w\\-])|(?=\d))")
 _TOKEN = re.compile(r"-?[\w.]+|\\[A-Za-z]+(?:\{[^{}]*\}){0,2}")
-# what may stand between boxes that are one answer; possessive, or many spaces take for ever
+# text between boxes that are one answer; possessive, since many spaces take exponential time otherwise
 _BESIDE = re.compile(
     r"(?i)(?:\([a-z]\):?|\b\d[.)](?=\s)|[\s$,;.|&/*()\[\]\\_-]|\b[a-z]\s?="
     r"|\b(?:and|or|maybe|perhaps|possibly|alternatively|also|either|both|q?quad|lor|vee|part(?=\s?\()|option \d)\b:?"
@@ -16,7 +16,7 @@ _BESIDE = re.compile(
 _WIDEST_GAP = 60  # characters between such boxes
 _THINKING = re.compile(r"(?i)<think(?:ing)?>")
 _THOUGHT = re.compile(r"(?i)</think(?:ing)?>")
-# a number behind these words is not what is meant
+# a number after these words is not the answer
 _DOUBT = re.compile(
     r"(?i)\b(?:not|or|either|neither|unknown|unlikely|than|twice|half|between|wrong|except|never|cannot|maybe)\b|n't\b"
 )
@@ -30,13 +30,13 @@ _LONGEST_LINE = 2_000  # characters of a line that may state an answer
 def extract_answer(text: str) -> str | None:
     """The answer of a response, or `None` if it states none; never just the last number of the text.
 
-    The content of the last `\\boxed{…}` or `\\fbox{…}`, else what follows the last `####`, else what stands between the
-    last `<answer>` tags, else what follows "answer is" or "answer:" in the last line that has it, else what is bold at
-    the end of the last line.
+    The answer is the content of the last `\\boxed{…}` or `\\fbox{…}`, else the line after the last `####`, else the
+    content of the last `<answer>` tags, else the text after "answer is" or "answer:" in the last line that has it, else
+    bold text at the end of the last line.
 
-    Boxes that stand side by side ("\\boxed{5}, \\boxed{7}", or with "and", "or" between them) are one answer with
-    commas: a list of guesses is not the last of them. What stands in `<think>` does not count, and if that does not
-    end, nothing does. Nor does a box that does not end.
+    Boxes side by side ("\\boxed{5}, \\boxed{7}", or with "and", "or" between them) are one answer with commas, so that
+    a list of guesses is not reduced to the last of them. Text in `<think>` does not count; if the thinking does not
+    end, there is no answer. A box that does not end does not count either.
     """
     after = after_thinking(text)
     if after is None:
@@ -53,21 +53,21 @@ def extract_answer(text: str) -> str | None:
 
 
 def after_thinking(text: str) -> str | None:
-    """What follows `</think>`, all of a text without `<think>`, and `None` where thinking was cut off."""
+    """The text after `</think>`, all of a text without `<think>`, or `None` if the thinking was cut off."""
     ends = [found.end() for found in _THOUGHT.finditer(text)]
     after = text[ends[-1] :] if ends else text
     return None if _THINKING.search(after) else after
 
 
 def answer_tag(text: str) -> str | None:
-    """What stands in the last `<answer>…</answer>`, or `None` without a complete one."""
+    """The content of the last `<answer>…</answer>`, or `None` if none is complete."""
     before, _, rest = text.rpartition("</answer>")
     start = before.rfind("<answer>")
     return before[start + len("<answer>") :].strip() if start >= 0 and "<answer>" not in rest else None
 
 
 def read_gold(gold: object) -> str:
-    """The bare answer of a data set's gold: what is boxed or follows `####`, else all of it."""
+    """The bare answer of a gold: its boxed content, or the text after `####`, else all of it."""
     text = str(gold).strip()
     boxes = list(_BOX.finditer(text))
     found = _boxed(text, boxes) if boxes else _first_line(text.rpartition("####")[2]) if "####" in text else text
@@ -76,7 +76,7 @@ def read_gold(gold: object) -> str:
 
 def _boxed(text: str, boxes: list[re.Match[str]]) -> str | None:
     parts: list[str] = []
-    for box, follows in zip(reversed(boxes[-MOST_PARTS:]), [None, *reversed(boxes)], strict=False):
+    for box, follows in zip(reversed(boxes[-_MOST_PARTS:]), [None, *reversed(boxes)], strict=False):
         begin = box.end()
         end = _closing(text, begin)
         if end is None and not parts:  # cut off, or far too long
@@ -94,15 +94,15 @@ def _beside(text: str, end: int, start: int) -> bool:
 
 
 def _closing(text: str, begin: int) -> int | None:
-    """Where a box that begins at `begin` ends, its brace included; without a brace it is one token."""
+    """The end of the box that begins at `begin`, with its brace; without a brace the box is one token."""
     if text[begin - 1] != "{":
-        if text[begin].isdigit() and text[begin - 1] in "dx":  # \boxed5 is one digit to TeX, but a number to its writer
+        if text[begin].isdigit() and text[begin - 1] in "dx":  # \boxed5 is a digit in TeX, but a number to its writer
             return re.compile(r"[\d.]+").match(text, begin).end()
         token = _TOKEN.match(text, begin)
         return token.end() if token else None
     depth, i, last = 1, begin, min(len(text), begin + LONGEST_ANSWER + 2)
     while i < last:
-        if text[i] == "\\":  # \{ and \} are what is written, not what groups
+        if text[i] == "\\":  # \{ and \} do not group
             i += 1
         elif text[i] in "{}":
             depth += 1 if text[i] == "{" else -1
@@ -113,25 +113,26 @@ def _closing(text: str, begin: int) -> int | None:
 
 
 def _stated(text: str) -> str | None:
-    """What a line says is the answer, or what is bold at the end."""
+    """The text after "answer is" or "answer:" in a line, else bold text at the end."""
     lines = [line.strip() for line in text.splitlines() if line.strip()][-_MOST_LINES:]
+    ends = [line[-_LONGEST_LINE:] for line in lines]
     for i in range(len(lines) - 1, -1, -1):
-        stated = list(_ANSWER_IS.finditer(lines[i][-_LONGEST_LINE:]))
-        if stated and (says := lines[i][-_LONGEST_LINE:][stated[-1].start() : stated[-1].end()]):
-            rest = lines[i][-_LONGEST_LINE:][stated[-1].end() :].strip(" *_")
-            if not rest and i + 1 < len(lines):  # "**Final answer**", and the answer below
-                rest = lines[i + 1][:_LONGEST_LINE]
-            elif not says.rstrip(" *_").endswith(("is", ":", "=")):  # "the answer to this question can be found"
-                continue
+        stated = list(_ANSWER_IS.finditer(ends[i]))
+        if not stated:
+            continue
+        rest = ends[i][stated[-1].end() :].strip(" *_")
+        if not rest and i + 1 < len(lines):  # "**Final answer**", and the answer below
+            return _bare(lines[i + 1][:_LONGEST_LINE])
+        if stated[-1].group().rstrip(" *_").endswith(("is", ":", "=")):  # not "the answer to this can be found"
             return _bare(rest)
-    bold = list(_BOLD.finditer(lines[-1][-_LONGEST_LINE:])) if lines else []
-    if not bold or lines[-1][-_LONGEST_LINE:][bold[-1].end() :].strip(" .") or _DOUBT.search(lines[-1]):
+    bold = list(_BOLD.finditer(ends[-1])) if lines else []
+    if not bold or ends[-1][bold[-1].end() :].strip(" .") or _DOUBT.search(lines[-1]):
         return None
     return _bare(bold[-1].group(1))
 
 
 def _bare(line: str) -> str | None:
-    """A statement of an answer without what is around its formula, if it has one, and without a full stop."""
+    """The formula of a statement, if it has exactly one, else the statement up to its full stop."""
     if _DOUBT.search(line):
         return None
     formulas = [next(filter(None, found.groups())) for found in _MATH.finditer(line)]

@@ -1,9 +1,9 @@
-"""Ways in which models dress an answer up: colours and sizes, what it is the value of, and numbers in words."""
+"""Ways to decorate an answer: colours and sizes, a label for what it is the value of, and numbers in words."""
 
 import re
 
 
-# a command whose braces hold what is shown, and one that changes all that follows
+# a command whose braces hold the shown text, and one that changes all text after it
 _STYLE = re.compile(
     r"\\(?:(?:textcolor|color|colorbox|bbox)\s*(?:\{[^{}]*\}|\[[^\[\]]*\])|underline|boldsymbol|pmb|bm|mathit|mathsf|"
     r"mathtt|textsf|texttt|emph|boxed|fbox)\s*(?=\{)"
@@ -13,9 +13,8 @@ _SWITCH = re.compile(
     r"(?:[Ll]arge|LARGE|[Hh]uge|small|tiny|normalsize|footnotesize|scriptsize|textstyle|scriptstyle)(?![A-Za-z]))\s*"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_GOES_ON = re.compile(
-    r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.\.|\\[lc]?dots(?![A-Za-z])|\\dots[bc])"
-)
+_DOTS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.\.|\\[lc]?dots(?![A-Za-z])|\\dots[bc])")
+_OVERLINE = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\s*\{?\s*(\d{1,20})\s*\}?")
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
 _CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
@@ -45,7 +44,7 @@ _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\
 
 
 def undressed(text: str) -> str:
-    """Without colours, sizes, fonts and underlines."""
+    """The text without colours, sizes, fonts and underlines."""
     if "\\" not in text:
         return text
     styles = [*_STYLE.finditer(text), *_SWITCH.finditer(text)]
@@ -67,17 +66,21 @@ def undressed(text: str) -> str:
     for begin, end in sorted(set(gone)):
         parts += [text[last:begin], " "] if begin >= last else []
         last = max(last, end)
-    text = "".join([*parts, text[last:]]).strip()
-    return text
+    return "".join([*parts, text[last:]]).strip()
 
 
-def repeating(text: str) -> str:
-    """0.333... is a third."""
-    return _GOES_ON.sub(_fraction, text) if "." in text else text
+def without_dots(text: str) -> str:
+    """0.333... as 3/9."""
+    return _DOTS.sub(_fraction, text) if "." in text else text
+
+
+def without_overlines(text: str) -> str:
+    """0.\\overline{3} as 3/9."""
+    return _OVERLINE.sub(_fraction, text)
 
 
 def without_words(text: str) -> str:
-    """2 million is 2000000."""
+    """2 million as 2 × 10⁶."""
     return _MANY.sub(lambda found: f"{found[1]}\\times 10^{{{_ZEROS[found[2]]}}}", text)
 
 
@@ -91,7 +94,7 @@ def upwards(text: str) -> str:
 
 
 def without_label(text: str) -> str:
-    """The value alone where a text says what it is the value of: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
+    """The value alone if a label stands before it: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
     if found := _SO.match(text):
         text = text[found.end() :]
     if found := _ANSWER.fullmatch(text):
@@ -107,7 +110,7 @@ def without_label(text: str) -> str:
 
 
 def split_outside(separator: re.Pattern[str], text: str) -> list[str]:
-    """The parts between separators that do not stand in brackets."""
+    """The parts between separators that are not in brackets."""
     parts, depth, last = [], 0, 0
     for found in re.finditer(rf"(?P<bracket>\\\\[{{}}]|[()\[\]{{}}])|{separator.pattern}", text):
         if found["bracket"]:
@@ -124,6 +127,6 @@ def is_label(text: str) -> bool:
 
 
 def _fraction(found: re.Match[str]) -> str:
-    whole, start, period = found[1], found[2], found[3]
+    whole, start, period = found.groups()
     nines = int("9" * len(period) + "0" * len(start))
     return f"\\frac{{{int(whole + start + period) - int((whole + start) or '0')}}}{{{nines}}}"

@@ -15,7 +15,7 @@ _LEAST, _MOST = "-\\infty", "\\infty"
 
 
 def as_intervals(text: str) -> str:
-    """An inequality of several parts as a union of intervals, or as one; any other text as it is."""
+    """An inequality of several parts as an interval or a union of intervals; any other text unchanged."""
     found = _SET.fullmatch(text)
     inside = found["what"].strip() if found else text
     parts = [part.strip() for part in _JOIN.split(inside)[:: _JOIN.groups + 1]]
@@ -41,27 +41,26 @@ def _interval(text: str) -> tuple[str, str, str, str, str] | None:
     """The letter, its bracket, ends and bracket."""
     if found := _ONE.fullmatch(text):
         letter, sign, value = found.groups()
-        if _is_less(sign):
-            return letter, "(", _LEAST, value, _close(sign, "]")
-        return letter, _close(sign, "["), value, _MOST, ")"
-    if found := _TURNED.fullmatch(text):
+        is_upper = _is_less(sign)
+    elif found := _TURNED.fullmatch(text):
         value, sign, letter = found.groups()
-        if _is_less(sign):
-            return letter, _close(sign, "["), value, _MOST, ")"
-        return letter, "(", _LEAST, value, _close(sign, "]")
-    if found := _TWO.fullmatch(text):
+        is_upper = not _is_less(sign)
+    else:
+        found = _TWO.fullmatch(text)
+        if not found or not (_is_less(found[2]) and _is_less(found[4])):
+            return None
         low, first, letter, second, high = found.groups()
-        if _is_less(first) and _is_less(second):
-            return letter, _close(first, "["), low, high, _close(second, "]")
-    return None
+        return letter, _bracket(first, "["), low, high, _bracket(second, "]")
+    if is_upper:
+        return letter, "(", _LEAST, value, _bracket(sign, "]")
+    return letter, _bracket(sign, "["), value, _MOST, ")"
 
 
 def _is_less(sign: str) -> bool:
     return sign == "<" or sign.startswith("\\l")
 
 
-def _close(sign: str, bracket: str) -> str:
-    """The bracket of an end that belongs to the interval or does not."""
-    if sign in ("<", ">", "\\lt", "\\gt"):
-        return "(" if bracket == "[" else ")"
-    return bracket
+def _bracket(sign: str, closed: str) -> str:
+    """`closed` if the end belongs to the interval, else the open bracket of that side."""
+    is_open = sign in ("<", ">", "\\lt", "\\gt")
+    return {"[": "(", "]": ")"}[closed] if is_open else closed

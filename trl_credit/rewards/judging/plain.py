@@ -1,48 +1,17 @@
-"""One way to write what LaTeX and Unicode can write in several."""
+"""One normal form for what LaTeX and Unicode can write in several ways."""
 
 import re
 import unicodedata
 
-from .forms import repeating, undressed, without_words
+from .forms import undressed, without_dots, without_overlines, without_words
 
 
-SYMBOLS = str.maketrans(
-    {
-        "×": "\\times ",
-        "·": "\\cdot ",
-        "⋅": "\\cdot ",
-        "÷": "/",
-        "−": "-",
-        "–": "-",
-        "π": "\\pi ",
-        "∞": "\\infty ",
-        "≤": "\\leq ",
-        "≥": "\\geq ",
-        "≠": "\\neq ",
-        "±": "\\pm ",
-        "°": "^\\circ ",
-        "∪": "\\cup ",
-        "∩": "\\cap ",
-        "∈": "\\in ",
-        "′": "'",
-        "€": "",
-        "£": "",
-    }
-)
-SAME = {
-    "\\$": "",
-    "\\varnothing": "\\emptyset",
-    "\\{\\}": "\\emptyset",
-    "{bmatrix}": "{pmatrix}",
-    "{Bmatrix}": "{pmatrix}",
-    "\\lbrace": "\\{",
-    "\\rbrace": "\\}",
-    "^{\\prime}": "'",
-    "^\\prime": "'",
-    "&=": "=",
-    "\\langle": "(",
-    "\\rangle": ")",
-}
+_COMMANDS = "×times ·cdot ⋅cdot πpi ∞infty ≤leq ≥geq ≠neq ±pm ∪cup ∩cap ∈in"  # a sign and its command
+_SIGNS = {"÷": "/", "−": "-", "–": "-", "°": "^\\circ ", "′": "'", "€": "", "£": ""}
+SYMBOLS = str.maketrans(_SIGNS | {word[0]: f"\\{word[1:]} " for word in _COMMANDS.split()})
+SAME = {"\\$": "", "\\varnothing": "\\emptyset", "\\{\\}": "\\emptyset", "&=": "="}
+SAME |= {"{bmatrix}": "{pmatrix}", "{Bmatrix}": "{pmatrix}", "^{\\prime}": "'", "^\\prime": "'"}
+SAME |= {"\\lbrace": "\\{", "\\rbrace": "\\}", "\\langle": "(", "\\rangle": ")"}
 _SAME = re.compile("|".join(map(re.escape, SAME)))
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([\d.]+|[A-Za-z]))")
 _LATEX_THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|\\!|\\ )\s*(?=\d{3}(?!\d))")
@@ -62,7 +31,6 @@ _LOST_IN = re.compile(r"^([A-Za-z])(\([^()\[\]]*,[^()\[\]]*\]|\[[^()\[\]]*,[^()\
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
 _MIXED = re.compile(r"(?<![\d./^_}])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d/])")
 _E_NOTATION = re.compile(r"(?<![\w.\\])(-?(?:\d+(?:\.\d*)?|\.\d+))[eE]([+-]?\d+)(?!\w)")
-_REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\s*\{?\s*(\d{1,20})\s*\}?")
 _THOUSANDS = re.compile(r"(?<![\d,.])([1-9]\d{0,2}(?:,\d{3})+)(?![\d,])")
 _GEQ = re.compile(r"\\([lgn]e)(?![A-Za-z])")
 # a unit in Chinese; not ten thousand, half and the like
@@ -71,11 +39,11 @@ _MOST_BRACKETS = 100
 
 
 def plain(text: str) -> str:
-    """A bare answer in the one way of writing; spaces are single, and none are at its ends."""
+    """A bare answer in normal form; spaces are single, and there are none at its ends."""
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
-    text = _LATEX_THOUSANDS.sub("", repeating(undressed(text)))
+    text = _LATEX_THOUSANDS.sub("", without_dots(undressed(text)))
     text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
     text = _HALF_BRACED.sub(r"\1{\2}", _FRACTIONS.sub(r"\\frac", _SIZES.sub("", text)))
     text = _WRAPPER.sub(r" \1 ", text)
@@ -86,7 +54,7 @@ def plain(text: str) -> str:
     if text.endswith("\\") and not text.endswith("\\\\"):  # of "\ "
         text = text[:-1].rstrip()
     text = _SPACED_THOUSANDS.sub(lambda found: found[1] + found[2].replace(" ", ""), text)
-    text = without_words(_REPEATING.sub(_repeating, text))
+    text = without_words(without_overlines(text))
     text = _LOST_IN.sub(r"\1\\in \2", text)
     text = _PI.sub(r"\\pi ", text)
     text = _POINT.sub("", _NUMPY.sub(r"\\\1", text))
@@ -96,19 +64,19 @@ def plain(text: str) -> str:
 
 
 def squeezed(text: str) -> str:
-    """Without spaces, but for those between digits."""
+    """The text without spaces, except those between digits."""
     return re.sub(r"(?<!\d) | (?!\d)", "", _GEQ.sub(r"\\\1q", text))
 
 
 def joined(text: str) -> str:
-    """Without thousands commas; what is left between digits separates, which math-verify reads only with a space."""
+    """The text without thousands commas. A comma left between digits separates, which needs a space for math-verify."""
     if not (text.startswith(("(", "[", "\\{")) or re.search(r"\\in(?![a-z])", text)):  # (1,200) is a pair
         text = _THOUSANDS.sub(lambda found: found.group().replace(",", ""), text)
     return re.sub(r",(?=\S)", ", ", text)
 
 
 def without_brackets(text: str) -> str:
-    """Without parentheses around all of it, unless they are part of its meaning: a pair, an interval, a choice."""
+    """The text without parentheses around it, unless they are part of its meaning: a pair, an interval, a choice."""
     for _ in range(_MOST_BRACKETS):
         inner = text[1:-1].strip()
         if not (text.startswith("(") and text.endswith(")") and len(inner) > 1 and _balanced(inner)):
@@ -126,13 +94,6 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-def _repeating(found: re.Match[str]) -> str:
-    whole, start, period = found.groups()
-    nines = int("9" * len(period) + "0" * len(start))
-    numerator = int((whole + start + period) or "0") - int((whole + start) or "0")
-    return f"\\frac{{{numerator}}}{{{nines}}}"
-
-
 def _ascii(c: str) -> str:
     if c.isascii():
         return c
@@ -144,6 +105,6 @@ def _ascii(c: str) -> str:
         return f"\\frac{{{numerator}}}{{{denominator}}}"
     if kind in ("<super>", "<sub>"):
         return ("^" if kind == "<super>" else "_") + f"{{{unicodedata.normalize('NFKC', c)}}}"
-    if unicodedata.category(c) == "Cf":  # takes no room
+    if unicodedata.category(c) == "Cf":  # of zero width
         return ""
     return " " if c.isspace() else c

@@ -1,4 +1,4 @@
-"""What the problem says about its answer: whether it has an order, and what would be a copy of the problem."""
+"""What the problem says about its answer: which rules it is read by, and what would be a copy of the problem."""
 
 import re
 from collections import Counter
@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from .forms import without_label
 from .plain import plain, squeezed
+from .rules import Rules
 
 
-LONGEST_PROBLEM = 50_000  # characters, from the end
+_LONGEST_PROBLEM = 50_000  # characters, from the end
 _END = r"(?:[a-z]+est|least|most|first|last|left|right|top|bottom|best|worst)"
 _ORDER = re.compile(
     rf"(?i)\b{_END} to (?:the )?{_END}\b|"
@@ -38,34 +39,44 @@ _PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
 _NUMERIC = re.compile(r"[-\d.,/\\{}frac_%\s]+|\d+_\{?\d+\}?")
 
 
+def strict_rules(answer: str, gold: str, problem: str) -> Rules:
+    """The rules by which training reads an answer. Only lists have an order, and only letters are products."""
+    problem, letters = problem[-_LONGEST_PROBLEM:], gold.strip()
+    return Rules(
+        strict=True,
+        ordered="," in gold and _asks_order(problem),
+        products=letters.isalpha() and len(letters) > 1 and _is_product(letters, problem),
+        named="=" in answer and "=" not in gold and _names(answer, problem),
+    )
+
+
 @lru_cache(maxsize=4096)
-def asks_order(problem: str) -> bool:
+def _asks_order(problem: str) -> bool:
     """Whether the order of several answers counts: "respectively" in a sentence that asks, "least to greatest"."""
-    text = problem[-LONGEST_PROBLEM:]
-    if _ANY_ORDER.search(text):
+    if _ANY_ORDER.search(problem):
         return False
-    if _ORDER.search(text):
+    if _ORDER.search(problem):
         return True
-    return any(_RESPECTIVELY.search(part) and _ASKS.search(part) for part in _SENTENCE.split(text))
+    return any(_RESPECTIVELY.search(part) and _ASKS.search(part) for part in _SENTENCE.split(problem))
 
 
-def is_product(letters: str, problem: str) -> bool:
-    """Whether small letters in a row are numbers of the problem multiplied: each stands alone in a formula of it. Of an
-    unknown problem, whether they are what variables are called."""
-    if not letters.isalpha() or letters != letters.lower() or len(set(letters)) < len(letters):
+def _is_product(letters: str, problem: str) -> bool:
+    """Whether small letters in a row are multiplied numbers of the problem: each stands alone in one of its formulas.
+    If the problem is unknown, whether they are common names of variables."""
+    if letters != letters.lower() or len(set(letters)) < len(letters):
         return False
     if not problem:
         return any(set(letters) <= set(names) for names in _VARIABLES)
-    formulas = " ".join(filter(None, (part for found in _MATH.findall(problem[-LONGEST_PROBLEM:]) for part in found)))
+    formulas = " ".join(filter(None, (part for found in _MATH.findall(problem) for part in found)))
     return all(re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", formulas) for letter in letters)
 
 
-def names(answer: str, problem: str) -> bool:
-    """Whether what an answer says equals something stands in the problem, and not as equal to that already."""
+def _names(answer: str, problem: str) -> bool:
+    """Whether the left side of an answer stands in the problem, and not as equal to the right side already."""
     name, _, value = squeezed(plain(answer)).partition("=")
     if len(name) < 3 or not value:
         return False
-    asked = _squeezed(problem[-LONGEST_PROBLEM:])
+    asked = _squeezed(problem)
     return name in asked and f"{name}={value}" not in asked
 
 
@@ -75,32 +86,28 @@ def _squeezed(problem: str) -> str:
 
 
 def restated(answer: str, gold: str, problem: str) -> bool:
-    """Whether an answer that equals its gold is written otherwise, and stands in the problem: it was copied.
+    """Whether an answer that equals its gold is written differently, and stands in the problem: it was copied.
 
-    The order of its terms and factors does not count, nor do signs of multiplication and brackets. A number alone is a
-    copy only where the problem asks to write it in another way.
+    The order of its terms and factors does not count, nor do multiplication signs and brackets. A number alone is a
+    copy only if the problem asks to write it in another way.
     """
-    answer, gold = plain(answer), plain(gold)
-    if squeezed(answer) == squeezed(gold):
+    whole, gold = plain(answer), plain(gold)
+    answer, label_free = without_label(whole), without_label(gold)
+    if squeezed(whole) == squeezed(gold) or squeezed(answer) == squeezed(label_free):
         return False
-    whole, answer, gold = answer, without_label(answer), without_label(gold)
-    if squeezed(answer) == squeezed(gold):
+    symbols, gold = _symbols(answer), label_free
+    if Counter(symbols) == Counter(_symbols(gold)) or all(map(_PLAIN.fullmatch, (answer, gold))):
         return False
-    said = _symbols(answer)
-    if Counter(said) == Counter(_symbols(gold)) or all(map(_PLAIN.fullmatch, (answer, gold))):
-        return False
-    problem = problem[-LONGEST_PROBLEM:]
-    said = said[:-2] if said[-2:] == ["_", "10"] else said  # of base ten
-    if _SUM_IN_BRACKETS.search(answer) and not _SUM_IN_BRACKETS.search(gold) and _EXPAND.search(problem):
-        return True
-    if _SUM_IN_BRACKETS.search(gold) and not _SUM_IN_BRACKETS.search(answer) and _FACTOR.search(problem):
-        return True
-    if _NUMERIC.fullmatch(answer) and not _REWRITE.search(problem):
-        return False
-    if not (_OPERATION.search(answer) or _NUMERIC.fullmatch(answer)):
+    problem = problem[-_LONGEST_PROBLEM:]
+    symbols = symbols[:-2] if symbols[-2:] == ["_", "10"] else symbols  # base ten
+    for factored, expanded, task in ((answer, gold, _EXPAND), (gold, answer, _FACTOR)):
+        if _SUM_IN_BRACKETS.search(factored) and not _SUM_IN_BRACKETS.search(expanded) and task.search(problem):
+            return True
+    is_number = _NUMERIC.fullmatch(answer)
+    if not (_REWRITE.search(problem) if is_number else _OPERATION.search(answer)):
         return False
     given = _given(problem)
-    return _stands_in(said, given) or (whole != answer and _stands_in(_symbols(whole), given))
+    return _stands_in(symbols, given) or (whole != answer and _stands_in(_symbols(whole), given))
 
 
 @lru_cache(maxsize=1024)
@@ -113,25 +120,18 @@ def _symbols(text: str) -> list[str]:
 
 
 def _stands_in(symbols: list[str], given: tuple[str, ...]) -> bool:
-    """Whether some stretch of what is given has the same symbols, in whatever order."""
-    wanted, size = Counter(symbols), len(symbols)
-    if not size or size > len(given):
-        return False
-    missing = Counter(wanted)
-    off = sum(missing.values())  # how many symbols the stretch lacks
-    for i, symbol in enumerate(given):
+    """Whether some stretch of the given symbols has the same symbols in any order, and is not part of a power, a
+    factorial or an index."""
+    missing, size = Counter(symbols), len(symbols)
+    off = size  # how many symbols the stretch lacks
+    for i, symbol in enumerate(given if size else ()):
         off -= missing[symbol] > 0
         missing[symbol] -= 1
         if i >= size:
             out = given[i - size]
             missing[out] += 1
             off += missing[out] > 0
-        if off == 0 and _ends_there(symbols, given, i, size):
+        before, after = given[i - size : i - size + 1] if i >= size else (), given[i + 1 : i + 2]
+        if off == 0 and after not in (("^",), ("!",), ("_",)) and before not in (("^",), ("_",)):
             return True
     return False
-
-
-def _ends_there(symbols: list[str], given: tuple[str, ...], last: int, size: int) -> bool:
-    """A stretch that goes on with a power or a factorial is part of something else."""
-    before, after = given[last - size : last - size + 1], given[last + 1 : last + 2]
-    return after not in (("^",), ("!",), ("_",)) and before not in (("^",), ("_",)) and bool(symbols)

@@ -8,9 +8,9 @@ class Rules(NamedTuple):
 
     Args:
         strict (`bool`): an answer must be a value, and letters and words have an order.
-        ordered (`bool`): so have lists.
+        ordered (`bool`): lists have an order too.
         products (`bool`): small letters in a row are a product: `ab` is `ba`.
-        named (`bool`): what stands before the first sign of equality was asked for: m + n = 42.
+        named (`bool`): the left side of the first equals sign was asked for: m + n = 42.
     """
 
     strict: bool = False

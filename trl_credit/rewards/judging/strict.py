@@ -1,4 +1,4 @@
-"""Whether an answer is a value, or leaves to its reader what was asked. docs/data.md has the policy as a table."""
+"""Whether an answer is a value, or leaves work to its reader. docs/data.md has the policy as a table."""
 
 import re
 
@@ -7,7 +7,7 @@ from .forms import is_label, split_outside, without_label
 from .plain import joined
 
 
-# what an answer may have if its gold has it too. A word stands alone, a command needs its backslash
+# operators that an answer may have only if its gold has them
 _UNDONE = {
     name: re.compile(pattern)
     for name, pattern in {
@@ -40,7 +40,7 @@ _FAMILIES = {
     "pi": re.compile(r"\\pi(?![A-Za-z])|π"),
 }
 _EXPONENTIAL = re.compile(r"(?<![A-Za-z\\])e\s*\^|\\exp|\bexp\b")
-# a family beside which another may have been simplified away
+# forms of a gold that may replace a family
 _INSTEAD = {
     "trigonometric": _EXPONENTIAL,
     "hyperbolic": _EXPONENTIAL,
@@ -65,8 +65,8 @@ _LONG_NUMBER = re.compile(r"\d(?:[,\s]?\d){3,}")
 
 
 def unevaluated(answer: str, gold: str) -> bool:
-    """Whether an answer contains work that is not done, and that its gold does not contain either. Both are plain, and
-    without labels."""
+    """Whether an answer contains unfinished work that its gold does not contain. Both are in normal form, without
+    labels."""
     if re.fullmatch(r"-?\d+", answer) or answer == gold:
         return False
     if _has_more_operators(answer, gold) or _unsolved(answer, gold):
@@ -92,7 +92,7 @@ def _has_more_operators(answer: str, gold: str) -> bool:
 
 
 def _could_be_simpler(answer: str, gold: str) -> bool:
-    """A function, a root or pi that the gold, which is equal if the answer is right, does without."""
+    """Whether the answer has a function, a root or pi although the gold has none."""
     for name, family in _FAMILIES.items():
         if not family.search(answer) or family.search(gold):
             continue
@@ -105,7 +105,7 @@ def _could_be_simpler(answer: str, gold: str) -> bool:
 
 
 def _unsolved(answer: str, gold: str) -> bool:
-    """Equations and inequalities that do not say what x is."""
+    """Whether the answer has equations or inequalities that do not say what x is."""
     if "=" not in gold and "=" in answer and any(map(_is_unsolved_equation, split_outside(_AND, answer))):
         return True
     if not _RELATION.search(answer):
@@ -116,48 +116,36 @@ def _unsolved(answer: str, gold: str) -> bool:
 
 
 def _is_unsolved_equation(text: str) -> bool:
-    """`\\sum_{i=1}^n` is none, and neither is 2 + 3 = 5, of which only the last side counts."""
+    """Neither `\\sum_{i=1}^n` nor 2 + 3 = 5 is one: there only the last side counts."""
     sides = sides_of(text)
     if len(sides) < 2 or is_label(sides[0]) or is_label(sides[-1]):
         return False
-    # numbers alone are compared
+    # sides of numbers alone are compared
     return bool(re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0]))) and not has_operator(sides[0])
 
 
 def has_operator(text: str) -> bool:
-    """Whether a text is an operation that the value behind it carries out: gcd(84, 126) = 42."""
+    """Whether a text has an operation that is not carried out, such as gcd(84, 126)."""
     return any(operator.search(text) for operator in _UNDONE.values())
 
 
 def _is_unsolved_inequality(text: str) -> bool:
     if not _RELATION.search(text):
         return False
-    sides = [side.strip() for side in _RELATION.split(text)]
-    if len(sides) > 3:
-        return True
-    named = [is_label(side) and bool(_LETTER.search(side)) for side in sides]
-    if len(sides) == 3:
-        return not named[1]
-    return not any(named)
+    named = [is_label(side) and bool(_LETTER.search(side)) for side in map(str.strip, _RELATION.split(text))]
+    return len(named) > 3 or not (named[1] if len(named) == 3 else any(named))
 
 
 def _cancels(answer: str, gold: str) -> bool:
-    """Letters that stand twice in the answer and not in the gold: 42 + x - x."""
+    """Whether letters that are not in the gold are in the answer twice: 42 + x - x."""
     lone = _LONE.findall(_COMMAND.sub(" ", answer))
     if (not lone and not _ZEROTH.search(answer)) or _RELATION.search(answer) or "\\in" in answer:
         return False
-    right = set(_LONE.findall(_COMMAND.sub(" ", gold))) | {
-        letter for word in re.findall(r"[A-Za-z]+", gold) for letter in word
-    }
-    return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 for x in set(lone) - right if x not in "dm")
+    return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 for x in set(lone) - set(gold) - set("dm"))
 
 
 def _arithmetic(answer: str, gold: str) -> bool:
-    found = arithmetic(answer)
-    if not (found.plain or found.closed):
-        return False
-    right = arithmetic(gold)
+    found, right = arithmetic(answer), arithmetic(gold)
     if found.plain and not right.plain:
         return True
-    small = not _LONG_NUMBER.search(gold)
-    return found.closed and small and not (right.closed or right.plain)
+    return found.closed and not (right.closed or right.plain or _LONG_NUMBER.search(gold))

@@ -1,11 +1,11 @@
-"""Numbers with a unit behind them."""
+"""Numbers followed by a unit."""
 
 import re
 from dataclasses import dataclass
 
 
 _QUANTITY = re.compile(
-    # one character or one command at a time, or a long list takes for ever
+    # one character or one command at a time: otherwise a long list takes exponential time
     r"(?P<number>(?=[-+]?[\d.\\(])"
     r"(?:[\d.,\s^{}()/*+-]|\\frac\{[^{}]*\}\{[^{}]*\}|\\sqrt\{[^{}]*\}|\\(?:pi|cdot|times))+?)"
     r"(?P<unit>[A-Za-zµμΩ](?:[A-Za-zµμΩ. /-]|\^\s?-?\d|\^\s?\{-?\d\})*)"
@@ -17,45 +17,23 @@ _NO_UNITS = FUNCTIONS | set(
     "multiplied added increased decreased hundred thousand million billion trillion dozen half root squared cubed "
     "factorial alpha beta gamma theta phi pi".split()
 )
-_UNITS = {
-    name: names[0]
-    for names in (
-        "cm centimeter centimeters centimetre centimetres",
-        "m meter meters metre metres",
-        "mm millimeter millimeters millimetre millimetres",
-        "km kilometer kilometers kilometre kilometres",
-        "in inch inches",
-        "ft foot feet",
-        "yd yard yards",
-        "mi mile miles",
-        "g gram grams",
-        "kg kilogram kilograms",
-        "mg milligram milligrams",
-        "lb lbs pound pounds",
-        "oz ounce ounces",
-        "s sec second seconds",
-        "min minute minutes",
-        "h hr hrs hour hours",
-        "day days",
-        "sq square",
-        "week weeks",
-        "month months",
-        "yr year years",
-        "cent cents",
-        "dollar dollars",
-        "degree degrees",
-        "radian radians",
-        "l liter liters litre litres",
-        "ml milliliter milliliters millilitre millilitres",
-    )
-    for names in [names.split()]
-    for name in names
+_UNITS = {  # spelling -> the first of its group
+    name: group.split()[0]
+    for group in (
+        "cm centimeter centimeters centimetre centimetres; m meter meters metre metres; km kilometer kilometers "
+        "kilometre kilometres; mm millimeter millimeters millimetre millimetres; in inch inches; ft foot feet; yd yard "
+        "yards; mi mile miles; g gram grams; kg kilogram kilograms; mg milligram milligrams; lb lbs pound pounds; oz "
+        "ounce ounces; s sec second seconds; min minute minutes; h hr hrs hour hours; day days; week weeks; month "
+        "months; yr year years; sq square; cent cents; dollar dollars; degree degrees; radian radians; l liter liters "
+        "litre litres; ml milliliter milliliters millilitre millilitres"
+    ).split(";")
+    for name in group.split()
 }
 
 
 @dataclass
 class Quantity:
-    """What is written before and behind the space: `45` and `square cm`."""
+    """What stands before and after the space: `45` and `square cm`."""
 
     number: str
     unit: str
@@ -76,15 +54,12 @@ def read_quantity(text: str) -> Quantity | None:
         return None
     quantity = Quantity(found["number"], found["unit"].strip(" ."))
     first = quantity.words[0]
-    known = first in _UNITS
-    apart = found["number"].endswith((" ", "}"))
-    if set(re.findall(r"[a-z]+", quantity.unit.lower())) & _NO_UNITS or not (known or (apart and len(first) >= 3)):
-        return None
-    return quantity
+    is_unit = first in _UNITS or (found["number"].endswith((" ", "}")) and len(first) >= 3)
+    return quantity if is_unit and not set(re.findall(r"[a-z]+", quantity.unit.lower())) & _NO_UNITS else None
 
 
 def clash(one: Quantity, other: Quantity) -> bool:
-    """Whether both units are named and cannot be the same: cents and dollars, cm² and cm³, boys and girls."""
+    """Whether both units are named and differ: cents and dollars, cm² and cm³, boys and girls."""
     if one.powers != other.powers:
         return True
     a, b = ([word for word in q.words if word not in ("sq", "cubic", "unit", "units", "per")] for q in (one, other))

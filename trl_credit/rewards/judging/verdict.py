@@ -1,22 +1,10 @@
-"""The verdict on an answer, by rules that are strict or not. Runs in a worker, as `equal.py` does."""
+"""The verdict on an answer, by strict rules or not. Runs in a worker, as `equal.py` does."""
 
 import re
 
 from sympy import Float
 
-from .equal import (
-    INEQUALITY,
-    caseless,
-    decimal_of,
-    equal,
-    equal_plain,
-    is_cents_for_dollars,
-    parsed_as,
-    plain_answer,
-    same,
-    same_claims,
-    value_of,
-)
+from . import equal as equality
 from .forms import is_label, split_outside, without_label
 from .intervals import as_intervals
 from .plain import joined, plain, squeezed
@@ -30,12 +18,12 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
 
 def judged(answer: str, gold: str, rules: Rules) -> str:
-    """`1` where `answer` is right, `unevaluated` where it leaves work to its reader, right or not, else `0`."""
+    """`1` if `answer` is right, `unevaluated` if it leaves work to its reader, right or not, else `0`."""
     if not rules.strict:
-        return str(int(equal(answer, gold)))
-    if is_cents_for_dollars(answer, gold) or _radians(answer, gold):
+        return str(int(equality.equal(answer, gold)))
+    if equality.is_cents_for_dollars(answer, gold) or _radians(answer, gold):
         return "0"
-    answer, gold = plain_answer(answer, gold), plain(gold)
+    answer, gold = equality.plain_answer(answer, gold), plain(gold)
     if not answer or not gold:
         return "0"
     if squeezed(answer) == squeezed(gold):
@@ -46,30 +34,28 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
     if unevaluated(value, gold):
         return "unevaluated"
     in_order = _in_order(value, gold, rules)
-    if in_order is None:
-        in_order = equal_plain(value, gold)
-    return str(int(in_order))
+    return str(int(equality.equal_plain(value, gold) if in_order is None else in_order))
 
 
 def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
-    """The value that an answer gives: without a label, the last side of a chain whose sides are equal, the exact side
-    of an approximation. `None` where they are not equal."""
+    """The value that an answer gives, without a label: the last side of a chain of equal sides, the exact side of an
+    approximation. `None` if the sides are not equal."""
     if "=" in gold or " is " in gold:
         return answer
-    if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
+    if equality.INEQUALITY.search(answer) and not equality.INEQUALITY.search(gold):
         return as_intervals(answer)
     answer = without_label(answer)
     if "\\approx" in answer or "\\simeq" in answer:
         exact, *rounded = (side.strip() for side in _APPROXIMATELY.split(answer))
         if len(rounded) != 1 or not _rounds_to(exact, rounded[0]):
             return None
-        return rounded[0] if same(joined(rounded[0]), joined(gold)) else exact
-    if "=" not in answer or INEQUALITY.search(answer) or len(split_outside(_COMMA, answer)) > 1:
+        return rounded[0] if equality.same(joined(rounded[0]), joined(gold)) else exact
+    if "=" not in answer or equality.INEQUALITY.search(answer) or len(split_outside(_COMMA, answer)) > 1:
         return answer
     first, *sides = sides_of(answer)
     if not sides or is_label(sides[-1]):
         return answer
-    # what math-verify cannot work out, and letters before numbers that are equal, are a label too
+    # letters before equal numbers are a label too
     numbers = len(sides) > 1 and not any(re.search(r"[A-Za-z]", _COMMAND.sub("", side)) for side in sides)
     if not (is_label(first) or rules.named or numbers):
         sides = [first, *sides]
@@ -77,12 +63,12 @@ def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
     if sides and re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0])) and not has_operator(sides[0]):
         return answer  # an equation of letters
     done = [side for side in sides if not has_operator(side)]
-    return last if all(same(joined(side), joined(last)) for side in done) else None
+    return last if all(equality.same(joined(side), joined(last)) for side in done) else None
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:
-    """Whether a decimal is another number, to as many places as it has."""
-    value, decimal = value_of(parsed_as(joined(exact))), decimal_of(joined(rounded))
+    """Whether a decimal is the other number, rounded to the places that it has."""
+    value, decimal = equality.value_of(equality.parsed_as(joined(exact))), equality.decimal_of(joined(rounded))
     if value is None or decimal is None:
         return False
     places = len(rounded.partition(".")[2])
@@ -90,15 +76,15 @@ def _rounds_to(exact: str, rounded: str) -> bool:
 
 
 def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
-    """Words and letters, and lists where the problem asks for an order."""
-    claims = same_claims(answer, gold)
+    """Compares words and letters, and lists if the problem asks for an order. `None`: neither."""
+    claims = equality.same_claims(answer, gold)
     if claims is not None:
         return claims
     words, right = _letter_words(answer), _letter_words(gold)
     if words and right and any(len(word) > 1 for word in (*words, *right)):
         if len(words) == len(right) == 1 and rules.products:
             return sorted(words[0]) == sorted(right[0])
-        words, right = list(map(caseless, words)), list(map(caseless, right))
+        words, right = list(map(equality.caseless, words)), list(map(equality.caseless, right))
         is_list = "," in gold and gold[0] not in "(["
         return sorted(words) == sorted(right) if is_list and not rules.ordered else words == right
     if not rules.ordered:
@@ -108,11 +94,11 @@ def _in_order(answer: str, gold: str, rules: Rules) -> bool | None:
         return None
     if len(parts) != len(right):
         return False
-    return all(equal_plain(without_label(a.strip()), b.strip()) for a, b in zip(parts, right, strict=True))
+    return all(equality.equal_plain(without_label(a.strip()), b.strip()) for a, b in zip(parts, right, strict=True))
 
 
 def _letter_words(text: str) -> list[str]:
-    """The words of a text of letters alone, with brackets and commas; none where there is anything else."""
+    """The words of a text that has only letters, brackets and commas; none if there is anything else."""
     text = re.sub(r"\\(?=[{}])|(?<=[ )])and(?=[ (])", "", text)
     return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
 

@@ -1,9 +1,9 @@
-"""A process that judges answers: a line of JSON in, one of `1`, `0`, `unevaluated`, `timeout`, `error` out. Started by
-`pool.py`, as a script.
+"""A process that judges answers: a line of JSON in; `1`, `0`, `unevaluated`, `timeout` or `error …` out.
 
-It imports this folder by itself, not trl_credit, so that it starts in half a second and never imports torch. Where the
-system can fork, a child does the judging: the kernel ends it when an answer has had its seconds of processor time, and
-the next one is there in milliseconds, with everything imported.
+`pool.py` starts this file as a script, with the folder above `judging` added to `sys.path`. So it imports `judging`
+alone, not trl_credit, starts in half a second and never imports torch. If the system can fork, a child judges: the
+kernel ends it when an answer has used its processor time, and the next one starts in milliseconds, with all imports
+done.
 """
 
 import gc
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TextIO
 
 
-STACK = 256 * 2**20  # bytes: a long sum is parsed by deep recursion
+STACK = 256 * 2**20  # bytes, since a long sum is parsed by deep recursion
 FORKS = hasattr(os, "fork") and hasattr(signal, "setitimer")
-# of wall time, for what waits and does not compute, or has to wait for a processor
+# seconds of wall time, for an answer that waits instead of computing, or has to wait for a processor
 PATIENCE, MOST_PATIENCE = 1.0, 10.0
-# what a parser imports and builds with its first polynomial, set or trigonometric value, a tenth of a second each, is
-# there when a child begins, and costs no answer its time
+# Parsers import and build things for their first polynomial, set or trigonometric value, in a tenth of a second each.
+# That is done before a child starts, so that it costs no answer its time.
 FIRST_OF_THEIR_KIND = (
     ("\\frac{1}{2}", "0.5"),
     ("x^{2}+1", "1+x^2"),
@@ -37,42 +37,43 @@ FIRST_OF_THEIR_KIND = (
 
 
 def wall_limit(limit: float, *, timeout: float) -> float:
-    """Seconds after which nobody waits for an answer that may have `limit` seconds of processor time.
+    """Seconds of wall time after which an answer with `limit` seconds of processor time is given up.
 
-    Where these are counted it is by `timeout`, of which `limit` may be a share: a busy machine is no reason to end an
-    answer early. Where they are not, wall time is all that there is to go by.
+    If processor time is counted, they depend on `timeout`, of which `limit` may be a share, since a busy machine must
+    not end an answer early. Otherwise wall time is the only limit.
     """
     return PATIENCE + MOST_PATIENCE * timeout if FORKS else limit
 
 
 def serve(requests: TextIO, replies: TextIO, busy: mmap.mmap) -> None:
-    """Answers requests until the pipe closes. `busy` is 1 while one is judged."""
+    """Answers requests until the pipe closes. `busy` is 1 while an answer is judged."""
     from judging.equal import readable
     from judging.rules import Rules
     from judging.verdict import judged
 
-    sys.setrecursionlimit(1_000_000)  # what is too deep all the same ends this process, and is counted
+    sys.setrecursionlimit(1_000_000)  # deeper recursion ends this process, and is counted
     for line in requests:
         busy[0] = 1
         answer, gold, limit, wall, *rules = json.loads(line)
-        if FORKS:  # what it ends with is this process
-            signal.setitimer(signal.ITIMER_PROF, limit)
-        if hasattr(signal, "alarm"):  # should the parent die meanwhile, nobody else ends what waits
-            signal.alarm(math.ceil(wall) + 1)
+        set_timers(limit, math.ceil(wall) + 1)
         try:
             reply = str(int(readable(gold))) if answer is None else judged(answer, gold, Rules(*rules))
-        except Exception as error:  # whatever a parser does with what a model wrote
+        except Exception as error:  # a parser may raise anything for what a model wrote
             reply = f"error {type(error).__name__}"
-        if FORKS:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)
+        set_timers(0, 0)
         busy[0] = 0
         print(reply, file=replies, flush=True)
 
 
+def set_timers(processor: float, wall: int) -> None:
+    """Sets the seconds after which signals end this process; 0 switches them off."""
+    if FORKS:
+        signal.setitimer(signal.ITIMER_PROF, processor)
+        signal.alarm(wall)  # if the parent dies, nothing else ends an answer that waits
+
+
 def judge_in_children(replies: TextIO, busy: mmap.mmap) -> None:
-    """Has one child at a time judge, until one ends because the pipe closed."""
+    """Runs one judging child at a time, until one ends because the pipe closed."""
     gc.freeze()
     while True:
         child = os.fork()
@@ -98,7 +99,7 @@ def in_thread(replies: TextIO, busy: mmap.mmap) -> None:
 
 
 def end_with_parent() -> None:
-    """Nobody reads what a child of a killed process finds (Linux; elsewhere it ends with the answer it is at)."""
+    """Ends this process when its parent ends (Linux; elsewhere it ends after its current answer)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -106,7 +107,7 @@ def end_with_parent() -> None:
 
 
 def limit_memory(gigabytes: float) -> None:
-    """Of address space, where the system can (Linux)."""
+    """Limits the address space (Linux)."""
     if sys.platform == "linux":
         import resource
 
@@ -117,8 +118,8 @@ def limit_memory(gigabytes: float) -> None:
 def main() -> None:
     limit_memory(float(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no reply
-    # last in the path, so that no module of the package hides another's
+    os.dup2(2, 1)  # what a library prints is not a reply
+    # last in the path, so that it hides no other module
     sys.path.append(str(Path(__file__).resolve().parents[1]))
     from judging.rules import Rules
     from judging.verdict import judged
@@ -127,7 +128,7 @@ def main() -> None:
         judged(answer, gold, Rules(strict=True))
     print("ready", file=replies, flush=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # from here on libraries have nothing to say that anybody reads
+    for stream in (1, 2):  # nobody reads what libraries print from here on
         os.dup2(nowhere, stream)
     busy = mmap.mmap(-1, 1)  # shared with children
     if FORKS:

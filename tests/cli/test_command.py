@@ -1,0 +1,336 @@
+"""The command `trl-credit`: its subcommands, recipes by name, the launcher, and that it does what the scripts do."""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from scripts import ROOT, load_script
+
+from trl_credit import cli as commands
+from trl_credit.cli.launch import take_launcher
+from trl_credit.lab.evaluation import PROTOCOLS
+from trl_credit.settings.arguments import parse_arguments
+from trl_credit.settings.files import read_settings
+from trl_credit.settings.recipes import all_recipes
+from trl_credit.support.packaged import accelerate_config, packaged_folder
+from trl_credit.support.signals import LAUNCHED_BY, command_here
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
+VARIANT = "s_trace/qwen3_4b_random_mask"
+
+
+@pytest.fixture
+def no_launcher(monkeypatch):
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+
+
+def test_help_version_and_recipes_are_there_at_once():
+    asked = [["--help"], [], ["--version"], ["recipes", "gspo", "4b"], ["recipes", "show", VARIANT, "--resolved"]]
+    code = f"import sys; from trl_credit.cli import main; codes = [main(argv) for argv in {asked}]; "
+    code += "print(codes, {'torch', 'trl', 'transformers', 'accelerate', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0] set()"
+    assert done.stdout.count("usage: trl-credit COMMAND") == 2 and "trl-credit 0.1.0" in done.stdout
+
+
+def test_every_subcommand_is_a_module_with_a_main(command_said):
+    for name in commands.COMMANDS:
+        module = importlib.import_module(f"trl_credit.cli.{name}")
+        assert callable(module.main), name
+    code, _, error = command_said("rain")
+    assert code == 2 and error == "error: trl-credit has no command 'rain': did you mean 'train'?\n"
+    assert "trl_credit.cli:main" in (ROOT / "pyproject.toml").read_text()
+
+
+# Recipes
+
+
+def test_recipes_are_listed_searched_and_shown(command_said):
+    _, listed, _ = command_said("recipes")
+    assert len([line for line in listed.splitlines() if line[:1].strip()]) >= len(all_recipes())
+    code, found, _ = command_said("recipes", "GSPO", "4b")
+    names = [line.split()[0] for line in found.splitlines() if line[:1].strip()]
+    assert code == 0 and names == [
+        "ha_dw/qwen3_4b_base_gspo",
+        "ha_dw/qwen3_4b_base_gspo_ha_dw",
+        "s_trace/qwen3_4b_gspo",
+    ]
+    assert command_said("recipes", "xyzzy") == (1, "no recipe has all of: xyzzy\n", "")
+    _, raw, _ = command_said("recipes", "show", "s_trace/qwen3_4b_s_trace")
+    assert raw == (packaged_folder("recipes") / "s_trace" / "qwen3_4b_s_trace.yaml").read_text(encoding="utf-8")
+    _, path, _ = command_said("recipes", "path", "sft/grpo_lambda_7b")
+    assert yaml.safe_load(Path(path.strip()).read_text())["max_length"]
+
+
+def test_a_resolved_recipe_says_what_its_files_say(command_said, tmp_path):
+    for name in ("s_trace/qwen3_4b_s_trace", VARIANT, "spo/r1_distill_math_tree_4k"):
+        _, resolved, _ = command_said("recipes", "show", name, "--resolved")
+        (tmp_path / "one.yaml").write_text(resolved, encoding="utf-8")
+        one, other = parse_arguments(["--config", str(tmp_path / "one.yaml")]), parse_arguments(["--config", name])
+        assert one.args.to_dict() == other.args.to_dict() and one[0] == other[0] and one[1] == other[1]
+    assert "base" not in yaml.safe_load(resolved)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "s_trace/qwen3_4b_s_trac"], "there is no recipe 's_trace/qwen3_4b_s_trac': did you mean 's_trace/"),
+        (["show", "qwen3_4b_random_mask"], f"did you mean '{VARIANT}'?"),
+        (["show", "xyzzy"], "there is no recipe 'xyzzy': `recipes` lists them"),
+        (["show"], "`show NAME` takes the name of one recipe: `recipes` lists them"),
+        (["path", "a", "b"], "`path NAME` takes the name of one recipe"),
+        (["path", VARIANT], "has no file: `show`"),
+        (["gspo", "--resolved"], "--resolved goes with `show NAME`"),
+        (["--resolve"], "unknown flag '--resolve': did you mean '--resolved'?"),
+    ],
+)
+def test_a_mistake_with_recipes_is_one_line(command_said, argv, message):
+    code, _, error = command_said("recipes", *argv)
+    assert code == 2 and error.startswith("error: ") and message in error and error.count("\n") == 1
+
+
+def test_every_recipe_is_found_by_its_name():
+    for name, row in all_recipes().items():
+        assert read_settings([name])[0] == read_settings([str(row.recipe)])[0] | row.settings, name
+        assert row.says and len(row.says) < 300, name
+    settings, files = read_settings([VARIANT])
+    assert settings["selector"] == "random" and settings["output_dir"] == f"runs/{VARIANT}"
+    assert files["selector"] == f"the recipe {VARIANT}" and files["algo"].endswith("qwen3_4b_s_trace.yaml")
+    assert read_settings([VARIANT, "embedded"])[0]["model_name_or_path"] == "demo"
+
+
+def test_a_file_wins_over_a_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s_trace").mkdir()
+    (tmp_path / "s_trace" / "qwen3_4b_s_trace").write_text("algo: grpo\n")
+    assert read_settings(["s_trace/qwen3_4b_s_trace"])[0] == {"algo": "grpo"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s_trace/qwen3_4b_s_trac", "and no such recipe: did you mean 's_trace/qwen3_4b_s_trace'?"),
+        ("examples/recipes/gspo/qwen3_30b_a3b_gspo.yaml", "did you mean 'gspo/qwen3_30b_a3b_gspo'?"),
+        ("qwen3_4b_random_mask", f"did you mean '{VARIANT}'?"),
+        ("no.yaml", "there is no file 'no.yaml': check --config"),
+    ],
+)
+def test_a_wrong_name_says_what_was_meant(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_settings([name])
+
+
+# Training
+
+
+def trained(folder: Path) -> tuple[list[dict], str, dict]:
+    """What a run left: its logs without times, its card without the command and versions, its recipe."""
+    state = json.loads((folder / "checkpoint-2" / "trainer_state.json").read_text())
+    logs = [{k: v for k, v in row.items() if "time" not in k and "second" not in k} for row in state["log_history"]]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    return (
+        logs,
+        re.sub(r"## Command\n.*?\n## ", "## ", card, flags=re.DOTALL),
+        yaml.safe_load((folder / "recipe.yaml").read_text()),
+    )
+
+
+def test_script_and_command_do_the_same(tmp_path, monkeypatch, one_thread):
+    found = []
+    for name in ("script", "command"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        argv = [*QUICK, "--evaluation_protocol", "demo_greedy", "--output_dir", "out", "--save_steps", "2"]
+        if name == "script":
+            load_script("examples/train.py").main(argv)
+        else:
+            assert commands.main(["train", *argv]) == 0
+        folder = tmp_path / name / "out"
+        found.append((*trained(folder), sorted(path.relative_to(folder) for path in folder.rglob("*"))))
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "\naccelerate launch examples/train.py --" in card or "\ntrl-credit train --" in card
+        assert "## Evaluation" in card and not re.search(r"\bNone\b", card)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--algo", "strace"], "unknown algorithm 'strace': did you mean 's_trace'?"),
+        (["--config", "gspo/qwen3_30b_gspo"], "no such recipe: did you mean 'gspo/qwen3_30b_a3b_gspo'?"),
+        (["--accelerate_config", "zero4"], "--accelerate_config 'zero4' is neither a file nor a name: did you mean"),
+        (["--accelerate_config"], "--accelerate_config: expected one argument"),
+        (["--num_processes", "2"], "--num_processes is for accelerate's launcher: set --accelerate_config too"),
+        (["--output_dir", "file/out"], "output_dir='file/out' lies below 'file'"),
+        (["--beta", "x"], "--beta: invalid float value: 'x'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_exit_code_2(command_said, tmp_path, monkeypatch, argv, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    code, _, error = command_said("train", *argv)
+    assert code == 2 and error.count("\n") == 1 and error.startswith("error: ") and message in error
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_help_of_training_names_the_program_and_the_launcher(command_said):
+    code, out, _ = command_said("train", "--help", "--accelerate_config", "zero3")
+    assert code == 0 and out.startswith("usage: trl-credit train [--flag value")
+    assert "--accelerate_config NAME" in out and "--trace_lambda" in out
+
+
+# Several processes
+
+
+FREE = ["--main_process_port", "0"]
+
+
+@pytest.mark.parametrize(
+    ("said", "flags", "free"),
+    [
+        ("num_machines: 1", [], True),
+        ("main_process_port: null", [], True),
+        ("num_machines: 2", ["--num_machines", "1"], True),
+        ("[no mapping", [], False),
+        ("main_process_port: 29501", [], False),
+        ("num_machines: 2", [], False),
+        ("", ["--num_machines=2"], False),
+        ("", ["--main_process_port", "29501"], False),
+    ],
+)
+def test_jobs_on_one_machine_take_free_ports(tmp_path, no_launcher, said, flags, free):
+    (tmp_path / "mine.yaml").write_text(said)
+    launcher, _ = take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml"), *flags])
+    assert (launcher.flags[-2:] == FREE) == free and "0" not in launcher.typed
+
+
+def test_the_launcher_is_given_a_packaged_configuration_or_a_file(tmp_path, monkeypatch, no_launcher):
+    assert accelerate_config("zero3") == packaged_folder("accelerate_configs") / "zero3.yaml"
+    argv = ["--algo", "grpo", "--accelerate_config", "zero3", "--num_processes=4", "--config", "a", "b"]
+    launcher, rest = take_launcher(argv)
+    assert launcher.flags == ["--config_file", str(accelerate_config("zero3")), "--num_processes", "4", *FREE]
+    assert launcher.typed == ["--accelerate_config", "zero3", "--num_processes", "4"]
+    assert rest == ["--algo", "grpo", "--config", "a", "b"]
+    mine = tmp_path / "mine.yaml"
+    mine.touch()
+    assert take_launcher(["--accelerate_config", str(mine)])[0].flags[1] == str(mine)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(ValueError, match="a launcher has started this one: leave out one"):
+        take_launcher(argv)
+
+
+def test_the_command_is_shown_as_it_was_typed(monkeypatch, no_launcher):
+    assert command_here(("trl-credit", "train")) == ["trl-credit", "train"]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert command_here(("trl-credit", "train")) == ["accelerate", "launch", "-m", "trl_credit", "train"]
+    monkeypatch.setenv(LAUNCHED_BY, "trl-credit train --accelerate_config 'my own.yaml'")
+    assert command_here(("trl-credit", "train")) == ["trl-credit", "train", "--accelerate_config", "my own.yaml"]
+
+
+ONE_PROCESS = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: "NO"
+mixed_precision: "no"
+num_machines: 1
+num_processes: 1
+machine_rank: 0
+main_training_function: main
+use_cpu: true
+"""
+
+
+def start(words: list[str], cwd: Path) -> subprocess.Popen:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with open(cwd / "said", "wb") as said:
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=cwd, env=env, stdout=said, stderr=said, start_new_session=True
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("config", ["one.yaml", "cpu_2proc"])
+def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config, number):
+    (tmp_path / "one.yaml").write_text(ONE_PROCESS)
+    flags = ["--accelerate_config", config, "--save_steps", "2", "--logging_steps", "1"]
+    process = start(["-m", "trl_credit", "train", *flags, "--max_steps", "5000"], tmp_path)
+    said = tmp_path / "said"
+    deadline = time.monotonic() + 180
+    while "step     3" not in said.read_text() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    assert process.wait(timeout=90) == 128 + number, said.read_text()
+    text = said.read_text()
+    assert "Traceback" not in text and "the last checkpoint is runs/s_trace/checkpoint-" in text
+    assert f"go on with: trl-credit train {' '.join(flags)} --max_steps 5000 --resume_from_checkpoint true" in text
+    assert (tmp_path / "runs" / "s_trace" / "README.md").exists()
+    with pytest.raises(ProcessLookupError):  # no process is left behind
+        os.killpg(process.pid, 0)
+
+
+@pytest.mark.slow
+def test_a_launcher_returns_what_went_wrong(tmp_path):
+    process = start(["-m", "trl_credit", "train", "--accelerate_config", "cpu_2proc", "--algo", "strace"], tmp_path)
+    assert process.wait(timeout=180) == 2
+    said = (tmp_path / "said").read_text()
+    lines = {line for line in said.splitlines() if line.startswith("error")}
+    assert lines == {"error: unknown algorithm 'strace': did you mean 's_trace'?"}
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_launcher_of_accelerate_itself(tmp_path):
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(accelerate_config("cpu_2proc"))]
+    process = start([*launcher, "-m", "trl_credit", "train", *QUICK, "--output_dir", "out"], tmp_path)
+    assert process.wait(timeout=180) == 0, (tmp_path / "said").read_text()
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "\naccelerate launch -m trl_credit train --algo s_trace" in card
+
+
+# Package index
+
+
+def test_links_of_the_readme_lead_somewhere_on_a_package_index():
+    readme = load_script("setup.py").readme
+    text = "[a](https://x.y/z) [b](docs/data.md) ![p](docs/p.png) [c](#d)"
+    assert readme(text, None) == "[a](https://x.y/z) b  [c](#d)"
+    there = "[a](https://x.y/z) [b](https://h/r/blob/main/docs/data.md) ![p](https://h/r/raw/main/docs/p.png) [c](#d)"
+    assert readme(text, "https://h/r/") == there
+    for repository in (None, "https://h/r"):
+        links = re.findall(r"\]\(([^)\s]+)\)", readme(README, repository))
+        assert links and all(re.match(r"https://|#", link) for link in links)
+    for link in re.findall(r"\]\(([^)\s:#]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def readme_commands(part: str) -> list[list[str]]:
+    text = README.replace("\\\n", " ")
+    blocks = "\n".join([*re.findall(r"```bash\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
+    found = re.findall(rf"trl-credit {part}( [^\n&|#]*)?$", blocks, re.MULTILINE)
+    return [words for line in found if "…" not in line for words in [shlex.split(line)]]
+
+
+def test_the_commands_of_the_readme_are_right():
+    trains = readme_commands("train")
+    assert len(trains) >= 3
+    for words in trains:
+        _, rest = take_launcher(words)
+        parse_arguments(rest, protocols=PROTOCOLS)
+    for words in readme_commands("recipes"):
+        assert words[:1] != ["show"] or words[1] in all_recipes()

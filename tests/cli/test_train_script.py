@@ -1,0 +1,166 @@
+"""`examples/train.py` as a user runs it: the default run, files and columns, resuming, and input that is wrong."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from scripts import load_script
+
+from trl_credit import rewards
+from trl_credit.cli import training
+from trl_credit.data import load_prompts
+from trl_credit.rewards.judging import read_gold
+
+
+script = load_script("examples/train.py")
+QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
+
+
+def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
+    done = subprocess.run(
+        [sys.executable, script.__file__, *QUICK], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    folder = tmp_path / "runs" / "s_trace"
+    assert {"model.safetensors", "README.md", "reward_curve.png", "checkpoint-2"} <= {p.name for p in folder.iterdir()}
+    assert "Selective Eligibility Traces" in (folder / "README.md").read_text()
+    assert (folder / "reward_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "step     2  reward" in done.stdout and "runs/s_trace/README.md" in done.stdout
+    # libraries print nothing; stderr holds the progress bar alone
+    assert done.stdout.startswith("S-trace on 1,024 prompts: 4 responses per prompt\n")
+    assert [line for line in done.stderr.splitlines() if line.strip() and not re.search(r"(it/s|s/it)\]", line)] == []
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, one_thread):
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
+
+
+def write_rows(path, rows):
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
+    data = write_rows(tmp_path / "d.jsonl", [{"q": f"{i}+1:", "a": i + 1, "level": i} for i in range(8)])
+    (tmp_path / "mine.py").write_text(
+        "def mine(completions, answer, level, **kwargs):\n"
+        "    assert all(int(a) == n + 1 for a, n in zip(answer, level))\n"
+        "    return [float(len(c)) for c in completions]\n"
+    )
+    run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
+    assert (tmp_path / "out" / "reward_curve.png").exists()
+
+
+def test_yaml_with_flags_over_it(run, tmp_path):
+    (tmp_path / "c.yaml").write_text("algo: grpo_lambda\ntrace_lambda: 0.5\nlearning_rate: 1.0e-5\n")
+    flags = ["--config", "c.yaml", *QUICK, "--output_dir", "out", "--trace_lambda", "0.7", "--num_generations", "8"]
+    trainer, _ = training.build(flags, command=[])
+    assert trainer._name == "GRPO-λ" and trainer.args.trace_lambda == 0.7 and trainer.args.learning_rate == 1e-5
+    assert trainer.args.num_generations == 8
+
+
+def test_resume(run, tmp_path):
+    run("--save_steps", 1, "--lr_scheduler_type", "constant")
+    run("--max_steps", 3, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
+    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true")
+    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
+    run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 2)
+    folder = tmp_path / "out" / "evaluation"
+    saved = json.loads((folder / "evaluation.json").read_text())
+    saved["rows"].append({**saved["rows"][0], "model": "runs/out"})  # what `evaluate.py` calls the run's last weights
+    (folder / "evaluation.json").write_text(json.dumps(saved))
+    run("--learning_rate", "1.0", "--overwrite_output_dir", "true")
+    assert (
+        not (folder / "evaluation.json").exists() or json.loads((folder / "evaluation.json").read_text())["rows"] == []
+    )
+    assert "model-index" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
+    data = write_rows(tmp_path / "words.jsonl", [{"problem": "Natalia sold clips", "answer": "72"}] * 8)
+    run("--dataset_name", data, "--max_steps", 1)
+    assert "the model's tokenizer does not know" in caplog.text
+
+
+def test_evaluation_during_training(run, tmp_path, capsys):
+    run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 1)
+    assert "step     1  evaluation  demo pass@1 " in capsys.readouterr().out
+    rows = json.loads((tmp_path / "out" / "evaluation" / "evaluation.json").read_text())["rows"]
+    assert [row["model"] for row in rows] == ["checkpoint-1", "checkpoint-2"]
+    assert all(0.05 < row["metrics"]["pass@1"]["value"] < 0.3 for row in rows)  # it still prefers wrong facts
+
+
+def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatch):
+    (tmp_path / "own_rewards.py").write_text("def none(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    run("--reward", "own_rewards.none", "--max_steps", 1)
+    assert (tmp_path / "out" / "reward_curve.png").exists()
+
+
+def test_lora_flags(run, tmp_path):
+    run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["--config", "no.yaml"], "no file 'no.yaml'"),
+        (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
+        (["--dataset_name", "unreadable.jsonl"], "cannot be read as mathematics (row 1: ''"),
+        (["--dataset_name", "prose.jsonl"], "8 of 8 answers cannot be read"),
+        (["--dataset_name", "nulls.jsonl"], "cannot be read as mathematics (row 1: ''"),
+        (["--dataset_name", "broken.parquet"], "broken.parquet' cannot be read as parquet"),
+        (["--dataset_name", "rows.txt"], "'rows.txt' is not a .jsonl"),
+        (["--resume_from_checkpoint", "true"], "no complete checkpoint in"),
+        (["--alg", "grpo"], "unknown flag '--alg'"),
+        (["--dataset_name", "gsm8kk"], "there is no set 'gsm8kk': did you mean 'gsm8k'?"),
+        (["--dataset_name", "holes.jsonl"], "'holes.jsonl', line 2 has no problem"),
+        (["--resume_from_checkpoint", "no_such"], "no checkpoint in 'no_such'"),
+        (["--reward", "rows.txt:f"], "that ends in .py"),
+        (["--reward", "no_such"], "unknown reward 'no_such'"),
+        (["--reward", "os.path.no_such"], "'no_such' is not a function"),
+        (["--reward", "no.such.module"], "No module named"),
+        (["--evaluate_on", "math500"], "evaluate_on needs --evaluation_protocol"),
+        (["--evaluation_protocol", "no_such"], "no_such"),
+        (["--dataset_name", "gsm8k", "--data_dir", "no_such"], "--data_dir"),
+        (["--trace_lambda", "1.5"], "trace_lambda must be in [0, 1]"),
+        (["--num_generations", "3"], "num_generations=3 does not divide the 8 responses"),
+        (["--model_name_or_path", "./no_such_model"], "no_such_model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, message):
+    good = {"problem": "1+1", "answer": "2"}
+    sets = {
+        "good": good,
+        "unreadable": {"problem": "?", "answer": ""},
+        "prose": {"problem": "1+1", "answer": "Zoey is a knight and Ethan is not"},
+        "holes": {"problem": None, "answer": "2"},
+        "nulls": {"problem": "?", "answer": None},
+    }
+    for name, row in sets.items():
+        write_rows(tmp_path / f"{name}.jsonl", [row if name == "prose" else good, row] * 4)
+    (tmp_path / "broken.parquet").write_text("PAR0")
+    (tmp_path / "rows.txt").write_text("1+1=2")
+    with pytest.raises(SystemExit) as stop:
+        run(*argv)
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+
+
+def test_gsm8k_loads_and_its_golds_score_themselves(data_folder):
+    data = load_prompts(str(data_folder.path / "gsm8k_test.jsonl"), conversational=True)
+    rewards.check_answers(data["answer"][:300])
+    golds = data["answer"][:300]
+    texts = [f"so \\boxed{{{read_gold(gold)}}}" for gold in golds]
+    assert rewards.accuracy_reward(texts, golds) == [1.0] * (300 if data_folder.whole else 40)
+    assert data[0]["prompt"][0]["role"] == "user"

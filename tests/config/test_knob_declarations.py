@@ -1,0 +1,104 @@
+"""Each knob is declared once; docstrings, help and tables agree with the declarations."""
+
+import ast
+import dataclasses
+import inspect
+import pickle
+import re
+
+import pytest
+from trl import GRPOConfig, TrlParser
+
+from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
+from trl_credit.config.knobs import COUNT, knob, knobs_of, when
+from trl_credit.config.rules import RULES
+from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
+from trl_credit.config.trl_settings import TRL_VALUES
+
+
+OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
+ENTRY = re.compile(r"^    (\w+) \((.*)\):?\n((?:        .*\n|\n)*)", re.MULTILINE)
+CLASSES = [SegmentKnobs, CreditConfig, *(config_class for config_class, _ in ALGORITHMS.values())]
+
+
+def test_every_own_field_is_declared_with_help():
+    assert set(KNOBS) == OWN_FIELDS
+    for f in dataclasses.fields(CreditConfig):
+        if f.name in OWN_FIELDS:
+            assert len(f.metadata["help"].split()) > 2 and f.metadata.keys() == {"help"}, f.name
+
+
+@pytest.mark.parametrize("config_class", CLASSES, ids=lambda of: of.__name__)
+def test_the_docstring_has_every_field_with_its_default_and_choices(config_class):
+    text = inspect.getdoc(config_class).partition("Parameters:")[2].partition("Raises:")[0] + "\n"
+    entries = {name: (about, rest) for name, about, rest in ENTRY.findall(text)}
+    assert set(entries) == set(inspect.get_annotations(config_class))
+    for name, (about, rest) in entries.items():
+        default = defaults(config_class)[name]
+        shown = re.search(r"defaults to `(.*)`", about)
+        shown = None if shown is None else ast.literal_eval(shown[1])
+        assert (list(shown) if isinstance(shown, tuple) else shown) == default, name
+        if config_class in (SegmentKnobs, CreditConfig):
+            missing = [choice for choice in CHOICES.get(name, ()) if f'"{choice}"' not in about + rest]
+            assert not missing, (name, missing)
+
+
+def test_a_preset_keeps_the_declarations_and_may_add_its_own():
+    @dataclasses.dataclass
+    class OwnConfig(ALGORITHMS["s_trace"][0]):
+        trace_lambda: float = 0.5
+        my_rate: int = knob(3, "A rate.", COUNT, acts=when(importance="token"))
+
+    declared = knobs_of(OwnConfig)
+    assert declared["trace_lambda"] is KNOBS["trace_lambda"] and set(declared) == OWN_FIELDS | {"my_rate"}
+    given = {"output_dir": "unused", "report_to": "none"}
+    assert OwnConfig(**given).trace_lambda == 0.5
+    with pytest.raises(ValueError, match="my_rate must be a whole number of at least 1, got 0"):
+        OwnConfig(**given, my_rate=0)
+    with pytest.raises(ValueError, match="my_rate=4 does nothing, since importance='eligible': set importance='token'"):
+        OwnConfig(**given, my_rate=4)
+    with pytest.raises(ValueError, match="my_rate must be"):
+        OwnConfig(**given, my_rate=None)
+
+
+def test_the_tables_come_from_the_declarations():
+    assert FUNCTION_KNOBS["credit"] == () and FUNCTION_KNOBS["baseline"] == ("group", "optimal")
+    functions = {"credit", "selector", "token_mask", "baseline", "segmentation", "step_splitter"}
+    assert set(FUNCTION_KNOBS) == functions
+    assert CHOICES["released_code"] == tuple(RELEASED_CODE)
+    known = {f.name for f in dataclasses.fields(CreditConfig)}
+    for rule in RULES:
+        assert rule.given.keys() | rule.needed.keys() <= known
+        for name, values in (rule.given | rule.needed).items():
+            allowed = KNOBS[name].values if name in KNOBS else TRL_VALUES.get(name)
+            assert allowed is None or all(x is None or allowed.holds(x) for x in values.names), name
+    for name, declared in KNOBS.items():
+        for condition in declared.acts:
+            assert condition.keys() <= known and name not in condition
+
+
+@pytest.mark.parametrize("name", [None, *RELEASED_CODE])
+def test_released_code_is_listed_by_name(name, tmp_path):
+    settings = {
+        "spo_normalizer": {"token_mask": "probability"},
+        "spo_last_token": {"rollouts": "chain"},
+        "spo_replay": {"rollouts": "tree", "replay_cap": 32},
+        "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1},
+    }
+    given = {"output_dir": str(tmp_path), "report_to": "none"} | settings.get(name, {})
+    config = CreditConfig(**given, released_code=name and [name])
+    assert [other for other in RELEASED_CODE if config.uses_released_code(other)] == [name] * (name is not None)
+    assert pickle.loads(pickle.dumps(config)).released_code == config.released_code
+
+
+def test_trls_own_parser_reads_every_knob():
+    (config,) = TrlParser(ALGORITHMS["ha_dw"][0]).parse_args_and_config(
+        ["--output_dir", "unused", "--use_cpu", "True", "--bf16", "False", "--reward_range", "-1", "1"]
+        + ["--advantage_floor", "-0.2", "--leave_own_out", "False", "--selective_rate", "0.3"]
+        + ["--importance", "eligible", "--selector", "entropy", "--token_mask", "probability"]
+        + ["--released_code", "spo_normalizer"]
+    )
+    assert config.reward_range == (-1.0, 1.0) and config.advantage_floor == -0.2
+    assert config.leave_own_out is False and config.selective_rate == 0.3
+    assert config.uses_released_code("spo_normalizer")

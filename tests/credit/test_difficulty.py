@@ -1,0 +1,385 @@
+"""HA-DW: the belief, its state, the accuracies that move it, and the weights that it gives."""
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from trl_credit.credit.difficulty import DifficultyBelief, batch_accuracy, difficulty_weight, group_accuracy
+from trl_credit.loss.metrics import difficulty_statistics
+
+
+NAN, INF = math.nan, math.inf
+
+
+def tensor64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def beliefs(accuracies, **knobs):
+    """C⁻ of every batch, and the belief after the last one."""
+    belief, seen = DifficultyBelief(**knobs), []
+    for y in accuracies:
+        seen.append(belief.prior(y))
+        belief.update(y)
+    return [*seen, belief.belief]
+
+
+class TestDifficultyBelief:
+    def test_the_first_batch_is_its_own_prior_and_a_prior_moves_nothing(self):
+        belief = DifficultyBelief()
+        assert belief.belief is None and belief.prior(0.3) == 0.3 and belief.belief is None
+        belief.update(0.3)
+        assert belief.belief == 0.3 == belief.prior(0.9) == belief.belief
+
+    def test_history_by_hand(self):
+        # window 2: two means, then the moving average
+        belief = DifficultyBelief("history", window=2, rate=1.0, rate_min=0.05)
+        assert belief.update(0.2) is None and belief.belief == 0.2
+        assert belief.update(0.6) is None and belief.belief == pytest.approx(0.4, abs=1e-15)
+        # the last two beliefs are 0.2 and 0.4: their population std is 0.1, so C = 0.9 × 0.4 + 0.1 × 1
+        assert belief.update(1.0) == (pytest.approx(0.1), False)
+        assert belief.belief == pytest.approx(0.46, abs=1e-15)
+        # beliefs 0.4 and 0.46: std 0.03, below the smallest rate
+        assert belief.update(0.0) == (0.05, True)
+        assert belief.belief == pytest.approx(0.95 * 0.46, abs=1e-15)
+
+    def test_history_against_the_equations(self):
+        accuracies = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
+        window, rate, rate_min = 10, 3.0, 0.02
+        expected = []
+        for t, y in enumerate(accuracies):
+            if t < window:
+                expected.append(sum(accuracies[: t + 1]) / (t + 1))
+            else:
+                sigma = tensor64(expected[-window:]).std(correction=0).item()
+                eta = min(max(rate * sigma, rate_min), 1.0)
+                expected.append((1 - eta) * expected[-1] + eta * y)
+        found = beliefs(accuracies, mode="history", window=window, rate=rate, rate_min=rate_min)
+        assert found[1:] == pytest.approx(expected, abs=1e-14)
+
+    @pytest.mark.parametrize(
+        ("knobs", "rate"),  # C⁻ = 0.4, σ = 0.1, y = 1
+        [({"rate": 1.0}, 0.1), ({"rate": 5.0}, 0.5), ({"rate": 1000.0}, 1.0), ({"rate": 1.0, "rate_min": 0.25}, 0.25)],
+    )
+    def test_rate_scales_the_step_and_is_clipped_on_both_sides(self, knobs, rate):
+        found = beliefs([0.2, 0.6, 1.0], mode="history", window=2, **knobs)
+        assert found[-1] == pytest.approx(0.4 + rate * 0.6)
+
+    def test_agreeing_beliefs_still_move_by_the_smallest_rate(self):
+        assert beliefs([0.5] * 3 + [1.0], window=3)[-1] == pytest.approx(0.5 + 0.02 * 0.5, abs=1e-15)
+
+    def test_hard_is_always_the_mean_of_the_last_window_and_history_until_it_is_full(self):
+        y = [0.1, 0.5, 0.9, 0.3, 1.0, 0.0]
+        hard = beliefs(y, mode="hard", window=3)
+        recent = [y[max(0, t - 2) : t + 1] for t in range(len(y))]
+        assert hard[1:] == pytest.approx([sum(part) / len(part) for part in recent], abs=1e-15)
+        history = beliefs(y, mode="history", window=3)
+        assert history[:4] == hard[:4] and history[4] != hard[4]
+
+    def test_the_ends_of_the_knobs(self):
+        y = [0.2, 0.8, 0.4, 1.0]
+        assert DifficultyBelief("fixed", threshold=0.4).belief == 0.4
+        for threshold in (0.0, 0.4, 1.0):
+            assert beliefs(y, mode="fixed", threshold=threshold) == [threshold] * 5
+        assert beliefs(y, mode="hard", window=1) == [0.2, *y]  # the last accuracy
+        # one belief has no spread, so every step is the smallest
+        assert beliefs(y, mode="history", window=1, rate_min=1.0) == [0.2, *y]
+        assert beliefs(y, mode="history", window=1, rate_min=0.0) == [0.2] * 5
+        half = beliefs(y, mode="history", window=1, rate_min=0.5)
+        assert half == pytest.approx([0.2, 0.2, 0.5, 0.45, 0.725])
+        assert DifficultyBelief("hard").update(0.5) is DifficultyBelief("fixed").update(0.5) is None
+
+    @pytest.mark.parametrize("mode", ["history", "hard"])
+    @pytest.mark.parametrize("value", [0.0, 0.1, 1.0])
+    def test_a_constant_accuracy_is_a_fixed_point(self, mode, value):
+        found = beliefs([value] * 20, mode=mode, window=4)[-1]
+        assert found == pytest.approx(value, abs=1e-16) and 0.0 <= found <= 1.0
+
+    @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
+    @pytest.mark.parametrize("stop", [0, 1, 3, 4, 5, 15])
+    def test_resumed_equals_uninterrupted(self, mode, stop):
+        accuracies = torch.rand(20, generator=torch.Generator().manual_seed(1), dtype=torch.float64).tolist()
+        whole, first, second = (DifficultyBelief(mode, window=4) for _ in range(3))
+        for accuracy in accuracies[:stop]:
+            whole.update(accuracy)
+            first.update(accuracy)
+        second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+        assert second.belief == whole.belief
+        for accuracy in accuracies[stop:]:
+            whole.update(accuracy)
+            second.update(accuracy)
+            assert second.belief == whole.belief
+
+    def test_a_state_is_a_copy(self):
+        belief, other = (DifficultyBelief("hard", window=2) for _ in range(2))
+        belief.update(0.2)
+        state = belief.state_dict()
+        belief.update(0.8)
+        other.load_state_dict(state)
+        other.update(0.4)
+        assert (belief.belief, other.belief) == (pytest.approx(0.5), pytest.approx(0.3))
+        assert state["accuracies"] == [0.2]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"version": 3}, "version 3"),
+            ({"version": True}, "version True"),
+            ({"mode": "hard"}, "mode='hard'"),
+            ({"window": 4}, "window=4"),
+            ({"window": True}, "window=True"),
+            ({"beliefs": [NAN]}, "beliefs must hold numbers"),
+            ({"beliefs": [INF]}, "beliefs must hold numbers"),
+            ({"accuracies": [1.5]}, "accuracies must hold numbers"),
+            ({"accuracies": ["0.5"]}, "accuracies must hold numbers"),
+            ({"accuracies": [True]}, "accuracies must hold numbers"),
+            ({"accuracies": None}, "accuracies must be a list"),
+            ({"accuracies": [0.5] * 4}, "at most window=3"),
+            ({"accuracies": [0.5, 0.5]}, "equally many"),
+            ({"rate": "1"}, "rate must be a number"),
+            ({"extra": 1}, "must have the keys"),
+            ("version", "expected the dict"),
+            *((key, "must have the keys") for key in ("mode", "window", "rate", "accuracies", "beliefs")),
+            (None, "expected the dict"),
+        ],
+    )
+    def test_a_bad_state_is_refused_and_changes_nothing(self, change, message):
+        belief = DifficultyBelief("history", window=3)
+        belief.update(0.5)
+        before = belief.state_dict()
+        state = {**before, **change} if isinstance(change, dict) else {k: x for k, x in before.items() if k != change}
+        with pytest.raises(ValueError, match=message):
+            belief.load_state_dict([1, "history"] if change is None else state)
+        assert belief.state_dict() == before
+
+    def test_a_fixed_belief_takes_no_history(self):
+        state = {"version": 1, "mode": "fixed", "window": 10, "accuracies": [0.5], "beliefs": [0.5]}
+        with pytest.raises(ValueError, match="no history"):
+            DifficultyBelief("fixed").load_state_dict(state)
+
+    def test_the_state_of_0_1_has_the_rates_of_0_1(self):
+        saved = {"version": 1, "mode": "history", "window": 2, "accuracies": [0.2, 0.6], "beliefs": [0.2, 0.4]}
+        belief = DifficultyBelief("history", window=2)
+        assert belief.load_state_dict(saved) == (1.0, 0.01)
+        assert (belief.belief, belief.rate, belief.rate_min) == (0.4, 6.0, 0.02)
+        other = DifficultyBelief("history", window=2, rate=3.0)
+        assert other.load_state_dict(belief.state_dict()) == (6.0, 0.02)
+
+    @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
+    @pytest.mark.parametrize("accuracy", [-0.01, 1.01, NAN, INF])
+    def test_an_accuracy_outside_the_unit_interval_is_refused(self, mode, accuracy):
+        belief = DifficultyBelief(mode)
+        for method in (belief.update, belief.prior):
+            with pytest.raises(ValueError, match="accuracy"):
+                method(accuracy)
+        assert belief.state_dict()["beliefs"] == []
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("mode", "soft"),
+            *(("window", x) for x in (0, 2.5, True)),
+            *(("rate", x) for x in (0.0, INF)),
+            *(("rate_min", x) for x in (-0.1, 1.1)),
+            ("threshold", NAN),
+        ],
+    )
+    def test_bad_arguments_are_refused(self, name, value):
+        with pytest.raises(ValueError, match=f"^{name} must"):
+            DifficultyBelief(**{name: value})
+
+
+class TestRate:
+    """The defaults against the simulation that chose them (benchmarks/belief.py)."""
+
+    simulation = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "belief.py"))
+
+    def measured(self, curve, **given):
+        return self.simulation["measured"](self.simulation["CURVES"][curve], seeds=10, **given)
+
+    @pytest.mark.parametrize("prompts", [256, 64, 8])
+    def test_it_follows_a_rise_and_is_calmer_than_hard_on_a_plateau(self, prompts):
+        for curve in ("rising", "saturating"):
+            lag, _, floor = self.measured(curve, prompts=prompts)
+            old_lag, _, old_floor = self.measured(curve, prompts=prompts, **self.simulation["OLD"])
+            assert lag < 0.07 and old_lag > 0.15  # what 0.1 did
+            assert floor < 0.6 and old_floor > 0.95
+        bias, noise, floor = self.measured("flat", prompts=prompts)
+        _, noise_of_hard, _ = self.measured("flat", prompts=prompts, **self.simulation["HARD"])
+        assert bias < 0.01 and noise < 0.5 * noise_of_hard
+        assert floor > 0.3  # the steps on a plateau are smaller than those on a rise
+
+    @pytest.mark.parametrize("slope", [0.0005, 0.001, 0.002, 0.004])
+    @pytest.mark.parametrize("rate", [3.0, 6.0])
+    def test_the_lag_does_not_depend_on_the_slope(self, slope, rate):
+        accuracies = [0.05 + slope * t for t in range(int(0.9 / slope))]
+        priors = beliefs(accuracies, rate=rate, rate_min=0.0)[:-1]
+        lags = [y - prior for y, prior in zip(accuracies, priors, strict=True)]
+        half = lags[len(lags) // 2 :]  # it swings around it
+        assert sum(half) / len(half) == pytest.approx(math.sqrt(12 / 99) / rate, rel=0.12)
+
+
+def test_a_run_resumes_with_its_rates_and_from_a_belief_of_0_1(make_trainer, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    old = {"difficulty_rate": 1.0, "difficulty_rate_min": 0.01}
+    make_trainer("ha_dw", max_steps=1, **settings, **old).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    with pytest.raises(ValueError, match=r"difficulty_rate 1.0 → 6.0, difficulty_rate_min 0.01 → 0.02.*allow_changed"):
+        make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=str(checkpoint))
+    # 0.1 kept neither the identity of a run nor the rates of its belief
+    (checkpoint / "credit_run.json").unlink()
+    state = json.loads((checkpoint / "credit_state.json").read_text())
+    belief = state["parts"]["difficulty"]
+    belief["version"] = 1
+    del belief["rate"], belief["rate_min"]
+    (checkpoint / "credit_state.json").write_text(json.dumps(state))
+    trainer = make_trainer("ha_dw", max_steps=2, **settings)
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    assert trainer.difficulty.state_dict()["accuracies"][:1] == belief["accuracies"]
+
+
+def test_a_run_logs_its_steps(make_trainer):
+    trainer = make_trainer("ha_dw", difficulty_window=2, difficulty_rate=1e-6, max_steps=4)
+    trainer.train()
+    rates = [row.get("credit/difficulty_rate") for row in trainer.state.log_history if "loss" in row]
+    assert rates == [None, None, 0.02, 0.02]  # means until the window is full
+    assert trainer.state.log_history[2]["credit/difficulty_floor"] == 1.0
+
+
+class TestAccuracy:
+    @pytest.mark.parametrize(
+        ("rewards", "num_generations", "reward_range", "expected"),
+        [
+            ([1, 1, 0, 0, 0, 1, 0, 0], 4, (0, 1), [0.5, 0.25]),  # groups are consecutive
+            ([-1, 1, 3, 3], 2, (-1, 3), [0.25, 1.0]),
+            ([1, NAN, 0, NAN, NAN, NAN, NAN, 1, 1], 3, (0, 1), [0.5, NAN, 1.0]),  # not scored
+            ([1 + 5e-7, 1.0, -5e-7, 0.0], 2, (0, 1), [1.0, 0.0]),  # rounding is forgiven and clamped
+        ],
+    )
+    def test_of_groups(self, rewards, num_generations, reward_range, expected):
+        p_hat = group_accuracy(tensor64(rewards), num_generations=num_generations, reward_range=reward_range)
+        assert p_hat.tolist() == pytest.approx(expected, abs=0, nan_ok=True)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int64])
+    def test_half_and_integer_rewards_are_averaged_in_float32(self, dtype):
+        # 1/3 in bfloat16 would be off by 1e-3
+        p_hat = group_accuracy(torch.tensor([1, 0, 0]).to(dtype), num_generations=3, reward_range=(0.0, 1.0))
+        assert p_hat.dtype == torch.float32
+        assert p_hat.item() == pytest.approx(1 / 3, abs=1e-7)
+
+    @pytest.mark.parametrize(
+        ("rewards", "reward_range", "expected"),
+        [
+            ([1, NAN, NAN, 1, 0, 0], (0, 1), 0.5),  # every scored response once: the mean of group means is 2/3
+            ([-1, 1, 1, 1], (-1, 1), 0.75),
+            ([NAN, NAN], (0, 1), NAN),
+            ([], (0, 1), NAN),
+        ],
+    )
+    def test_of_a_batch(self, rewards, reward_range, expected):
+        found = batch_accuracy(tensor64(rewards), reward_range=reward_range)
+        assert found == pytest.approx(expected, abs=0, nan_ok=True)
+
+    def test_the_order_does_not_change_the_last_bit(self):
+        generator = torch.Generator().manual_seed(2)
+        rewards = torch.rand(1000, generator=generator)
+        shuffled = rewards[torch.randperm(1000, generator=generator)]
+        assert batch_accuracy(rewards, reward_range=(0.0, 1.0)) == batch_accuracy(shuffled, reward_range=(0.0, 1.0))
+
+    @pytest.mark.parametrize("value", [1.00001, -0.00001, 2.0, INF, -INF])
+    def test_a_reward_outside_the_range_is_refused_with_its_value_and_a_fix(self, value):
+        rewards = tensor64([0.0, 1.0, value, NAN])
+        fix = "finite" if math.isinf(value) else r"set reward_range=\(lo, hi\)"
+        with pytest.raises(ValueError, match=rf"reward {value} is outside reward_range=\(0.0, 1.0\): .*{fix}"):
+            group_accuracy(rewards, num_generations=2, reward_range=(0.0, 1.0))
+        with pytest.raises(ValueError, match=f"reward {value} .*reward_range"):
+            batch_accuracy(rewards, reward_range=(0.0, 1.0))
+
+    @pytest.mark.parametrize("reward_range", [(1.0, 1.0), (1.0, 0.0), (0.0, INF), (NAN, 1.0)])
+    def test_a_bad_range_is_refused(self, reward_range):
+        with pytest.raises(ValueError, match="reward_range must be"):
+            group_accuracy(tensor64([0.0, 1.0]), num_generations=2, reward_range=reward_range)
+
+    @pytest.mark.parametrize(("shape", "num_generations"), [((5,), 2), ((2, 2), 2), ((4,), 0)])
+    def test_incomplete_groups_are_refused(self, shape, num_generations):
+        with pytest.raises(ValueError, match="whole groups"):
+            group_accuracy(torch.zeros(shape), num_generations=num_generations, reward_range=(0.0, 1.0))
+
+
+class TestDifficultyWeight:
+    @pytest.mark.parametrize(
+        ("advantage", "p_hat", "exponent"),
+        [
+            # easy prompt, p̂ − C⁻ = 0.3: a right response is damped, a wrong one amplified; hard prompt: the reverse
+            *((1.0, 0.8, -0.3), (-1.0, 0.8, 0.3), (2.0, 0.25, 0.25), (-0.5, 0.25, -0.25)),
+            *((0.0, 0.8, 0.0), (3.0, 0.5, 0.0)),
+            # the bias of Theorem 1, too small an advantage of a right response on hard prompts, is undone in direction
+            *((1.0, 0.125, 0.375), (1.0, 0.875, -0.375)),
+            *((1.0, 1.0, -0.5), (-1.0, 1.0, 0.5)),
+        ],
+    )
+    def test_by_hand(self, advantage, p_hat, exponent):
+        phi = difficulty_weight(tensor64([advantage]), p_hat=tensor64([p_hat]), prior=0.5, scale=1.3)
+        assert phi.item() == pytest.approx(1.3 * math.exp(exponent), rel=1e-15)
+
+    @pytest.mark.parametrize(("prior", "expected"), [(0.0, [math.exp(-1), math.exp(1)]), (1.0, [1.0, 1.0])])
+    def test_at_the_ends_of_the_belief(self, prior, expected):
+        phi = difficulty_weight(tensor64([1.0, -1.0]), p_hat=tensor64([1.0, 1.0]), prior=prior, scale=1.0)
+        torch.testing.assert_close(phi, tensor64(expected), rtol=1e-12, atol=1e-14)
+
+    def test_the_form_with_two_signs(self):
+        generator = torch.Generator().manual_seed(3)
+        advantages = torch.randn(1000, generator=generator, dtype=torch.float64)
+        p_hat = torch.rand(1000, generator=generator, dtype=torch.float64)
+        diff = p_hat - 0.37
+        direction = -torch.sign(advantages) * torch.sign(diff)
+        phi = difficulty_weight(advantages, p_hat=p_hat, prior=0.37, scale=1.5)
+        torch.testing.assert_close(phi, 1.5 * torch.exp(direction * diff.abs()), rtol=1e-15, atol=0)
+
+    def test_a_group_without_score_keeps_its_advantages_and_their_type(self):
+        phi = difficulty_weight(torch.tensor([0.0, 1.0]), p_hat=tensor64([NAN, NAN]), prior=0.5, scale=1.3)
+        assert phi.tolist() == [1.0, 1.0] and phi.dtype == torch.float32
+        assert difficulty_weight(torch.ones(2), p_hat=tensor64([0.1, 0.2]), prior=0.5).dtype == torch.float32
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"p_hat": torch.zeros(2)}, "repeat_interleave"),
+            ({"prior": 1.2}, "prior must"),
+            ({"prior": NAN}, "prior must"),
+            ({"scale": 0.0}, "scale must"),
+            ({"scale": INF}, "scale must"),
+        ],
+    )
+    def test_errors(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            difficulty_weight(torch.ones(4), **{"p_hat": torch.zeros(4), "prior": 0.5, "scale": 1.3, **arguments})
+
+
+class TestStatistics:
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_the_weight_is_shown_by_the_sign_of_the_advantage(self, tokens):
+        advantages = tensor64([2.0, -1.0, 0.0, 1.0, -3.0, -3.0, 1.0])
+        p_hat = tensor64([0.2, 0.2, 0.2, 0.9, 0.9, 0.7, 0.5])
+        if tokens > 1:  # padding has no advantage
+            advantages = torch.stack([advantages, advantages, torch.zeros(7)], 1)
+            p_hat = p_hat.unsqueeze(1).expand(7, 3)
+        phi = difficulty_weight(advantages, p_hat=p_hat, prior=0.5, scale=1.0)
+        sums = difficulty_statistics(phi, advantages, p_hat=p_hat, prior=0.5)
+        assert {name: (total / count).item() for name, (total, count) in sums.items()} == pytest.approx(
+            {
+                "difficulty_weight/harder_positive": math.exp(0.3),
+                "difficulty_weight/harder_negative": math.exp(-0.3),
+                "difficulty_weight/easier_positive": math.exp(-0.4),
+                "difficulty_weight/easier_negative": (math.exp(0.4) + math.exp(0.2)) / 2,
+            }
+        )
+
+    def test_every_process_records_the_same_names(self):
+        nothing = torch.zeros(2)
+        sums = difficulty_statistics(nothing, nothing, p_hat=nothing, prior=0.5)
+        assert len(sums) == 4 and not any(count for _, count in sums.values())

@@ -1,0 +1,332 @@
+"""Partitions and the advantages of segments: the worked examples of the specification, and what holds for any row."""
+
+import math
+import random
+import tracemalloc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit.advantages import leave_one_out_mean, whiten
+from trl_credit.credit.segments import (
+    best_of_value,
+    cutpoint_boundaries,
+    fixed_count_boundaries,
+    fixed_length_boundaries,
+    policy_iteration_loss,
+    position_boundaries,
+    segment_advantages,
+    segment_ids,
+    tail_log_probability,
+    value_at_segment_start,
+)
+from trl_credit.credit.selection import probability_mask
+from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
+from trl_credit.loss.batch import segment_ratio
+from trl_credit.rollouts.chain import plan_requests
+
+
+P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
+
+
+def cut(p=P, **settings):
+    logp_t = torch.tensor([p], dtype=torch.float64).log()
+    mask_t = torch.ones_like(logp_t, dtype=torch.long)
+    return cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "paper"),
+    [
+        ({"interval": 2}, [1, 5, 9], [1, 5, 9]),
+        ({"interval": 5}, [1, 11], [1]),
+        ({"interval": 100}, [1], [1]),
+        ({"interval": 1}, [1, 3, 5, 7, 9, 11], [1, 3, 5, 7, 9]),
+        ({"num_segments": 1}, [1], [1]),
+        ({"num_segments": 4}, [1, 5, 9, 11], [1, 5, 7, 9]),
+        ({"num_segments": 50}, [1, 3, 5, 7, 9, 11], [1, 3, 5, 7, 9]),
+    ],
+)
+def test_cutpoints_of_the_worked_example(settings, code, paper):
+    assert cut(include_last=True, **settings) == code
+    assert cut(**settings) == paper
+
+
+def test_cutpoint_at_the_first_token_and_at_the_threshold():
+    p = [0.40, *P[1:]]
+    assert cut(p, interval=5, include_last=True) == [0, 9]
+    assert cut([0.9, 0.9, 0.5, 0.9], interval=1) == [2]  # 0.9 itself is no cutpoint
+    assert cut([0.99] * 4, interval=1) == []
+    assert cut([0.99] * 4, interval=1, include_first=True) == [0]
+    assert cut([0.5], interval=1) == [0]  # the only token of a response
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_parts_differ_by_one_the_larger_first(n, parts):
+    mask_t = torch.ones(1, n, dtype=torch.long)
+    starts = fixed_count_boundaries(parts, mask_t=mask_t)[0].nonzero().flatten().tolist()
+    sizes = [b - a for a, b in zip(starts, [*starts[1:], n], strict=True)]
+    assert starts[0] == 0 and len(sizes) == min(n, parts)
+    assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
+    p = [0.5] * n
+    if n > 1:  # the same over cutpoints, of which the last token is none
+        assert cut(p, num_segments=parts) == _starts(n - 1, parts)
+
+
+def _starts(n, parts):
+    parts = min(n, parts)
+    sizes = [n // parts + (k < n % parts) for k in range(parts)]
+    return [sum(sizes[:k]) for k in range(parts)]
+
+
+def test_seven_cutpoints_in_three_parts():
+    assert _starts(7, 3) == [0, 3, 5]
+    mask_t = torch.ones(1, 7, dtype=torch.long)
+    assert fixed_count_boundaries(3, mask_t=mask_t)[0].nonzero().flatten().tolist() == [0, 3, 5]
+
+
+def test_fixed_length():
+    mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
+    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 1, 0]]
+
+
+def advantages(positions, values, final, p=P):
+    logp_t = torch.tensor([p], dtype=torch.float64).log()
+    mask_t = torch.ones_like(logp_t)
+    boundaries = position_boundaries([positions], mask_t=mask_t)
+    value_t = torch.full_like(logp_t, math.nan)
+    value_t[0, positions] = torch.tensor(values, dtype=torch.float64)
+    value_t = value_t.where(boundaries, 7.0)  # whatever stands elsewhere
+    a_t = segment_advantages(
+        value_t, boundaries=boundaries, final_value=torch.tensor([final], dtype=torch.float64), mask_t=mask_t
+    )
+    return a_t[0], a_t[0] * probability_mask(logp_t, threshold=0.9, mask_t=mask_t)[0]
+
+
+def test_chain_advantages_of_the_worked_example():
+    a_t, kept = advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 1.0)
+    expected = [0.0] + [2 / 9] * 4 + [-3 / 9] * 4 + [6 / 9] * 3
+    torch.testing.assert_close(a_t, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
+    expected = [0, 2 / 9, 0, 2 / 9, 0, -1 / 3, 0, -1 / 3, 0, 2 / 3, 0, 2 / 3]
+    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
+    assert advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 0.0)[0][-1] == pytest.approx(-3 / 9)
+    p = [0.40, *P[1:]]
+    _, kept = advantages([0, 9], [0.5, 1 / 3], 1.0, p)
+    expected = [-1 / 6, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, 2 / 3, 0, 2 / 3]
+    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+@given(st.data())
+def test_segments_add_up_to_what_the_response_gained(data):
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    width = max([*lengths, 1]) + data.draw(st.integers(0, 3))
+    mask_t = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
+    g = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    boundaries = (torch.rand(len(lengths), width, generator=g) < 0.4) & mask_t.bool()
+    value_t = torch.rand(len(lengths), width, generator=g, dtype=torch.float64)
+    final = torch.rand(len(lengths), generator=g, dtype=torch.float64)
+    a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
+    ids = segment_ids(boundaries)
+    starts = value_at_segment_start(value_t, boundaries=boundaries)
+    for row, length in enumerate(lengths):
+        places = boundaries[row].nonzero().flatten().tolist()
+        values = [value_t[row, b].item() for b in places] + [final[row].item()]
+        for t in range(width):
+            k = sum(b <= t for b in places) - 1
+            assert ids[row, t] == k
+            inside = t < length and k >= 0
+            assert a_t[row, t] == (values[k + 1] - values[k] if inside else 0.0)
+            assert starts[row, t] == (values[k] if k >= 0 else 0.0)
+        total = sum(a_t[row, b].item() for b in places)
+        assert total == pytest.approx(final[row].item() - values[0] if places else 0.0)
+
+
+def test_one_segment_without_end_is_the_reward_minus_the_first_value():
+    a_t, _ = advantages([1], [0.25], 1.0)
+    assert a_t.tolist() == [0.0] + [0.75] * 11
+
+
+def test_tail_probability_bounds_the_value():
+    logp_t = torch.tensor([[0.5, 0.99, 1.0, 1.0, 0.3]]).log()
+    mask_t = torch.tensor([[1, 1, 1, 1, 0]])
+    tail = tail_log_probability(logp_t, mask_t=mask_t).exp()
+    torch.testing.assert_close(tail, torch.tensor([[0.495, 0.99, 1.0, 1.0, 1.0]]))
+
+
+def test_best_of_value():
+    v = torch.tensor([0.5, 0.75, 0.0, 0.25], dtype=torch.float64)
+    best = best_of_value(v, best_of=4)
+    assert best[:2].tolist() == [0.9375, 0.99609375]
+    assert (best[1] - best[0]).item() == pytest.approx(0.05859375)
+    assert (best[3] - best[2]).item() == pytest.approx(0.68359375)
+    with pytest.raises(ValueError, match="reward_range"):
+        best_of_value(torch.tensor([-2.0]), best_of=4)
+    rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
+    assert best_of_value(rounded, best_of=4) <= 1.0
+    assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
+
+
+def test_policy_iteration_of_the_worked_example():
+    logp_t = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
+    given = {
+        "old_logp_t": logp_t.detach() - torch.tensor([[0.1, -0.05]], dtype=torch.float64),
+        "ref_logp_t": logp_t.detach() - torch.tensor([[0.2, 0.3]], dtype=torch.float64),
+        "advantage_t": torch.full((1, 2), 0.25, dtype=torch.float64),
+        "beta": 0.1,
+        "mask_t": torch.ones(1, 2),
+    }
+    loss, ends = policy_iteration_loss(logp_t, segment_ids=torch.zeros(1, 2, dtype=torch.long), **given)
+    assert ends.tolist() == [[0, 1]] and loss[0, 0] == 0
+    assert loss.sum().item() == pytest.approx(math.exp(0.05) * 0.04, abs=1e-12)  # twice 0.0210254
+    (grad,) = torch.autograd.grad(loss.sum(), logp_t)
+    torch.testing.assert_close(grad, torch.full_like(grad, math.exp(0.05) * 2 * -0.2 * 0.1))
+    # two segments, one of which has its last token outside the loss
+    loss, ends = policy_iteration_loss(
+        logp_t, segment_ids=torch.tensor([[0, 1]]), **{**given, "mask_t": torch.tensor([[1.0, 0.0]])}
+    )
+    assert ends.tolist() == [[1, 0]]
+    assert loss[0, 0].item() == pytest.approx(math.exp(0.1) * (0.1 * 0.2 - 0.25) ** 2)
+
+
+def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
+    logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
+    loss, _ = policy_iteration_loss(
+        logp_t,
+        old_logp_t=logp_t - 9.0,  # its weight would be e^27, and is capped
+        ref_logp_t=logp_t - 2.5 / 3,
+        advantage_t=torch.full((1, 3), 0.25, dtype=torch.float64),
+        segment_ids=torch.zeros(1, 3, dtype=torch.long),
+        beta=0.1,
+        mask_t=torch.ones(1, 3),
+    )
+    assert loss.sum().item() == pytest.approx(0.0, abs=1e-15)
+
+
+def test_whitening_of_the_worked_examples():
+    def example(*values, mask=None):
+        a = torch.tensor([values], dtype=torch.float64)
+        return whiten(a, mask_t=torch.ones_like(a) if mask is None else torch.tensor([mask]))[0].tolist()
+
+    assert example(0.5, -0.5, 1.0) == pytest.approx([0.218218, -1.091089, 0.872872], abs=1e-6)
+    assert example(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss
+    assert example(0.3, 0.3) == [0.0, 0.0]
+    assert example(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(example(0.5, -0.5, 1.0))
+
+
+def test_identical_prefixes_are_one_state_within_a_group():
+    boundaries = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 0, 0]]).bool()
+    requests = plan_requests(boundaries, groups=["q", "q", "r"], completion_ids=[[5, 6, 7], [5, 6, 8], [5, 6, 7]])
+    assert requests.states == [(0, 0), (0, 2), (1, 1), (2, 0)]
+    assert requests.index_t.tolist() == [[0, -1, 1], [0, 2, 1], [3, -1, -1]]
+    assert requests.shared == 2
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3))
+@settings(max_examples=60)
+def test_the_digests_of_prefixes_tell_what_the_prefixes_tell(seed, vocabulary):
+    rng = random.Random(seed)
+    lengths = [rng.randint(0, 9) for _ in range(6)]
+    ids = [[rng.randrange(vocabulary) * 10**9 for _ in range(n)] for n in lengths]
+    boundaries = torch.tensor([[b < n and rng.random() < 0.6 for b in range(9)] for n in lengths])
+    groups = [rng.choice("qr") for _ in lengths]
+    index_t, states, known = torch.full((6, 9), -1), [], {}
+    for row, b in boundaries.nonzero().tolist():
+        if (key := (groups[row], tuple(ids[row][:b]))) not in known:
+            known[key] = len(states)
+            states.append((row, b))
+        index_t[row, b] = known[key]
+    requests = plan_requests(boundaries, groups=groups, completion_ids=ids)
+    assert requests.states == states and torch.equal(requests.index_t, index_t)
+    assert requests.shared == boundaries.sum() - len(states)
+
+
+def test_states_take_memory_by_number_and_not_by_length():
+    boundaries = torch.ones(2, 2048, dtype=torch.bool)
+    tracemalloc.start()
+    requests = plan_requests(boundaries, groups=["q", "q"], completion_ids=[list(range(2048)), list(range(1, 2049))])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(requests.states) == 2 * 2048 - 1
+    assert peak < 500 * boundaries.sum()  # 8,000 bytes each where whole prefixes are kept
+
+
+def test_leave_one_out_mean():
+    rewards = torch.tensor([1.0, 0.0, 1.0, math.nan, 0.5, math.nan])
+    found = leave_one_out_mean(rewards, num_generations=3)
+    assert found[:3].tolist() == [0.5, 1.0, 0.5]
+    assert found[3] == 0.5 and found[4].isnan() and found[5] == 0.5
+
+
+def test_engine_correction_by_segment():
+    old = torch.tensor([[-1.0, -2.0, -3.0, -4.0, -9.0]])
+    sampling = torch.tensor([[-1.5, -2.0, math.nan, -3.0, 0.0]])
+    ids = torch.tensor([[0, 0, 1, 1, -1]])
+
+    def ratio(mode, low=None, high=None):
+        given = {"segment_ids": ids, "mode": mode, "low": low, "high": high}
+        return segment_ratio(old, sampling, **given)[0].log().tolist()
+
+    assert ratio("token_truncate") == pytest.approx([0.5, 0.0, 0.0, -1.0, 0.0])
+    assert ratio("sequence_truncate") == pytest.approx([0.5, 0.5, -1.0, -1.0, 0.0])
+    assert ratio("sequence_truncate", 0.5, 1.2) == pytest.approx([math.log(1.2)] * 2 + [math.log(0.5)] * 2 + [0.0])
+    assert ratio("sequence_mask", 0.5, 2.0) == pytest.approx([0.5, 0.5, -math.inf, -math.inf, 0.0])
+    assert ratio("token_mask", None, 1.2) == pytest.approx([-math.inf, 0.0, 0.0, -1.0, 0.0])
+
+
+# steps
+
+
+def test_gsm8k_of_the_worked_example():
+    assert split_gsm8k("a=1+1=2\nb=2*3=6\n#### 6") == [0, 7, 22]
+    assert split_gsm8k("\n\na\nb\n\n") == [0, 3, 7]
+    assert split_gsm8k("a\n\nb") == [0, 1, 2, 4]  # an empty line between two steps is one
+    assert split_gsm8k("") == [0, 0] or split_gsm8k("") == [0]
+    assert split_gsm8k("\n#### 6") == [0, 7]
+    with pytest.raises(ValueError, match="more than once"):
+        split_gsm8k("a\n#### 6\nb\n#### 7")
+    assert split_newlines("x") == [0, 1]
+
+
+def test_math_steps_keep_formulas_whole():
+    text = (
+        "We have $x = 2. Y$ and hence, by Dr. Lagrange, the claim. Therefore the answer is found.\nIt is $4$.\n"
+        "\\[ a = b. \\] And so on it goes for a while, with a comma, and another one, until a hundred characters "
+        "have been used up at last."
+    )
+    offsets = split_math(text)
+    pieces = [text[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    assert "".join(pieces) == text
+    assert any(p.endswith("the claim. ") for p in pieces)
+    assert not any(p.count("$") % 2 or p.count("\\[") != p.count("\\]") for p in pieces)
+    assert max(map(len, pieces)) <= 140
+    assert split_math("") == [0, 0] or split_math("") == [0]
+
+
+@given(st.text(alphabet="$\\()[]{}begin.A ,\n", max_size=300))
+def test_math_steps_of_any_text(text):
+    offsets = split_math(text)
+    assert offsets[0] == 0 and offsets[-1] == len(text) and sorted(offsets) == offsets
+
+
+def test_hostile_text_does_not_hang_the_splitter():
+    for text in ("$" * 20_001, "\\(" * 10_000, "\\begin{a}" * 3_000, "a. " * 10_000, "\n" * 20_000, "[asy]" * 5_000):
+        split_math(text)
+
+
+def test_steps_fall_on_the_tokens_in_which_they_begin():
+    pieces = ["ab", "\nc", "d", "\n", "e", ""]  # the last is an end token, which has no text
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids)
+
+    assert step_positions(list(range(6)), decode=decode, splitter=split_newlines) == [0, 1, 3]
+    # a step that begins inside a token begins with the next one
+    assert step_positions(list(range(6)), decode=decode, splitter=lambda text: [0, 1, 4, len(text)]) == [0, 1, 2]
+    assert step_positions([5], decode=decode, splitter=lambda text: [0, 0]) == [0]  # an end token alone
+    numbers = [torch.tensor(x).numpy()[()] for x in (0, 2, 6)]  # as a splitter that works with arrays returns them
+    assert step_positions(list(range(6)), decode=decode, splitter=lambda text: numbers) == [0, 1, 4]
+    for bad in ([0, 99], [3, 1], [0, 0, 2], [0.5]):
+        with pytest.raises(TypeError, match="ascending"):
+            step_positions(list(range(6)), decode=decode, splitter=lambda text, bad=bad: bad)

@@ -1,0 +1,181 @@
+"""Cleaning of problem sets: damaged LaTeX, copies, conflicting golds, and overlap with evaluation sets."""
+
+import itertools
+import logging
+
+import pytest
+from data_helpers import DAPO_TEXT, whole_is_slow
+
+from trl_credit.data import PROMPT_STYLES, load_prompts, to_prompt
+from trl_credit.data.cleaning import (
+    clean,
+    find_overlap,
+    is_damaged,
+    normalise,
+    repair_latex,
+    strip_dapo_wrapper,
+    without_spaces,
+)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "whole"),
+    [
+        ("\frac{m}{n}", "\\frac{m}{n}"),
+        ("$m^2=\f\\frac{p}{q}$", "$m^2=\\frac{p}{q}$"),
+        ("rac{m}{n} and frac{1}{2}", "\\frac{m}{n} and \\frac{1}{2}"),
+        ("$2 \\ sqrt {3}$", "$2 \\sqrt {3}$"),
+        ("circle of $\triangle DEF$", "circle of $\\triangle DEF$"),
+        ("$2 \times 3$ \textbf{(C)} $\theta$", "$2 \\times 3$ \\textbf{(C)} $\\theta$"),
+        ("\begin{array} \binom{n}{k} $=\beta$", "\\begin{array} \\binom{n}{k} $=\\beta$"),
+        ("\\left( x \right)", "\\left( x \\right)"),
+        ("$\nabla f \neq 0$", "$\\nabla f \\neq 0$"),
+        ("\vec{v} \alpha", "\\vec{v} \\alpha"),
+        ("$2 imes 3 heta$", "$2 \\times 3 \\theta$"),
+        ("other fi\fve, the \ffigure, de\fne, \fnd, satis\fes", "other five, the figure, define, find, satisfies"),
+        ("a di\vfference", "a difference"),
+    ],
+)
+def test_damaged_latex_is_repaired(damaged, whole):
+    assert repair_latex(damaged) == whole and is_damaged(damaged) and not is_damaged(whole)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\frac{1}{2} \\times \\dfrac34 \\sqrt{2} \\theta \\\\frac{1}{2}",
+        "for (i = 0; i < 4; ++i) {\n\tdraw((i,0)--(i,1));\n\treturn 2*sqrt(3);\r\n}\n",
+        "\tan apple\ntan eel\neq = 3\nmid[i] = 1; real frac; int angle;",
+        'enter "sqrt{14}" or "sqrt(14)"',
+        "若 $x$ <script>alert('é')</script> | **b** | 😀",
+    ],
+)
+def test_undamaged_text_does_not_change(text):
+    assert repair_latex(text) == text and not is_damaged(text)
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "$y \x14\\le 2x$", "$| \fx^2 |$", "\f \f", "\x88", "\x7f"])
+def test_what_cannot_be_repaired_is_damaged(text):
+    assert is_damaged(repair_latex(text))
+
+
+def test_clean_drops_and_counts_and_keeps_the_order():
+    problems = ["one", "两", "t wo\n", "two", "three", "th ree", "a\x00", "six", "seven", "\frac{8}{1}", "\\frac{8}{1}"]
+    answers = ["1", "2", "2", "2", "3", "4", "5", " ", None, "8", "8"]
+    given = enumerate(zip(problems, answers, strict=True))
+    rows = [{"id": str(i), "problem": problem, "answer": answer} for i, (problem, answer) in given]
+    kept, report = clean(rows, name="x", drop=True, english=True, distinct=True)
+    assert [row["id"] for row in kept] == ["0", "2", "9"] and kept[0] is rows[0]
+    assert kept[2]["problem"] == "\\frac{8}{1}"
+    assert (report.rows, report.kept, report.chinese, report.duplicates, report.repaired) == (11, 3, 1, 2, 1)
+    assert (report.damaged, report.without_gold, report.conflicting) == (["6"], ["7", "8"], ["4", "5"])
+    assert str(report).startswith("x: 3 of 11 rows; dropped 1 Chinese, 1 with damaged LaTeX (6), 2 without a gold")
+    whole, report = clean(rows, name="x", drop=False)
+    assert len(whole) == 11 and report.still_damaged == ["6"] and report.repaired == 1
+
+
+def test_wrapper_of_dapo():
+    assert strip_dapo_wrapper(DAPO_TEXT) == "What is $1+1$?" == strip_dapo_wrapper("What is $1+1$?")
+    assert to_prompt("What is $1+1$?", PROMPT_STYLES["dapo"], conversational=False) == DAPO_TEXT
+
+
+# rows, distinct problems, eaten fractions, rows with conflicting golds, then of the English rows: Chinese rows dropped,
+# kept, repaired, duplicates, damaged, conflicting, repaired fractions
+DAPO_COUNTS = {
+    "whole": (17917, 16921, 606, 30, 3432, 13774, 633, 675, 8, 28, 604),
+    "extract": (94, 81, 15, 8, 8, 67, 21, 9, 4, 6, 15),
+}
+
+
+@whole_is_slow
+def test_dapo_has_the_published_counts_and_no_damage(data_folder):
+    rows = data_folder.rows("dapo_math_17k")
+    _, everything = clean(rows, name="dapo", drop=False, distinct=True)
+    kept, report = clean(rows, name="dapo", drop=True, english=True, distinct=True)
+    raw = {row["id"]: row["problem"] for row in rows}
+    changed = [row for row in kept if row["problem"] != raw[row["id"]]]
+    fractions = [row for row in changed if row["problem"] == raw[row["id"]].replace("\frac{", "\\frac{")]
+    assert report.repaired == len(changed)
+    assert DAPO_COUNTS["whole" if data_folder.whole else "extract"] == (
+        len(rows),
+        len({without_spaces(row["problem"]) for row in rows}),
+        sum("\frac{" in row["problem"] for row in rows),
+        len(everything.conflicting),
+        report.chinese,
+        report.kept,
+        report.repaired,
+        report.duplicates,
+        len(report.damaged),
+        len(report.conflicting),
+        len(fractions),
+    )
+    signs = [chr(c) for c in range(160) if (c < 32 or c > 126) and chr(c) not in "\n\t"]
+    for row in kept:
+        assert not any(sign in row["problem"] for sign in signs) and not is_damaged(row["problem"])
+        assert row["problem"] == raw[row["id"]] or is_damaged(raw[row["id"]])
+    golds: dict[str, set] = {}
+    for row in kept:
+        golds.setdefault(without_spaces(row["problem"]), set()).add(row["answer"])
+    assert len(golds) == len(kept) and all(len(gold) == 1 for gold in golds.values())
+
+
+@whole_is_slow
+def test_other_sets_hardly_need_repair(data_folder):
+    changed = {}
+    for name in ("gsm8k_train", "gsm8k_test", "math_train", "math500", "aime24", "aime25", "minerva", "olympiadbench"):
+        rows = data_folder.rows(name)
+        kept, report = clean(rows, name=name, drop=name == "math_train")
+        before = {row["id"]: row["problem"] for row in rows}
+        changed[name] = [row["id"] for row in kept if row["problem"] != before[row["id"]]]
+        assert report.without_gold == (["math-train-5341", "math-train-5343"] if name == "math_train" else [])
+        assert len(kept) == len(rows) - len(report.without_gold)
+    assert {name: ids for name, ids in changed.items() if ids} == {
+        "math_train": ["math-train-5332"],
+        "aime25": ["aime25-18", "aime25-19", "aime25-27"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Find $\\dfrac{1}{2}$.", "find \\frac12", True),
+        ("$\\left( 3, \\tfrac{\\pi}{2} \\right)$", "(3,\\frac{\\pi}{2})", True),
+        ("Is $a\\leq b$, or  \\(a \\neq b\\)?", "is $a \\le b$ or $a\\ne b$", True),
+        ("\\text{if } x \\quad y", "if x y", True),
+        ("ﬁnd ５", "find 5", True),
+        ("$1.5$ or $1,500$", "$15$ or $1500$", False),
+        ("$a+b$", "$a-b$", False),
+        ("$\\lefty$", "$y$", False),
+    ],
+)
+def test_normalised_text(one, other, same):
+    assert (normalise(one) == normalise(other)) is same
+
+
+def test_overlap_is_equality_or_a_long_opening():
+    long = "Find the number of positive integers below one thousand that are odd."
+    problems = ["What is $1+1$", long + " Please provide the value of m + n.", "What is $1+1$? And why?", "Find the"]
+    assert find_overlap(problems, {"a": ["what is 1 + 1?", long], "b": [long]}) == {"a": [0, 1]}
+    assert find_overlap(problems, {"a": []}) == {}
+
+
+@whole_is_slow
+def test_overlap_of_dapo_by_brute_force(data_folder, caplog):
+    rows = clean(data_folder.rows("dapo_math_17k"), name="d", drop=True, english=True, distinct=True)[0]
+    raw = data_folder.rows("dapo_math_17k")
+    spaced = {" ".join(row["problem"].split()) for row in data_folder.rows("math500")}
+    assert sum(" ".join(row["problem"].split()) in spaced for row in raw) == 4
+    keys = [normalise(row["problem"]) for row in rows]
+    expected, seen = {}, set()
+    for name in ("math500", "olympiadbench"):
+        evaluation = [normalise(repair_latex(r["problem"])) for r in data_folder.rows(name)]
+        hits = [i for i, k in enumerate(keys) if any(k == e or (len(e) >= 40 and k.startswith(e)) for e in evaluation)]
+        expected[name] = [rows[i]["id"] for i in hits if i not in seen]
+        seen |= set(hits)
+    olympiad = 34 if data_folder.whole else 8
+    assert {name: len(ids) for name, ids in expected.items()} == {"math500": 9, "olympiadbench": olympiad}
+    with caplog.at_level(logging.WARNING):
+        data = load_prompts("dapo_math_14k", data_dir=str(data_folder.path), decontaminate=("math500", "olympiadbench"))
+    assert set(data["id"]) == {row["id"] for row in rows} - set(itertools.chain(*expected.values()))
+    assert f"9 that are in math500 ({', '.join(expected['math500'][:5])}, …)" in caplog.text
+    assert f"{olympiad} that are in olympiadbench" in caplog.text

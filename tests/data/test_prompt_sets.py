@@ -1,0 +1,256 @@
+"""Sets by name: which rows are loaded, how they are read, and how they become prompts."""
+
+import pytest
+from data_helpers import DAPO_TEXT, ROWS, whole_is_slow, write
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from trl_credit.data import (
+    PROMPT_STYLES,
+    SETS,
+    DataArguments,
+    PromptStyle,
+    load_from_arguments,
+    load_prompts,
+    prompt_tokens,
+    sets,
+    sources,
+    to_prompt,
+)
+from trl_credit.demo import demo_model_path
+from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.rewards import check_answers
+
+
+CHAT = (
+    "{% for m in messages %}{{ m['role'] + ':' + m['content'] + ';' }}{% endfor %}"
+    "{% if add_generation_prompt %}a={% endif %}"
+)
+
+
+KNIGHTS = {"answer": "(1) Zoey is a knight\n(2) Ada is a knave", "names": ["Zoey", "Ada"], "truth": [True, False]}
+PROMPT = [{"content": DAPO_TEXT.replace("What is $1+1$?", "q"), "role": "user"}]
+BOXED = "so $\\boxed{\\frac{1}{2}}$"
+ASKED, REPLY = {"from": "human", "value": " q\n"}, {"from": "assistant", "ground_truth": {"value": "7"}}
+SAID = "Zoey is a knight, and Ada is a knave."
+
+
+@pytest.mark.parametrize(
+    ("reader", "row", "expected"),
+    [
+        ("gsm8k", {"question": "q", "answer": "1+1 = <<1+1=2>>2\n#### 2"}, {"answer": "2"}),
+        ("gsm8k", {"problem": "q", "answer": "1,234", "solution": "#### 5"}, {"answer": "1,234"}),
+        ("math", {"problem": "q", "solution": BOXED, "level": "Level 5"}, {"answer": "\\frac{1}{2}", "level": 5}),
+        ("math", {"problem": "q", "solution": "no box", "level": "Level ?"}, {"answer": "", "level": None}),
+        ("math", {"problem": "q", "answer": "", "solution": "\\boxed{0}"}, {"answer": "", "level": None}),
+        ("math", {"problem": "q", "answer": "p - q", "level": 2}, {"answer": "p - q", "level": 2}),
+        ("problem", {"question": "q", "answer": 27.0, "url": "u"}, {"answer": "27.0"}),
+        ("olympiadbench", {"question": "q", "final_answer": ["2", "$x$"]}, {"answer": "2, $x$"}),
+        ("olympiadbench", {"problem": "q", "answer": "2"}, {"answer": "2"}),
+        ("dapo", {"prompt": PROMPT, "reward_model": {"ground_truth": "34", "style": "rule"}}, {"answer": "34"}),
+        ("dapo", {"prompt": "q", "solution": "34"}, {"answer": "34"}),
+        ("orz", {"0": ASKED, "1": REPLY}, {"answer": "7"}),
+        ("orz", {"conversations": [{"value": "q"}, {"ground_truth": {"value": "7"}}]}, {"answer": "7"}),
+        (
+            "knights_and_knaves",
+            {
+                "quiz": "q",
+                "names": KNIGHTS["names"],
+                "solution": KNIGHTS["truth"],
+                "solution_text": SAID,
+                "solution_text_format": KNIGHTS["answer"],
+            },
+            KNIGHTS,
+        ),
+        ("knights_and_knaves", {"problem": "q", **KNIGHTS, "solution": "Let's think"}, KNIGHTS),
+    ],
+)
+def test_rows_of_the_repositories_and_of_files(reader, row, expected):
+    assert vars(sets)[f"read_{reader}"](row) == {"problem": "q", **expected}
+
+
+def test_the_pins_are_whole_commits_and_all_sets_have_names():
+    names = "gsm8k math math500 aime24 aime25 amc23 amc83 minerva olympiadbench beyond_aime dapo_math_14k orz57k"
+    assert set(SETS) == {*names.split(), "math12k", "knights_and_knaves_3ppl"}
+    pins = [known.revision for known in SETS.values() if known.revision is not None]
+    assert len(pins) == 7 and all(len(pin) == 40 and set(pin) <= set("0123456789abcdef") for pin in pins)
+
+
+EVALUATION = ["math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench"]
+
+
+@whole_is_slow
+@pytest.mark.parametrize("name", ["gsm8k", "math", "dapo_math_14k", "knights_and_knaves_3ppl", *EVALUATION])
+def test_sets_load_by_name(data_folder, name):
+    data = load_prompts(name, data_dir=str(data_folder.path))
+    assert {"prompt", "problem", "answer", "id"} <= set(data.column_names) and len(set(data["id"])) == len(data)
+    assert all(prompt.startswith(problem) for prompt, problem in zip(data["prompt"], data["problem"], strict=True))
+    assert name not in EVALUATION or len(data) == len(data_folder.rows(name))
+    if SETS[name].mathematical:
+        check_answers(data["answer"][:500])
+    else:
+        assert all(len(who) == len(truth) == 3 for who, truth in zip(data["names"], data["truth"], strict=True))
+    if name in ("math", "math500"):
+        assert set(data["level"]) <= {1, 2, 3, 4, 5, None} and data["level"].count(None) == 2 * (name == "math")
+
+
+def test_two_loads_agree_and_splits_differ(data_folder):
+    folder = str(data_folder.path)
+    first, second = (load_prompts("gsm8k", data_dir=folder, split="test") for _ in range(2))
+    assert len(first) == (1319 if data_folder.whole else 40) and first.to_list() == second.to_list()
+    assert len(load_prompts("gsm8k", data_dir=folder)) == (7473 if data_folder.whole else 40)
+
+
+def test_what_the_hub_is_asked_for(monkeypatch, caplog):
+    asked = []
+
+    def load_dataset(repo, config, *, split, revision):
+        asked.append((repo, config, split, revision))
+        return Dataset.from_list([{"problem": f"{row['problem']} ({repo})", "answer": "1"} for row in ROWS])
+
+    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    load_prompts("gsm8k", split="test")
+    load_prompts("aime24", revision="a" * 40)
+    assert "not pinned" not in caplog.text
+    assert len(load_prompts("math12k", decontaminate=("amc23", "aime24"), revision="b" * 40)) == len(ROWS)
+    assert "amc23 (math-ai/amc23) is not pinned: set --dataset_revision" in caplog.text
+    assert caplog.text.count("not pinned") == 1
+    load_prompts("own/set", config="c", split="dev", revision="v1")
+    gsm8k, aime24 = SETS["gsm8k"].revision, SETS["aime24"].revision
+    assert asked == [
+        ("openai/gsm8k", "main", "test", gsm8k),
+        ("HuggingFaceH4/aime_2024", None, "train", "a" * 40),
+        ("hiyouga/math12k", None, "train", "b" * 40),
+        ("math-ai/amc23", None, "test", None),
+        ("HuggingFaceH4/aime_2024", None, "train", aime24),
+        ("own/set", "c", "dev", "v1"),
+    ]
+
+
+def test_the_hub_holds_dapo_many_times(monkeypatch):
+    once = []
+    for i in range(4):
+        prompt = [{"content": DAPO_TEXT.replace("1+1", f"{i}+1"), "role": "user"}]
+        row = {"reward_model": {"ground_truth": str(i)}, "extra_info": {"index": f"u{i}"}}
+        once.append({"prompt": prompt, **row})
+    monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
+    data = load_prompts("dapo_math_14k", style="plain")
+    assert data["prompt"] == [f"What is ${i}+1$?" for i in range(4)] and data["answer"] == list("0123")
+
+
+def test_without_network_the_error_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    message = "--data_dir to a folder with one of dapo_math_14k.jsonl, .*dapo_math_17k"
+    with pytest.raises(ConnectionError, match=message):
+        load_prompts("dapo_math_14k")
+
+
+@pytest.mark.parametrize("style", PROMPT_STYLES)
+def test_prompts_of_every_style(style):
+    problem = "Is {x} = \\frac{1}{2}? {problem} <b>"
+    known = PROMPT_STYLES[style]
+    user = known.template.split("{problem}")[0] + problem + known.template.split("{problem}")[1]
+    messages = to_prompt(problem, known, conversational=True)
+    assert messages[-1] == {"role": "user", "content": user}
+    assert [m["role"] for m in messages] == (["user"] if known.system is None else ["system", "user"])
+    text = to_prompt(problem, known, conversational=False)
+    assert text == (user if known.system is None else f"{known.system}\n\n{user}")
+
+
+def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
+    write(tmp_path / "gsm8k.jsonl", ROWS)
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    tokenizer.chat_template = CHAT
+
+    def first(**flags):
+        arguments = DataArguments(dataset_name="gsm8k", data_dir=str(tmp_path), **flags)
+        return load_from_arguments(arguments, tokenizer=tokenizer, seed=0)[0]["prompt"]
+
+    boxed = "What is $0+1$?\nReason step by step, and put your final answer within \\boxed{}."
+    assert first() == [{"role": "user", "content": boxed}]
+    assert first(prompt_style="math_task") == "[MATH_TASK] Problem:\nWhat is $0+1$?\n\nSolution:"
+    assert first(prompt_style="Q: {problem}")[0]["content"] == "Q: What is $0+1$?"
+    assert first(prompt_style="text") == "What is $0+1$?"
+    assert first(prompt_style="text:boxed") == boxed
+    assert first(prompt_style="text:Q: {problem} text:") == "Q: What is $0+1$? text:"
+    with pytest.raises(ValueError, match="unknown --prompt_style 'boxd'"):
+        first(prompt_style="text:boxd")
+    tokenizer.chat_template = None
+    assert first() == boxed
+
+
+def test_evaluation_keeps_the_text_plain_as_well(tmp_path):
+    path = str(write(tmp_path / "sums.jsonl", [{"problem": "1+2", "answer": "3"}]))
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    tokenizer.chat_template = CHAT
+    found = {style: load_problems(path, tokenizer, style=style)[0] for style in ("text", "text:{problem}=", "plain")}
+    assert found["text"].prompt_ids == tokenizer("1+2")["input_ids"]
+    assert found["text:{problem}="].prompt_ids == tokenizer("1+2=")["input_ids"]
+    assert found["plain"].prompt_ids == tokenizer("user:1+2;a=", add_special_tokens=False)["input_ids"]
+
+
+def test_messages_are_refused_by_a_style_of_plain_text(tmp_path):
+    path = str(write(tmp_path / "chat.jsonl", [{"prompt": [{"role": "user", "content": "1+2"}], "answer": "3"}]))
+    assert load_prompts(path, conversational=True)["prompt"] == [[{"role": "user", "content": "1+2"}]]
+    for style in ("text", "text:boxed", "math_task"):
+        with pytest.raises(ValueError, match="holds messages in its column 'prompt'.* --prompt_style is plain text"):
+            load_prompts(path, style=style)
+
+
+@pytest.mark.parametrize("conversational", [True, False])
+def test_length_filter_by_brute_force(tmp_path, conversational):
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    tokenizer.chat_template = CHAT
+    rows = [{"problem": "+".join("1" * n), "answer": str(n)} for n in range(1, 30)]
+    path = str(write(tmp_path / "sums.jsonl", rows))
+
+    def tokens(problem):
+        text = f"system:2+2;user:{problem};a=" if conversational else f"2+2\n\n{problem}"
+        return len(tokenizer(text, add_special_tokens=not conversational)["input_ids"])
+
+    limit = sorted(tokens(row["problem"]) for row in rows)[10]
+    kept = [row["answer"] for row in rows if tokens(row["problem"]) <= limit]
+    style = PromptStyle(system="2+2")
+    data = load_prompts(path, conversational=conversational, style=style, tokenizer=tokenizer, max_prompt_tokens=limit)
+    assert data["answer"] == kept and 0 < len(kept) < len(rows)
+    assert max(prompt_tokens(prompt, tokenizer) for prompt in data["prompt"]) == limit
+    with pytest.raises(ValueError, match="no row .* is left .*29 with too long a prompt.*--max_prompt_tokens"):
+        load_prompts(path, tokenizer=tokenizer, max_prompt_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "gsm8k", "style": "boxd"}, "unknown --prompt_style 'boxd': choose one of boxed, plain"),
+        ({"name": "gsm8k", "split": "dev"}, "no split 'dev': set --dataset_split to train or test"),
+        ({"name": "math500"}, "no 'math500' in .*needs one of math500, math500_test as .jsonl"),
+        ({"name": "gsm8k", "data_dir": "nowhere"}, "no folder 'nowhere': check --data_dir"),
+        ({"name": "gsm8k", "revision": "x"}, "leave it or --data_dir out"),
+        ({"name": "gsm8k", "config": "main"}, "leave out --dataset_config"),
+        ({"name": "gsm8k", "prompt_column": "q"}, "leave out --prompt_column"),
+        ({"name": "gsm8k", "max_prompt_tokens": 3}, "needs a tokenizer"),
+        ({"name": "gsm8k", "decontaminate": ("math50",)}, "'math50' is not an evaluation set: .*all or .*math500"),
+        ({"name": "gsm8k", "decontaminate": ("orz57k",)}, "'orz57k' is not an evaluation set"),
+        ({"name": "aime24", "decontaminate": ("all",)}, "'aime24' cannot be free of itself"),
+        ({"name": "gsm8k", "decontaminate": ("amc23",)}, "no 'amc23' in"),
+        ({"name": "minerva"}, "more than once, keep one of minerva.jsonl, minerva.csv"),
+        ({"name": "math"}, "math.jsonl' is not the set 'math': line 1: there is no column .*, but q"),
+        ({"name": "olympiadbench"}, "olympiadbench.jsonl' has no rows"),
+        ({"name": "gsm8k.jsonl"}, "no file 'gsm8k.jsonl'"),
+        ({"name": "own.jsonl", "revision": "x"}, "is a file: leave out --dataset_revision"),
+        ({"name": "own.jsonl", "split": "test"}, "is a file: leave out"),
+        (
+            {"name": "own.jsonl", "prompt_column": "p"},
+            "set --prompt_column to one of problem, answer",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_input(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    for name in ("sets/gsm8k.jsonl", "sets/aime24.jsonl", "sets/minerva.jsonl", "sets/minerva.csv", "own.jsonl"):
+        write(tmp_path / name, ROWS)
+    write(tmp_path / "sets" / "math.jsonl", [{"q": 1}])
+    write(tmp_path / "sets" / "olympiadbench.jsonl", [])
+    with pytest.raises(ValueError, match=message):
+        load_prompts(**{"data_dir": "sets", **arguments})

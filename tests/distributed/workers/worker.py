@@ -1,0 +1,52 @@
+"""Shared by the worker scripts: settings of a short run, and results that a test reads from standard output."""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from accelerate import PartialState
+
+
+QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "num_generations": 4}
+ON_CPU = {"use_cpu": True, "bf16": False}
+
+
+def run_main(main: Callable[..., None]) -> None:
+    """Calls `main` with the arguments of the command line."""
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])
+    PartialState().destroy_process_group()
+
+
+def print_result(**result: Any) -> None:
+    """Prints one line per process, by rank: lines that are written at the same time may mix."""
+    state = PartialState()
+    for rank in range(state.num_processes):
+        if rank == state.process_index:
+            print("RESULT " + json.dumps({"rank": rank, **result}), flush=True)
+        state.wait_for_everyone()
+
+
+def size_of(model: torch.nn.Module) -> float:
+    """Sum of the absolute values of all parameters."""
+    return sum(p.double().abs().sum().item() for p in model.parameters())
+
+
+def logged(trainer: Any) -> list[dict]:
+    return [row for row in trainer.state.log_history if "reward" in row]
+
+
+def kept_batches(trainer: Any) -> tuple[list[dict], list[torch.Tensor]]:
+    """Lists that grow with every generation batch and with its rewards (N, functions)."""
+    batches, rewards = [], []
+    generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
+    trainer._generate_and_score_completions = lambda x: batches.append(generate(x)) or batches[-1]
+    trainer._calculate_rewards = lambda *a: rewards.append(score(*a)) or rewards[-1]
+    return batches, rewards
+
+
+def parity(completions: list[str], **kwargs: Any) -> list[float]:
+    """A reward with signal: a small batch may have only zeros for the task's own reward."""
+    return [float(sum(map(ord, text)) % 2) for text in completions]

@@ -1,0 +1,209 @@
+"""A headless Chromium, controlled by its DevTools protocol over a pipe, for tests of the page.
+
+with Chromium() as browser:
+    browser.open("file:///…/page.html")
+    browser.evaluate("document.title")
+"""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9}
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+)
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium, or `None` where there is none."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class Chromium:
+    """One tab. `messages` are logs, exceptions and policy violations of the page, `requests` its URLs."""
+
+    def __init__(self, width: int = 1280, height: int = 860) -> None:
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_read, self._write = os.pipe()
+        self._read, to_write = os.pipe()
+        # Chromium reads at 3 and writes at 4
+        shell = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
+        flags = (*FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "about:blank")
+        self.process = subprocess.Popen(
+            ["bash", "-c", shell, str(find_chromium()), *flags],
+            pass_fds=(to_read, to_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_read)
+        os.close(to_write)
+        self._number, self._buffer, self._session = 0, b"", None
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self._loaded = False
+        target = self._first_page()
+        attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            self.call(f"{domain}.enable")
+        self.resize(width, height)
+
+    def _first_page(self, limit: float = 60.0) -> dict[str, Any]:
+        """The first tab, which may open after the first answer."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            for target in self.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return target
+            time.sleep(0.05)
+        raise TimeoutError("Chromium has no page")
+
+    def __enter__(self) -> "Chromium":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the browser."""
+        os.close(self._write)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._read)
+        self.profile.cleanup()
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Sends a command and returns its answer."""
+        self._number += 1
+        command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session is not None:
+            command["sessionId"] = self._session
+        data = json.dumps(command).encode() + b"\0"
+        while data:
+            data = data[os.write(self._write, data) :]
+        while (answer := self._message()).get("id") != self._number:
+            self._note(answer)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']['message']}")
+        return answer["result"]
+
+    def open(self, path: str | Path, *, fragment: str = "") -> None:
+        """Opens a file and waits until it is loaded and drawn."""
+        self._go("about:blank")  # an address that differs only by its fragment would not load
+        self.messages.clear()
+        self.requests.clear()
+        self._go(Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else ""))
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits for two frames."""
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))).then(() => null)")
+
+    def evaluate(self, code: str) -> Any:
+        """The value of an expression, as JSON."""
+        answer = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        return answer["result"].get("value")
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of the elements that a selector finds."""
+        return self.evaluate(f"[...document.querySelectorAll({selector!r})].map(e => e.textContent)")
+
+    def count(self, selector: str) -> int:
+        """The number of elements that a selector finds."""
+        return self.evaluate(f"document.querySelectorAll({selector!r}).length")
+
+    def panel(self) -> dict[str, str]:
+        """The numbers of the viewer's current token, by their names."""
+        rows = "[...document.querySelectorAll('#panel tbody tr')].map(r => [...r.children].map(c => c.textContent))"
+        return {name: " ".join(values) for name, *values in self.evaluate(rows)}
+
+    def view(self, *names: str) -> list[Any]:
+        """Fields of the viewer's state, such as "step"."""
+        return self.evaluate(f"[{', '.join(f'view.{name}' for name in names)}]")
+
+    def select(self, name: str, value: str) -> None:
+        """Chooses an option of the select element with this id, as a user does."""
+        change = f"s.value = {value!r}; s.dispatchEvent(new Event('change', {{ bubbles: true }}))"
+        self.evaluate(f"(s => {{ {change} }})(document.getElementById({name!r}))")
+
+    def press(self, *keys: str, shift: bool = False) -> None:
+        """Presses keys where the focus is."""
+        for key in keys:
+            event = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key], "modifiers": 8 if shift else 0}
+            self.call("Input.dispatchKeyEvent", type="keyDown", **event)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def point(self, selector: str) -> None:
+        """Moves the pointer onto an element."""
+        code = f"(e => (r => [r.x + r.width / 2, r.y + r.height / 2])(e.getClientRects()[0]))({selector})"
+        x, y = self.evaluate(code)
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def resize(self, width: int, height: int) -> None:
+        """The size of the window, in CSS pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefer(self, scheme: str, *, media: str = "") -> None:
+        """Light or dark, on the screen or in print."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def screenshot(self, path: str | Path) -> None:
+        """Writes a PNG of the window."""
+        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def roles(self) -> list[tuple[str, str]]:
+        """Role and name of each element that assistive technology sees."""
+        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
+        return [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
+
+    def _go(self, address: str) -> None:
+        self._loaded = False
+        self.call("Page.navigate", url=address)
+        while not self._loaded:
+            self._note(self._message())
+
+    def _note(self, message: dict[str, Any]) -> None:
+        method, params = message.get("method"), message.get("params", {})
+        if method == "Page.loadEventFired":
+            self._loaded = True
+        elif method == "Runtime.exceptionThrown":
+            self.messages.append(params["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        elif method == "Log.entryAdded":
+            self.messages.append(params["entry"]["text"])
+        elif method == "Runtime.consoleAPICalled":
+            self.messages.append(str([a.get("value") for a in params["args"]]))
+        elif method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+
+    def _message(self, limit: float = 60.0) -> dict[str, Any]:
+        end = time.monotonic() + limit
+        while b"\0" not in self._buffer:
+            if not select.select([self._read], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError(f"no answer from Chromium within {limit:.0f} s")
+            data = os.read(self._read, 1 << 20)
+            if not data:
+                raise RuntimeError(f"Chromium ended with {self.process.wait()}")
+            self._buffer += data
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return json.loads(message)

@@ -1,0 +1,155 @@
+"""Training whose responses follow from their prompts, and what its forward passes and updates were."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from datasets import Dataset
+from run_layouts import draw
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
+
+import trl_credit
+from trl_credit.passes.branches import Branches
+from trl_credit.rollouts.policy import Continuation
+
+
+# windows of four micro-batches of two rows, two of which share a generation batch
+SIZES = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "steps_per_generation": 8,
+    "num_generations": 4,
+    "max_completion_length": 24,
+    "max_steps": 4,
+    "optim": "sgd",  # its steps are proportional to gradients; Adam would amplify rounding
+    "learning_rate": 0.05,
+}
+
+
+def with_slow(names: Iterable[str], *slow: str) -> list:
+    """Parameters of a test, of which those named in `slow` are left to `pytest -m slow`."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
+
+
+def distinct(completions, **kwargs):
+    """A reward that differs between most completions."""
+    texts = [x if isinstance(x, str) else x[0]["content"] for x in completions]
+    return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in texts]
+
+
+def scripted(trainer_class, model=None):
+    """A trainer class whose responses are ragged and follow from their prompts; `model` replaces the given one."""
+
+    def continue_once(prefixes, *, n, budgets, **others):
+        pairs = zip(prefixes, budgets, strict=True)
+        return [Continuation(draw(prefix, i, budget), None) for prefix, budget in pairs for i in range(n)]
+
+    class Scripted(trainer_class):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **(kwargs if model is None else kwargs | {"model": model}))
+            if hasattr(self, "engine"):
+                self.engine._continue_once = continue_once
+
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
+                return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            asked, found = {}, []
+            for ids in map(tuple, prompt_ids):
+                asked[ids] = asked.get(ids, -1) + 1
+                # most responses are short, and some reach the limit
+                is_long = (sum(ids) + asked[ids]) % 3 == 0
+                found.append(draw(list(ids), asked[ids], self.max_completion_length if is_long else 2 + sum(ids) % 5))
+            return found, None
+
+    return Scripted
+
+
+class Watch(TrainerCallback):
+    """Keeps the shape of every forward pass, and gradients, parameters and passes with a gradient of every step."""
+
+    def __init__(self, trainer) -> None:
+        self.model = trainer.model
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.parameters: list[dict[str, torch.Tensor]] = []
+        self.shapes: list[tuple[bool, tuple[int, ...]]] = []
+        self.passes = [0]
+        reference = getattr(trainer, "ref_model", None)
+        for model in [self.model, *([] if reference is None else [reference])]:
+            model.register_forward_pre_hook(self.see, with_kwargs=True)
+        trainer.add_callback(self)
+
+    def see(self, module, args, kwargs) -> None:
+        self.shapes.append((torch.is_grad_enabled(), tuple(kwargs["input_ids"].shape)))
+        self.passes[-1] += torch.is_grad_enabled()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        named = self.model.named_parameters()
+        self.gradients.append({name: p.grad.clone() for name, p in named if p.grad is not None})
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.passes.append(0)
+        self.parameters.append({name: p.detach().clone() for name, p in self.model.named_parameters()})
+
+    def tokens(self, *, trained: bool) -> int:
+        return sum(shape[0] * shape[1] for grad, shape in self.shapes if grad == trained)
+
+
+def check_equal(off: Watch, other: Watch) -> None:
+    """Checks that all gradients agree, up to the rounding of the largest."""
+    assert len(off.gradients) == len(other.gradients) > 0
+    largest = max(x.abs().max().item() for step in off.gradients for x in step.values())
+    assert largest > 1e-3
+    for left, right in zip(off.gradients, other.gradients, strict=True):
+        assert left.keys() == right.keys()
+        for name, x in left.items():
+            torch.testing.assert_close(right[name], x, rtol=0, atol=1e-6 * max(1.0, largest), msg=name)
+
+
+def trained(make_trainer, algo="base", *, model=None, prompts, reward=distinct, resume=None, **settings):
+    """A finished training with scripted responses, and its [`Watch`]. `model` makes one, on which it trains."""
+    pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
+    config_class, trainer_class = pairs[algo] if isinstance(algo, str) else algo
+    torch.manual_seed(0)  # for the weights of adapters
+    pair = config_class, scripted(trainer_class, None if model is None else model())
+    trainer = make_trainer(pair, reward_funcs=reward, **{**SIZES, **settings})
+    trainer.train_dataset = Dataset.from_dict({"prompt": prompts * 8, "answer": [""] * len(prompts) * 8})
+    watch = Watch(trainer)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, watch
+
+
+def compared(run: Callable, *args, mode: str, **settings):
+    """Runs with "off" and with another mode, whose gradients must agree: the first's watch, the second's trainer and
+    watch."""
+    (_, off), (trainer, other) = (run(x, *args, **settings) for x in ("off", mode))
+    check_equal(off, other)
+    return off, trainer, other
+
+
+def model_of(config: PretrainedConfig, folder: str, dtype=torch.float64) -> PreTrainedModel:
+    """A random model of a configuration, with the tokenizer in `folder`."""
+    config.vocab_size, config.pad_token_id, config.eos_token_id = len(AutoTokenizer.from_pretrained(folder)), 0, 1
+    torch.manual_seed(0)
+    return with_tokenizer(AutoModelForCausalLM.from_config(config).to(dtype), folder)
+
+
+def with_tokenizer(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """The model, for which TRL loads the tokenizer in `folder`."""
+    model.config._name_or_path = str(folder)
+    return model
+
+
+def dense(branches: Branches, rows: int, length: int) -> torch.Tensor:
+    """Which token sees which, shape (rows, length, length), by [`Branches`]."""
+    ends = torch.tensor(branches.sizes).cumsum(0).tolist()
+    parts = [torch.arange(end - n, end) for end, n in zip(ends, branches.sizes, strict=True)]
+    seen = torch.zeros(rows * length, rows * length, dtype=torch.bool)
+    for piece in branches.pieces:
+        before = [parts[part] for part in piece.before]
+        for run in piece.runs:
+            own = torch.cat([parts[part] for part in run])
+            for n, j in enumerate(own):
+                seen[j, torch.cat([*before, own[: n + 1]])] = True
+    blocks = seen.view(rows, length, rows, length)
+    assert not any(blocks[i, :, k].any() for i in range(rows) for k in range(rows) if i != k)
+    return torch.stack([blocks[i, :, i] for i in range(rows)])

@@ -1,0 +1,4 @@
+"""What the tests of reward functions give to a function, and to the training script."""
+
+GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
+QUICK = ["--max_steps", "1", "--per_device_train_batch_size", "8", "--num_generations", "4", "--output_dir", "out"]

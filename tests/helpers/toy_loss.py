@@ -1,0 +1,45 @@
+"""Toy tensors through the real `_compute_loss` of TRL, by the fixture `toy_loss`."""
+
+import torch
+from conftest import toy_inputs
+
+
+def toy(seed=0, batch=4, length=7, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    logps = (-2 * torch.rand(batch, length, generator=g, dtype=dtype)).requires_grad_()
+    old = logps.detach() + 0.3 * torch.randn(batch, length, generator=g, dtype=dtype)
+    mask = torch.ones(batch, length, dtype=torch.long)
+    mask[0, 4:], mask[1, 2:4] = 0, 0  # a short completion and tool tokens inside one
+    return {
+        "logps": logps,
+        "old": old,
+        "ref": old + 0.1 * torch.randn(batch, length, generator=g, dtype=dtype),
+        "entropies": torch.rand(batch, length, generator=g, dtype=dtype),
+        "advantages": torch.tensor([1.0, -0.5, 0.7, -1.2], dtype=dtype)[:batch],
+        "mask": mask,
+    }
+
+
+def run(trainer, toy_loss, t, *, with_old=True, **tensors):
+    """Loss and gradient."""
+    inputs = toy_inputs(t["mask"], advantages=t["advantages"], ref_per_token_logps=t["ref"], **tensors)
+    if with_old:
+        inputs["old_per_token_logps"] = t["old"]
+    loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"])
+    return loss, torch.autograd.grad(loss, t["logps"], retain_graph=True)[0]
+
+
+def check_same(left, right):
+    """Two results of [`run`] are equal to the last bit."""
+    for a, b in zip(left, right, strict=True):
+        assert torch.equal(a, b)
+
+
+def check_close(left, right, *, rtol=1e-12, atol=1e-14):
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
+def check_loss(found, expected, logps, *, rtol=1e-10, atol=1e-12):
+    """A result of [`run`] has the value of `expected` and its gradient."""
+    check_close(found, (expected, torch.autograd.grad(expected, logps)[0]), rtol=rtol, atol=atol)

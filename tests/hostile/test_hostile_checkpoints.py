@@ -1,0 +1,224 @@
+"""Checkpoints that are damaged, incomplete, of another layout, or already at their end."""
+
+import json
+import shutil
+
+import pytest
+from run_helpers import SAVES, equal, refused, survived, weights
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import TrainerCallback
+
+from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run, read_state
+
+
+@survived
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_missing_file_is_a_warning(make_trainer, tmp_path, caplog, name):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    (tmp_path / "run" / "checkpoint-1" / name).unlink()
+    make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=True)
+    assert f"has no {name}: " in caplog.text
+
+
+@survived
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: it starts again"),
+        ({"use_adaptive_entropy": True, "entropy_coef": 0.01}, "has no entropy_ctrl_state.json: the coefficient"),
+    ],
+    ids=["reference", "entropy"],
+)
+def test_missing_state_of_trl_is_a_warning(make_trainer, tmp_path, caplog, settings, message):
+    make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
+    (tmp_path / "run" / "checkpoint-1" / "entropy_ctrl_state.json").unlink(missing_ok=True)  # killed before it
+    make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
+    assert message in caplog.text
+
+
+SHARDS = "global_step1/zero_pp_rank_{}_mp_rank_00_{}_states.pt"
+TWO_RANKS = [SHARDS.format(rank, part) for rank in (0, 1) for part in ("model", "optim")]
+ZERO_1 = [SHARDS.format(0, "optim"), "global_step1/mp_rank_00_model_states.pt"]
+
+
+@refused
+@pytest.mark.parametrize(
+    ("files", "here", "processes", "message"),
+    [
+        ([SHARDS.format(0, "model")], "plain", 1, "run with DeepSpeed ZeRO-3, which a run without"),
+        ([SHARDS.format(0, "optim")], "plain", 1, "ZeRO-1 or ZeRO-2, which a run without"),
+        (
+            ["optimizer.bin"],
+            "plain",
+            1,
+            "of a run with FSDP, which a run without.*launch with the configuration of that run.*as the model",
+        ),
+        (["optimizer_0/__0_0.distcp"], "plain", 1, "of a run with FSDP, which a run without"),
+        (["optimizer.pt"], "ZeRO-3", 2, "of a run without DeepSpeed and FSDP, which a run with DeepSpeed ZeRO-3"),
+        (["optimizer.pt"], "FSDP", 2, "of a run without DeepSpeed and FSDP, which a run with FSDP"),
+        (["optimizer.bin"], "ZeRO-3", 1, "of a run with FSDP, which a run with DeepSpeed ZeRO-3"),
+        (TWO_RANKS, "ZeRO-3", 4, "of 2 DeepSpeed processes, and this run has 4: launch 2"),
+        (ZERO_1, "ZeRO-3", 1, "with DeepSpeed ZeRO-1 or ZeRO-2, which a run with DeepSpeed ZeRO-3"),
+        (["model.safetensors"], "ZeRO-3", 2, "holds no optimizer .save_only_model=True.*as the model"),
+    ],
+)
+def test_an_optimizer_in_another_layout(tmp_path, files, here, processes, message):
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=message):
+        check_layout(tmp_path, here=here, processes=processes)
+
+
+@refused
+def test_a_run_looks_at_the_layout_of_its_checkpoint(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    (checkpoint / "optimizer.pt").rename(checkpoint / "optimizer.bin")
+    with pytest.raises(ValueError, match="of a run with FSDP, which a run without"):
+        make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=True)
+
+
+@survived
+def test_weights_alone_can_be_resumed_without_deepspeed(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    check_layout(tmp_path, here="plain", processes=1)  # a warning names what is missing
+
+
+STATE = '{"version": 1, "parts": {"difficulty": {"beliefs": [0.5]}}}'
+
+
+@refused
+@pytest.mark.parametrize(
+    "text",
+    [
+        STATE.replace("1,", '"one",'),
+        STATE.replace("1,", "1.5,"),
+        STATE.replace("1,", "true,"),
+        STATE.replace("1,", "null,"),
+        '{"version": 1, "parts": null}',
+        '{"version": 1, "parts": {"difficulty": null}}',
+        '{"version": 1, "parts": [1]}',
+        "[" * 100_000,
+        '{"version": 1, "parts": ' + '{"a": ' * 100_000,
+        "\x00" * 100,
+        "",
+    ],
+    ids=["word", "float", "bool", "no", "null", "null_part", "list", "deep_list", "deep_dict", "zeros", "empty"],
+)
+def test_damaged_state(tmp_path, text):
+    (tmp_path / "credit_state.json").write_text(text)
+    with pytest.raises(ValueError, match="credit_state.json is damaged .*resume from another checkpoint"):
+        read_state(tmp_path, needed={"difficulty": "difficulty='history'"})
+
+
+@refused
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"version": "x", "identity": {}, "lives": []}',
+        '{"version": 1, "identity": null, "lives": []}',
+        '{"version": 1, "identity": {}, "lives": [{"from": "0", "id": "a"}]}',
+        '{"version": 1, "identity": {}, "lives": null}',
+    ],
+)
+def test_a_damaged_record(tmp_path, text):
+    (tmp_path / "credit_run.json").write_text(text)
+    with pytest.raises(ValueError, match="credit_run.json is damaged"):
+        read_run(tmp_path)
+    with pytest.raises(ValueError, match="credit_run.json is damaged"):
+        last_checkpoint(tmp_path)
+
+
+@refused
+def test_a_replay_file_that_was_changed(make_trainer, tmp_path):
+    settings = {**SAVES, "tree_branching": [3, 2], "replay_cap": 1, "max_completion_length": 6}
+    make_trainer("spo_tree", max_steps=1, **settings).train()
+    path = tmp_path / "run" / "checkpoint-1" / "replay.safetensors"
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}
+    assert len(tensors["advantages"]) > 0
+    tensors["advantages"] += 1e-9
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(ValueError, match="replay.safetensors.*checksum.*another checkpoint"):
+        make_trainer("spo_tree", max_steps=2, **settings).train(resume_from_checkpoint=True)
+
+
+@survived
+def test_state_of_an_older_release(make_trainer, tmp_path, caplog):
+    make_trainer("ha_dw", max_steps=1, **SAVES).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    (checkpoint / "credit_run.json").unlink()
+    (tmp_path / "run" / "credit_run.json").unlink()
+    state = json.loads((checkpoint / "credit_state.json").read_text())
+    (checkpoint / "credit_state.json").write_text(json.dumps({"version": 1, "parts": state["parts"]}))
+    resumed = make_trainer("ha_dw", max_steps=2, **SAVES)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 2 and "holds no identity" in caplog.text
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-2"
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    assert last_checkpoint(tmp_path / "run") == checkpoint
+
+
+@refused
+def test_a_folder_of_an_older_release(make_trainer, tmp_path):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    (tmp_path / "run" / "credit_run.json").unlink()
+    with pytest.raises(ValueError, match="checkpoint-1, without an identity .*another output_dir"):
+        make_trainer("grpo", max_steps=1, **SAVES).train()
+
+
+@survived
+def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, monkeypatch):
+    """The last file of the old checkpoint must not mark the mixture as complete."""
+    make_trainer("grpo", max_steps=2, **SAVES).train()
+    again = make_trainer("grpo", max_steps=2, **SAVES)
+    save = again._save_optimizer_and_scheduler
+
+    def killed(folder):
+        if folder.endswith("-2"):
+            raise KeyboardInterrupt
+        save(folder)
+
+    monkeypatch.setattr(again, "_save_optimizer_and_scheduler", killed)
+    with pytest.raises(KeyboardInterrupt):
+        again.train()
+    assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
+
+
+@survived
+def test_a_finished_run_is_left_as_it_is(make_trainer, tmp_path, caplog):
+    done = make_trainer("ha_dw", max_steps=2, **SAVES)
+    done.train()
+    again = make_trainer("ha_dw", max_steps=2, **SAVES)
+    assert not equal(weights(again), weights(done))
+    output = again.train(resume_from_checkpoint=True)
+    assert "already at step 2 of 2" in caplog.text and output.global_step == 2
+    assert equal(weights(again), weights(done))  # saving it now changes nothing
+    assert again.difficulty.state_dict() == done.difficulty.state_dict()
+    assert not again.is_in_train and last_checkpoint(tmp_path / "run").name == "checkpoint-2"
+
+
+@survived
+def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, caplog):
+    settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
+    make_trainer("grpo", **settings).train()
+    again = make_trainer("grpo", **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.was_done and "already at step 2 of 2" in caplog.text
+
+
+class StopInside(TrainerCallback):
+    def on_substep_end(self, args, state, control, **kwargs):
+        control.should_training_stop = True
+
+
+@survived
+def test_stopped_inside_of_the_first_step(make_trainer):
+    settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = make_trainer("grpo", trainer_kwargs={"callbacks": [StopInside()]}, **settings)
+    assert trainer.train().global_step == 0  # not "the rows ended"

@@ -1,0 +1,96 @@
+"""`trl-credit eval A B` refuses meaningless comparisons in one line that names what differs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from evaluation_helpers import sample_file, stored
+
+
+RIGHT, WRONG = [[True, False]] * 6, [[False, False]] * 6
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, command_said):
+    """Runs `trl-credit eval`, which must print one line and write nothing; returns the line."""
+    monkeypatch.chdir(tmp_path)
+    stored("a", "a", RIGHT)
+
+    def run(*argv: str) -> str:
+        before = sorted(Path(".").rglob("*"))
+        code, _, error = command_said("eval", *argv)
+        assert code == 2 and error.startswith("error: ") and error.count("\n") == 1
+        assert sorted(Path(".").rglob("*")) == before
+        return error
+
+    return run
+
+
+@pytest.mark.hostile("comparisons", "refused")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0.6}, "'a' and 'b' on demo (demo) cannot be compared: temperature is 1.0 and 0.6"),
+        ({"max_new_tokens": 99}, "max_new_tokens is 24 and 99"),
+        ({"top_p": 0.9}, "top_p is 1.0 and 0.9"),
+        ({"prompt_style": "text"}, "prompt_style is 'boxed' and 'text'"),
+        ({"reward": "mine.py:f", "reward_source": "mine.py:f 0"}, "reward is 'accuracy' and 'mine.py:f'"),
+        ({"set_name": "gsm8k"}, "nothing to compare: only a has demo (demo); only b has gsm8k (demo)"),
+        ({"label": "demo_greedy"}, "only b has demo (demo_greedy)"),
+        ({"ids": list("uvwxyz")}, "have no problem id in common"),
+        ({"metrics": ["maj@2"]}, "no metric of demo (demo) can be compared: give --metrics pass@1"),
+        ({"problems": 7}, "demo-demo.jsonl is not finished"),
+    ],
+    ids=str,
+)
+def test_other_protocols_and_sets(refused, changes, message):
+    stored("b", "b", WRONG, **changes)
+    assert message in refused("a", "b")
+
+
+@pytest.mark.hostile("comparisons", "refused")
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("reference", {"answer": "3"}, "1 of 6 problems of the same id have another answer or column, such as 'p2'"),
+        ("prompt", "another", "1 of 6 problems of the same id have another prompt, such as 'p2'"),
+        ("samples", [], "problem 'p2' has 0 samples instead of 2"),
+        ("samples", [{"correct": None}, {"correct": True}], "problem 'p2': the verdict None is neither true nor false"),
+        ("samples", [{"correct": 1}, {"correct": True}], "the verdict 1 is neither"),
+        ("samples", [{}, {"correct": True}], "the verdict None is neither"),
+    ],
+    ids=str,
+)
+def test_other_problems_and_damaged_verdicts(refused, part, value, message):
+    path = sample_file(stored("b", "b", WRONG))
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps({**json.loads(lines[3]), part: value})
+    path.write_text("\n".join(lines) + "\n")
+    assert message in refused("a", "b")
+
+
+@pytest.mark.hostile("mistakes on the command line", "refused")
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["a", "a"], "two models or more, each named once, got a a"),
+        (["a", "a/samples/a"], "have the same samples, a/samples/a/demo-demo.jsonl: name two models"),
+        (["a", "none"], "none"),
+        (["a", "two"], "'two' holds samples of 2 models: name one of them, two/samples/m or two/samples/n"),
+        (["a", "b", "--models", "c"], "give models either with --models, or before all flags"),
+        (["a", "b", "--rescore"], "--rescore judges all samples in --output_dir and takes no models"),
+        (["a", "two/samples/m", "--samples", "4"], "--samples needs a --protocol to sample by"),
+        (["a", "two/samples/m", "--prompt_style", "text"], "--prompt_style needs a --protocol to sample by"),
+        (["a", "two/samples/m", "--protocol", "demo", "--seed", "4"], "--seed needs a model to sample by"),
+        (["a", "two/samples/m", "--sets", "gsm8k"], "nothing to compare: no samples of these sets and protocols"),
+        (["a", "two/samples/m", "--metrics", "pass@3"], "--metrics pass@3 needs 3 samples per problem"),
+        (["a", "two/samples/m", "--metrics", "pass"], "--metrics 'pass' must be pass@k"),
+        (["--protocol", "demo", "a", "b"], "unknown --protocol 'a'"),
+        (["a", "--quiet", "b"], "'b' follows no flag"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes(refused, argv, message):
+    stored("two", "m", WRONG)
+    stored("two", "n", RIGHT)
+    assert message in refused(*argv)

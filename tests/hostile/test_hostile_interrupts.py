@@ -1,0 +1,245 @@
+"""Ctrl-C, SIGTERM and a full disk during a run: one line, the checkpoint that is kept, and no traceback."""
+
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from script_helpers import QUICK, error_of, load
+
+import trl_credit
+from trl_credit.cli.graceful_exit import GracefulExit
+from trl_credit.hub.results import RESULTS
+from trl_credit.runs.checkpoints import last_checkpoint
+from trl_credit.support.errors import check_output_dir, disk_full
+from trl_credit.support.signals import StopSignals
+from trl_credit.support.startup import quiet_start, show_vllm_version
+
+
+KIND = "mistakes on the command line"
+SEND = "os.kill(os.getpid(), signal.{})"
+pytestmark = pytest.mark.usefixtures("one_thread")
+train = load("train")
+
+
+def reward_file(folder: Path, at: str, *, before: str = "", call: int = 3) -> list[str]:
+    """Flags for a reward that does something in one of its calls."""
+    (folder / "mine.py").write_text(
+        f"import os, resource, signal, time\ncalls = 0\n{before}\n"
+        "def mine(completions, **kwargs):\n"
+        "    global calls\n    calls += 1\n"
+        f"    if calls == {call}:\n        {at}\n"
+        "    return [float(len(set(c))) for c in completions]\n"
+    )
+    return ["--reward", "mine.py:mine", "--output_dir", "out", "--save_steps", "1", "--max_steps", "4", *QUICK]
+
+
+@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "code", "cause"), [("SIGINT", 130, "Ctrl-C"), ("SIGTERM", 143, "SIGTERM")])
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, name, code, cause):
+    monkeypatch.chdir(tmp_path)
+    # as they are in a shell: a test before this one may have started a command in this process
+    handlers = [signal.default_int_handler, signal.SIG_DFL]
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+        signal.signal(number, handler)
+    argv = [*reward_file(tmp_path, SEND.format(name)), "--hub_token", "hf_secretsecretsecretsecret"]
+    with pytest.raises(SystemExit) as stop:
+        train.main(argv)
+    assert stop.value.code == code
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err and "hf_secret" not in said.err
+    line = said.err.strip().splitlines()[-1]
+    assert line.startswith(f"interrupted at step 2 of 4 ({cause}): the last checkpoint is out/checkpoint-2; plots and")
+    folder = tmp_path / "out"
+    assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
+    assert not (folder / "model.safetensors").exists() and "2 optimizer steps" in (folder / "README.md").read_text()
+    again = shlex.split(line.partition("go on with: ")[2])
+    train.main(again[2:])  # without python and the script
+    state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
+    assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_a_reward_that_swallows_ctrl_c_ends_with_its_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    swallows = f"\n        try:\n            {SEND.format('SIGINT')}; time.sleep(1)\n        except:\n            pass"
+    with pytest.raises(SystemExit) as stop:
+        train.main([*reward_file(tmp_path, swallows, call=1), "--save_strategy", "no"])
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 130 and line.startswith("interrupted at step 1 of 4 (Ctrl-C): no checkpoint yet")
+
+
+@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.parametrize("when", ["loading", "first batch"])
+def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys, when):
+    monkeypatch.chdir(tmp_path)
+    now = SEND.format("SIGINT")
+    argv = reward_file(tmp_path, "pass" if when == "loading" else now, before=now if when == "loading" else "", call=1)
+    with pytest.raises(SystemExit) as stop:
+        train.main(argv)
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert stop.value.code == 130 and line.startswith("interrupted before the first step (Ctrl-C): nothing was ")
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+# in pieces: Python does not hear a signal that comes just before a sleep begins until it has ended
+ASLEEP = "for _ in range(600): time.sleep(0.1)"
+
+
+def start(code: str) -> subprocess.Popen:
+    """Another Python, which imports neither torch nor TRL, once it says that it is ready."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(trl_credit.__file__).parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    return process
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_a_second_ctrl_c_ends_at_once():
+    process = start(
+        "import time\nfrom trl_credit.support.signals import StopSignals\n"
+        f"with StopSignals():\n    try:\n        print('ready', flush=True)\n        {ASLEEP}\n"
+        f"    except KeyboardInterrupt:\n        print('writing', flush=True)\n        {ASLEEP}\n"
+    )
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGTERM)  # which says no more than the first did
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20) == ("", "") and process.returncode == 130
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_ctrl_c_while_libraries_are_imported():
+    process = start(
+        "import time\nfrom trl_credit.support.startup import begin\nbegin()\nprint('ready', flush=True)\n"
+        f"try:\n    {ASLEEP}\nexcept BaseException:\n    pass\n"  # as an import may swallow it
+    )
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors.strip() == "interrupted while loading: nothing was trained or written" and process.returncode == 130
+
+
+def test_the_command_as_a_shell_takes_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["examples/train.py"])
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    words = ["--reward", "my file.py:f", "--hub-token=hf_x", "--hub_token", "hf_y", "--beta", "1"]
+    assert StopSignals().command(words) == "accelerate launch examples/train.py --reward 'my file.py:f' --beta 1"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert StopSignals().command([]) == "accelerate launch … examples/train.py"
+
+
+# Full disk
+
+
+@contextmanager
+def limit_of_files(size=None):
+    """The largest size of a file, beyond which a write fails as on a full disk. Ends with the block, not with the test:
+    pytest may be writing to a file itself."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.hostile(KIND, "refused")
+def test_a_full_disk_before_the_start(tmp_path):
+    check_output_dir(tmp_path / "run" / "one")
+    refusal = pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$")
+    with refusal, limit_of_files(100):
+        check_output_dir(tmp_path / "run" / "one")
+    assert not list(tmp_path.iterdir())  # neither try left anything
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    full = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))"
+    with limit_of_files():
+        message = error_of(train.main, reward_file(tmp_path, full, call=2), capsys, code=1)
+    assert message.startswith("disk full in 'out': the last whole checkpoint is out/checkpoint-1; make room, and go on")
+    assert message.endswith("--resume_from_checkpoint true")
+    assert last_checkpoint("out").name == "checkpoint-1"
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_a_full_disk_after_the_model_was_saved(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save = GracefulExit.save_model
+
+    def saved_to_the_last_byte(self):
+        save(self)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    monkeypatch.setattr(GracefulExit, "save_model", saved_to_the_last_byte)
+    with limit_of_files():
+        message = error_of(train.main, reward_file(tmp_path, "pass"), capsys, code=1)
+    assert message.startswith("disk full in 'out': the model there is whole, and has no plots and no card")
+    left = {p.name for p in (tmp_path / "out").iterdir()}
+    assert "model.safetensors" in left and not left & set(RESULTS)
+
+
+def test_what_says_that_a_disk_is_full():
+    for error in (
+        OSError(28, "No space left on device"),
+        RuntimeError("[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/1"),
+        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
+        Exception("Error while serializing: I/O error: File too large (os error 27)"),
+    ):
+        assert disk_full(error)
+    try:
+        try:
+            raise OSError(122, "Disk quota exceeded")
+        except OSError as error:
+            raise RuntimeError("the card") from error
+    except RuntimeError as error:
+        assert disk_full(error)
+    assert not disk_full(FileNotFoundError(2, "No such file")) and not disk_full(ValueError("full"))
+
+
+def test_only_what_nobody_can_act_on_is_quiet():
+    vllm = "TRL currently supports vLLM versions from 0.22.0 to 0.31.0. You have version 0.32.0 installed."
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        quiet_start()
+        warnings.warn(vllm, UserWarning, stacklevel=1)
+        for name in ("gradient_checkpointing", "is_gradient_checkpointing", "gradient_checkpointing_enable"):
+            warnings.warn(f"`{name}` is deprecated and will be removed in v6. Use …", FutureWarning, stacklevel=1)
+        warnings.warn("ours", UserWarning, stacklevel=1)
+        assert [str(w.message) for w in shown] == ["ours"]
+        show_vllm_version()
+        warnings.warn(vllm, UserWarning, stacklevel=1)
+        assert str(shown[-1].message) == vllm
+
+
+@pytest.mark.slow
+@pytest.mark.hostile(KIND, "survived")
+def test_a_run_that_was_ended_between_its_last_checkpoint_and_its_weights(tmp_path, capsys):
+    """It is at its end, and what its folder holds are the weights of an earlier end."""
+    argv = [*QUICK, "--output_dir", str(tmp_path), "--max_steps", "1", "--save_steps", "1", "--report_to", "none"]
+    train.main(argv)
+    weights = tmp_path / "model.safetensors"
+    right = weights.read_bytes()
+    resumed = [*argv, "--resume_from_checkpoint", "true"]
+    weights.write_bytes(b"old")
+    train.main(resumed)
+    assert weights.read_bytes() == b"old"  # of a run that is at its end nothing is written again
+    os.utime(weights, (0, 0))
+    train.main(resumed)
+    assert weights.read_bytes() == right

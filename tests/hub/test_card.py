@@ -1,0 +1,260 @@
+"""The model card and the recipe beside it."""
+
+import json
+import re
+from dataclasses import dataclass, field, fields
+
+import pytest
+import torch
+import yaml
+from hub_helpers import SECRET
+from huggingface_hub import ModelCard
+from segment_helpers import TREE
+from trl import GRPOConfig
+
+from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.demo import DEMO_SETTINGS, demo_settings
+from trl_credit.hub import TrainingData, publishable, write_model_card
+from trl_credit.hub.markdown import escape
+from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
+from trl_credit.hub.public import Public
+from trl_credit.hub.recipe import launcher_words, recipe_of, to_yaml
+from trl_credit.hub.settings import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
+
+
+@dataclass
+class Choices:
+    reward: str | None = None
+    data_dir: str | None = None
+    lora_r: int = 16
+
+
+@pytest.fixture
+def finished(make_trainer, tmp_path, monkeypatch):
+    """A trainer after two steps, with secrets all around it, and its card."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.setenv("WANDB_API_KEY", "wandb0123456789secret")
+
+    def make(algo="s_trace", *, evaluation=None, data=None, command=None, **settings):
+        trainer = make_trainer(algo, hub_token=SECRET, hub_model_id="me/x", **settings)
+        trainer.train()
+        trainer.save_model()
+        if evaluation is not None:
+            (tmp_path / "run" / "evaluation").mkdir()
+            (tmp_path / "run" / "evaluation" / "evaluation.json").write_text(evaluation)
+            table = "# Scores\n\n| set |\n|---|\n| 61.2 <b> |\n\n" + r"\<i> \\<u> ![a](b) \![c](d) \\![e](f)"
+            (tmp_path / "run" / "evaluation" / "evaluation.md").write_text(table)
+        choices = Choices(reward=f"{tmp_path}/mine.py:score", data_dir="/home/someone/data", lora_r=8)
+        path = write_model_card(
+            trainer, name="S-trace", data=data, choices=(choices,), recipe={"algo": algo}, command=command
+        )
+        return trainer, ModelCard.load(path)
+
+    return make
+
+
+def test_the_card_has_its_sections(finished, tmp_path):
+    data = TrainingData("gsm8k", 7473, hub_id="openai/gsm8k", revision="e53f048", cleaning="3 rows without an answer")
+    command = ["accelerate", "launch", "examples/train.py", "--algo", "s_trace", "--hub_token", SECRET, "--max_steps=2"]
+    _, card = finished(data=data, command=[*command, "--output_dir", str(tmp_path), "--config", "/home/me/a.yaml"])
+    text = card.text
+    heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("#")]
+    assert heads[1:] == ["Credit", "Training", "Recipe", "Command", "Curves", "Versions", "Citations"]
+    assert "| weight W | selector | entropy |  |\n| weight W | selective\\_rate | 0.2 |  |\n" in text
+    where = "[on the Hub](https://huggingface.co/datasets/openai/gsm8k)"
+    assert f"* Prompts: gsm8k ({where}), revision e53f048, 7,473 rows.\n" in text
+    assert "3 rows without an answer" in text and "* 2 optimizer steps, 4 responses per prompt; a resp" in text
+    assert "* 1 update for each generation batch of 8 rows.\n" in text
+    # the flags are those that the run had in the end, from whichever files
+    shown = re.search(r"^accelerate launch examples/train.py (.*)$", text, re.MULTILINE)[1]
+    assert shown.startswith("--algo s_trace --reward mine.py:score --lora_r 8 ") and " --max_steps 2" in shown
+    assert not any(flag in shown for flag in ("--config", "--hub_token", "--output_dir"))
+    assert "![How credit was assigned, by optimizer step](credit_plot.png)" in text
+    assert (tmp_path / "run" / "credit_plot.png").read_bytes().startswith(b"\x89PNG")
+    assert f"* torch {torch.__version__}" in text and "from_pretrained('me/x')" in text
+    assert card.data.datasets == ["openai/gsm8k"] and "s-trace" in card.data.tags and card.data.model_name == "x"
+    assert "licence" not in card.data.to_dict() and "\n\n\n" not in text
+
+
+def test_the_card_of_a_tree(make_trainer):
+    trainer = make_trainer(**{**TREE, "max_steps": 1}, replay_iterations=2)
+    trainer.train()
+    trainer.save_model()
+    text = write_model_card(trainer, name="SPO-tree", data=TrainingData("mine", 64)).read_text(encoding="utf-8")
+    assert "* 1 optimizer steps, a tree of 3-2 per prompt (at most 6 leaves and 9 nodes); of 2 prompts in" in text
+    assert "nodes were sampled and" in text and "responses per prompt" not in text
+    assert "* 1 update for each generation batch of 16 rows." in text
+    assert "| replay\\_iterations | 2 |" in text
+
+
+def test_no_secret_and_no_path_of_this_machine(finished, tmp_path):
+    # a server, a nested option, a report: places that a token may hide in
+    _, card = finished(
+        command=["train.py", f"--hub_token={SECRET}", "--reward", f"{tmp_path}/mine.py:score"],
+        data=TrainingData(f"{tmp_path}/x.jsonl", 1, cleaning=f"loaded with {SECRET} and wandb0123456789secret"),
+        model_init_kwargs={"token": SECRET, "revision": SECRET},
+        chat_template_kwargs={"key": "hf_anotherTokenOfSomebody123"},
+    )
+    for name in publishable(tmp_path / "run"):
+        content = (tmp_path / "run" / name).read_bytes()
+        for secret in (SECRET, "wandb0123456789secret", "hf_anotherTokenOfSomebody123", str(tmp_path), "/home/someone"):
+            assert secret.encode() not in content, (name, secret)
+    recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert recipe["reward"] == "mine.py:score" and recipe["lora_r"] == 8
+    assert recipe["model_init_kwargs"] == {"revision": "(removed)"}
+    assert not {"hub_token", "hub_model_id", "output_dir", "report_to", "data_dir", "disable_tqdm"} & set(recipe)
+
+
+def test_evaluation_becomes_a_table_and_a_model_index(finished):
+    def row(model, value, **more):
+        return {"model": model, "revision": None, "set": "math500", "protocol": "avg@4"} | {
+            "metrics": {"pass@1": {"value": value, "low": 0.5, "high": 0.7}, "bad": {"value": float("nan")}},
+            **more,
+        }
+
+    rows = [row("Qwen/Qwen3-1.7B", 0.5), row("checkpoint-1", 0.55), row("checkpoint-2", 0.612)]
+    strictly = {"pass@1": {"value": 0.1, "low": 0.0, "high": 0.3}}
+    rows.append(row("checkpoint-2", 0.2, set="aime24", metrics_strict=strictly))
+    _, card = finished(evaluation=json.dumps({"version": 1, "rows": rows}))
+    assert "## Evaluation\n\n### Scores\n\n| set |\n|---|\n| 61.2 &lt;b> |" in card.text
+    # a backslash before an entity would show the entity's name, and two before "!" would make a picture
+    assert r"&lt;i> \\&lt;u> \![a](b) \![c](d) \\\![e](f)" in card.text
+    assert {r.metric_type for r in card.data.eval_results} == {"pass@1"}
+    results = {(r.dataset_name, r.dataset_config, r.metric_name): r.metric_value for r in card.data.eval_results}
+    assert results == {
+        ("math500", "avg@4", "pass@1"): 0.612,
+        ("aime24", "avg@4", "pass@1 (permissive)"): 0.2,
+        ("aime24", "avg@4", "pass@1 (strict)"): 0.1,
+    }
+    assert card.data.to_dict()["model-index"][0]["name"] == "x"
+
+
+HUGE = {"model": "checkpoint-2", "set": "s", "protocol": "p", "metrics": {"m": {"value": 10**400}}}
+DAMAGED = {
+    "empty": "",
+    "list": "[]",
+    "fields": '{"rows": [{"model": "x"}]}',
+    "row": '{"rows": [1]}',
+    "huge": json.dumps({"rows": [HUGE]}),
+    "deep": "[" * 100_000,
+}
+
+
+def test_a_damaged_evaluation_costs_only_its_section(finished, tmp_path, caplog):
+    trainer, card = finished(evaluation='{"rows": []}')
+    assert "## Evaluation" in card.text
+    folder = tmp_path / "run" / "evaluation"
+    for name, content in DAMAGED.items():
+        caplog.clear()
+        (folder / "evaluation.json").write_text(content)
+        card = ModelCard.load(write_model_card(trainer, name="S-trace"))
+        assert f"{folder}/evaluation.json was not written by trl_credit" in caplog.text, name
+        assert "## Evaluation" not in card.text and "61.2" not in card.text and card.data.eval_results is None, name
+        assert "## Versions" in card.text, name
+    (folder / "evaluation.json").write_text('{"rows": []}')
+    (folder / "evaluation.md").write_bytes(b"\xff\xfe")
+    assert "## Evaluation" not in write_model_card(trainer, name="S-trace").read_text()
+    assert "evaluation.md was not written by trl_credit" in caplog.text
+
+
+def test_the_plot_of_an_earlier_run_is_not_shown(finished, tmp_path):
+    trainer, card = finished()
+    assert "(credit_plot.png)" in card.text and (tmp_path / "run" / "credit_plot.png").is_file()
+    trainer.state.log_history = []
+    assert "(credit_plot.png)" not in write_model_card(trainer, name="S-trace").read_text()
+    assert "credit_plot.png" not in publishable(tmp_path / "run")
+
+
+def test_text_from_outside_is_text(finished):
+    hostile = "a<script>alert(1)</script>\n# b [c](http://d) `e` | ![f](g) {{ trainer }}"
+    _, card = finished(data=TrainingData(hostile, 1, hub_id="../../x", cleaning="```\n<script>\n# no head"))
+    assert "<script>alert" not in card.text and "\n# b" not in card.text and escape(hostile) in card.text
+    assert "\\[c\\](http://d) \\`e\\` \\| \\!\\[f\\]" in card.text and "{{ trainer }}" in card.text
+    assert "````text\n```\n<script>\n# no head\n````" in card.text  # inside a block that it cannot leave
+    assert card.data.datasets is None and "huggingface.co/datasets" not in card.text
+
+
+@pytest.mark.parametrize(
+    ("algo", "knobs", "arxiv"),
+    [
+        ("s_trace", {}, ["2605.05965", "2402.03300"]),
+        ("s_trace", {"difficulty": "history"}, ["2605.05965", "2601.08521", "2402.03300"]),
+        ("grpo", {}, ["2402.03300"]),
+        ("dapo", {}, ["2503.14476", "2402.03300"]),
+        ("grpo", {"top_entropy_quantile": 0.2}, [EIGHTY_TWENTY["id"], "2402.03300"]),
+        ("grpo_lambda", {"baseline": "optimal"}, ["2510.00194", "2505.23585", "2402.03300"]),
+        ("vine_ppo", {}, ["2410.01679", "2402.03300"]),
+        ("spo_tree", {"importance": "sequence_token"}, ["2507.18071", "2505.23564", "2503.14476", "2402.03300"]),
+    ],
+)
+def test_every_knob_in_use_is_cited(algo, knobs, arxiv, tmp_path):
+    args = ALGORITHMS[algo][0](output_dir=str(tmp_path), **knobs)
+    assert [paper["id"] for paper in papers_of(args)] == arxiv
+
+
+# The recipe
+
+
+@dataclass
+class Own:
+    steps: int = 1
+    weights: list = field(default_factory=list)
+    note: str = ""
+    choice: str = field(default="", metadata={"public": True})
+
+
+def test_only_declared_fields_get_into_a_recipe(tmp_path):
+    assert changed(Own(2, [0.5], "n", "c")) == {"steps": 2, "weights": [0.5], "choice": "c"}
+    assert changed(Own(weights=["text"])) == {}
+    settings = {"run_name": "a", "hub_model_id": "b", "disable_tqdm": True, "logging_steps": 5, "ddp_timeout": 9}
+    assert changed(CreditConfig(str(tmp_path), report_to="none", **settings)) == {"logging_steps": 5}
+
+
+def test_every_field_of_trl_that_may_hold_text_is_declared_public_or_left_out():
+    """A new one has to be added to `PUBLIC_TEXT` or here."""
+    left_out = re.compile(
+        r"(output|logging)_dir|run_name|report_to|project|trackio_\w+|hub_\w+|log_level\w*|"
+        r"ddp_backend|resume_from_checkpoint|vllm_server_\w+"
+    )
+    numbers = re.compile(
+        r"(int|float|bool)( \| (int|float|bool|None))*|<class '(int|float|bool)'>|list\[float\]( \| None)?"
+    )
+    texts = {f.name for f in fields(GRPOConfig) if not numbers.fullmatch(str(f.type))}
+    assert not [name for name in texts if name not in PUBLIC_TEXT and not left_out.fullmatch(name)]
+    assert not [name for name in PUBLIC_TEXT | (TRL_FIELDS - PRIVATE - texts) if left_out.fullmatch(name)]
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_recipe_gives_the_same_configuration_again(algo, tmp_path):
+    config = ALGORITHMS[algo][0]
+    more = {"difficulty": "hard", "reward_range": [0.0, 2.0], "steps_per_generation": 2}
+    knobs = demo_settings(config, **more)
+    args = config(output_dir=str(tmp_path), report_to="none", lr_scheduler_kwargs={"a": 1}, **knobs)
+    recipe = yaml.safe_load(to_yaml(recipe_of(args, (), Public())))
+    again = config(output_dir=str(tmp_path), report_to="none", **{"logging_steps": 1, **recipe})
+    assert again.to_dict() == args.to_dict()
+    assert set(recipe) <= set(knobs) | {"lr_scheduler_kwargs"}  # what nobody chose is not there
+
+
+def test_the_recipe_of_the_embedded_model_names_what_differs_from_its_defaults(tmp_path):
+    # 8 is TRL's default but not that of the embedded model
+    args = ALGORITHMS["s_trace"][0](output_dir=str(tmp_path), per_device_train_batch_size=8, report_to="none")
+    assert changed(args, defaults=DEMO_SETTINGS)["per_device_train_batch_size"] == 8
+
+
+def test_of_a_command_line_the_launcher_is_shown_without_other_flags():
+    words = [
+        "accelerate",
+        "launch",
+        "--config_file=/x/zero3.yaml",
+        "--num-processes",
+        "2",
+        "--main_process_ip",
+        "10.0.0.1",
+    ]
+    words += ["--hub_token", "t", "--env=API_KEY=abc123secret", "../../bob/train.py", "--hub_token", "t", "/b/c.py:f"]
+    assert launcher_words(words, Public()) == [
+        *("accelerate", "launch", "--config_file=zero3.yaml", "--num-processes", "2", "train.py")
+    ]
+    module = ["trl-credit", "train", "--accelerate_config", "cpu_2proc", "--main_process_port", "1234"]
+    assert launcher_words(module, Public()) == module[:4]

@@ -1,0 +1,72 @@
+"""The plots of a card: what of the logs is drawn, and on which axes."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from trl_credit.observe.credit_plot import plot_credit
+from trl_credit.observe.reward_curve import plot_rewards
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """All figures that are saved."""
+    saved, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: saved.append(self) or save(self, *args))
+    return saved
+
+
+def legend(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_the_axes_of_shares_and_the_legends(tmp_path, figures):
+    def drawn(**metrics):
+        logs = [{"step": step} | {f"credit/{name}": x for name, x in metrics.items()} for step in (1, 2, 3)]
+        names = plot_credit(logs, tmp_path / "c.png", title="t")
+        return names, figures[-1].axes[0] if names else None
+
+    assert drawn(groups_without_signal=1.0)[1].get_ylim() == (0, 100)  # not up to 200 %
+    assert drawn(clip_fraction=0.0013)[1].get_ylim() == pytest.approx((0, 0.156))  # or nothing would be seen
+    assert drawn(clip_fraction=0.0)[1].get_ylim() == (0, 100)
+    assert legend(drawn(**{"difficulty_weight/harder_positive": 1.2})[1]) == ["harder, A > 0"]
+    assert legend(drawn(**{"segment_value/level_1": 0.5})[1]) == ["level 1"]
+    # metrics that have nothing to report
+    assert drawn(rollout_token_share=1.0, kept_fraction=1.0, rows_missing=0.0, **{"replay/age": 0.0})[0] == []
+    assert drawn(rollout_token_share=0.7)[0] == ["rollout_token_share"]
+    tenths = {f"coefficient/entropy_decile_{d}": 1.0 + (d > 7) for d in range(10)}
+    names, axes = drawn(**tenths)
+    assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
+    assert legend(axes)[:10:3] == ["lowest tenth", "4th tenth", "7th tenth", "highest tenth"]
+
+
+def test_the_band_of_the_reward_stays_in_its_range(make_trainer, tmp_path, figures):
+    trainer = make_trainer("grpo", max_steps=3)
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    assert any(row["reward"] - row["reward_std"] < row["reward_min"] for row in rows)
+    assert all(0 <= row["reward_min"] <= row["reward"] <= row["reward_max"] <= 1 for row in rows)
+    plot_rewards(trainer.state.log_history, tmp_path / "r.png", title="t")
+    heights = figures[-1].axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert min(row["reward_min"] for row in rows) <= heights.min() < heights.max() <= 1
+    # logs of an older version lack the smallest and the largest reward
+    assert plot_rewards([{"step": 1, "reward": 0.9, "reward_std": 0.3}], tmp_path / "r.png", title="t") == (0.9, 0.9)
+
+
+def test_what_was_logged_is_drawn(tmp_path, figures):
+    logs = [
+        {"step": step, "reward": 1.0, "credit/clip_fraction": 0.1 * step, "credit/skipped_updates": 0.0}
+        | {f"credit/abs_advantage/quarter_{q}": q / step for q in range(1, 5)}
+        | {"credit/new_metric": step, "eval_credit/clip_fraction": 3.0, "credit/trace_mass": float("nan")}
+        for step in range(1, 4)
+    ]
+    drawn = plot_credit(logs, tmp_path / "c.png", title="t")
+    assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    axes, *_, unknown = figures[-1].axes
+    assert axes.get_ylim() == (0, 100)  # 10 … 30 % of tokens
+    assert legend(axes) == ["of all tokens"]
+    assert unknown.get_legend() is None
+    logs[0]["credit/skipped_updates"] = 0.5
+    assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
+    assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []
+    assert not (tmp_path / "none.png").exists()

@@ -1,0 +1,310 @@
+"""Pushes to a real HTTP server: what arrives, what never does, and what a failure costs."""
+
+import importlib.util
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder, start
+from hub_server import HubServer, Repo
+from transformers import AutoModelForCausalLM
+
+from trl_credit import ALGORITHMS
+from trl_credit.hub import PushCallback, PushError, open_repo, publishable, push, retry_command
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_model) -> Path:
+    return run_folder(tmp_path / "run", tiny_model)
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in publishable(folder)}
+
+
+def requests_of_a_push(hub: HubServer, folder: Path) -> int:
+    hub.mend()
+    push_to(hub, folder, "me/counted", private=True)
+    n = len(hub.requests)
+    hub.repos.clear()
+    hub.large.clear()
+    return n
+
+
+def test_what_is_pushed_and_what_stays(hub, folder):
+    before = snapshot(folder)
+    url = push_to(hub, folder, private=True)
+    repo = hub.repos["me/x"]
+    files = repo.branches["main"]
+    assert repo.private and len(repo.commits) == 1 and url.startswith(f"{hub.url}/me/x/commit/")
+    assert files == content(folder) and snapshot(folder) == before
+    expected = {"model.safetensors", "config.json", "tokenizer.json", "README.md", "credit_plot.png"}
+    assert set(files) >= expected | {"evaluation/evaluation.md"}
+    assert not any(SECRET.encode() in text for text in files.values())
+    assert not any("samples" in name or "checkpoint" in name for name in files)
+    assert push_to(hub, folder, private=True) == url and len(repo.commits) == 1  # nothing is new
+
+
+def test_a_name_alone_and_a_branch(hub, folder):
+    push_to(hub, folder, "x", revision="step-2")
+    repo = hub.repos["me/x"]
+    assert not repo.private and repo.branches["main"] == {} and "model.safetensors" in repo.branches["step-2"]
+
+
+@pytest.mark.parametrize("how", [403, 503, "drop", "lost", "hang"])
+def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, how):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
+    before, n = snapshot(folder), requests_of_a_push(hub, folder)
+    assert n > 8  # create, look, validate twice, modes, large files, commit
+    for k in range(n):
+        hub.repos.clear()
+        hub.large.clear()
+        hub.break_at(k, how)
+        with pytest.raises(PushError) as failure, monkeypatch.context() as patch:
+            patch.setitem(push.__globals__, "IDLE_TIMEOUT", 0.2 if how == "hang" else 60.0)
+            push_to(hub, folder, private=True)
+        message = str(failure.value)
+        assert message.endswith(f"trl-credit push {folder} --repo_id me/x --private")
+        assert message.count("\n") == 0 and len(message) < 700 and hub.token not in message
+        assert {403: "write access", "hang": f"no valid answer from {hub.url} ("}.get(how, "") in message
+        assert snapshot(folder) == before
+        if how != "lost" and hub.repos:
+            assert hub.repos["me/x"].branches["main"] == {}  # all or nothing
+        hub.mend()
+        push_to(hub, folder, private=True)
+        repo = hub.repos["me/x"]
+        assert repo.private and repo.branches["main"] == content(folder)
+        assert len(repo.commits) == 1  # also if the answer to the commit was lost
+
+
+def test_the_client_repeats_uploads_that_meet_a_busy_server(hub, folder, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    n, retried = requests_of_a_push(hub, folder), 0
+    for k in range(n):
+        hub.repos.clear()
+        hub.break_at(k, 503, times=1)
+        try:
+            push_to(hub, folder, private=True)
+            retried += 1
+        except PushError:
+            continue
+    assert retried > n / 2  # it repeats uploads, but not creating, looking, validating and committing
+
+
+def test_no_hub_and_a_hub_that_refuses(hub, folder):
+    with pytest.raises(PushError, match="no valid answer from http://127.0.0.1:9 "):
+        push(folder, "me/x", token=hub.token, endpoint="http://127.0.0.1:9")
+    with pytest.raises(PushError, match="does not accept the token"):
+        push(folder, "me/x", token="hf_wrong", endpoint=hub.url)
+    with pytest.raises(PushError, match="write access.*You have no rights under them"):
+        open_repo("them/x", token=hub.token, endpoint=hub.url)
+
+
+def test_offline_is_an_error_with_its_reason(folder):
+    with pytest.raises(PushError, match="HF_HUB_OFFLINE"):
+        push(folder, "me/x", token="hf_any")
+
+
+@pytest.mark.parametrize("act", [push, open_repo])
+def test_a_public_repository_is_refused_if_private_was_asked_for(hub, folder, act):
+    hub.repos["me/x"] = Repo(private=False)
+    first = (folder,) if act is push else ()
+    with pytest.raises(ValueError, match="me/x exists and is public.*--hub_private_repo"):
+        act(*first, "me/x", private=True, token=hub.token, endpoint=hub.url)
+    assert hub.repos["me/x"].branches["main"] == {}
+    act(*first, "me/x", token=hub.token, endpoint=hub.url)
+
+
+def test_a_file_with_the_token_is_refused(hub, folder):
+    (folder / "recipe.yaml").write_text(f"hub_token: {hub.token}")
+    with pytest.raises(ValueError, match=r"recipe\.yaml holds your access token"):
+        push_to(hub, folder)
+    assert hub.requests == []
+
+
+def test_a_push_replaces_the_weights_of_an_earlier_one(hub, folder, tmp_path):
+    push_to(hub, folder)
+    hub.repos["me/x"].branches["main"]["notes.txt"] = b"of the user"
+    sharded = tmp_path / "sharded"
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
+    push_to(hub, sharded)
+    files = set(hub.repos["me/x"].branches["main"])
+    assert "model.safetensors" not in files and "model.safetensors.index.json" in files and "notes.txt" in files
+    assert "credit_plot.png" not in files and "evaluation/evaluation.md" not in files  # of the earlier model
+    assert push_to(hub, sharded).endswith(hub.repos["me/x"].sha("main"))
+    assert len(hub.repos["me/x"].commits) == 2  # nothing was left to delete
+
+
+def test_a_push_leaves_the_users_files_alone(hub, folder):
+    ours = {"pytorch_model.bin", "adapter_config.json", "adapter_model.safetensors", "evaluation/evaluation.png"}
+    theirs = {"onnx/model.bin", "v1/model.safetensors", "v1/recipe.yaml", "photo.png", "evaluation/mine.md", "LICENSE"}
+    branches = {"main": dict.fromkeys(ours | theirs, b"x"), "old": {"a.bin": b""}}
+    hub.repos["me/x"] = Repo(private=False, branches=branches)
+    push_to(hub, folder)
+    assert set(hub.repos["me/x"].branches["main"]) == theirs | set(publishable(folder))
+    assert set(hub.repos["me/x"].branches["old"]) == {"a.bin"}
+    assert hub.repos["me/x"].commits == ["End of training"]  # both in one
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("at", "message"), [("create", "was removed during the push"), ("preupload", "on the Hub: .*")]
+)
+def test_a_file_that_vanishes_during_a_push_stops_it(hub, folder, monkeypatch, name, at, message):
+    def count(request):  # save_total_limit removes files after the push has made its list
+        if at in request:
+            (folder / name).unlink(missing_ok=True)
+
+    monkeypatch.setattr(hub, "count", count)
+    with pytest.raises(PushError, match=message) as failure:
+        push_to(hub, folder)
+    assert name in str(failure.value) and hub.repos["me/x"].branches["main"] == {}
+
+
+# During a run
+
+
+def test_pushes_while_training(hub, make_trainer, tmp_path, caplog):
+    callback = PushCallback("me/x", private=True, token=hub.token, endpoint=hub.url)
+    trainer = make_trainer("s_trace", save_strategy="steps", save_steps=1, max_steps=1)
+    trainer.add_callback(callback)
+    open_repo("me/x", private=True, token=hub.token, endpoint=hub.url)
+    trainer.train()
+    callback.wait()
+    files = hub.repos["me/x"].branches["main"]
+    assert hub.repos["me/x"].commits == ["Step 1"] and "optimizer.pt" not in files
+    assert files["model.safetensors"] == (tmp_path / "run" / "checkpoint-1" / "model.safetensors").read_bytes()
+
+    hub.break_at(0, 403)
+    trainer = make_trainer("s_trace", save_strategy="steps", save_steps=1, max_steps=2)
+    trainer.add_callback(callback)
+    trainer.train()
+    callback.wait()
+    assert trainer.state.global_step == 2 and len(hub.repos["me/x"].commits) == 1
+    assert "training goes on, but step" in caplog.text and "write access" in caplog.text
+
+
+def test_the_flags_of_the_trainer_are_taken_over(hub, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    config = ALGORITHMS["s_trace"][0]
+    flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": hub.token, "report_to": "none"}
+    with pytest.raises(ValueError, match="hub_strategy='all_checkpoints'.*--hub_strategy every_save"):
+        PushCallback.from_arguments(config("out", hub_strategy="all_checkpoints", **flags), script="push.py")
+    assert hub.requests == []
+    args = config(str(tmp_path / "named"), hub_strategy="end", hub_revision="v1", **flags)
+    callback = PushCallback.from_arguments(args, script="push.py")
+    assert not args.push_to_hub and args.hub_model_id == "me/named" and hub.repos["me/named"].private
+    assert not callback.every_save
+    callback.finish(folder)
+    assert "model.safetensors" in hub.repos["me/named"].branches["v1"]
+    assert PushCallback.from_arguments(args, script="push.py") is None
+    hub.repos["me/named"].private = False
+    args.push_to_hub = True
+    with pytest.raises(ValueError, match="exists and is public"):
+        PushCallback.from_arguments(args, script="push.py")
+
+
+# From the command line
+
+
+@pytest.mark.slow
+def test_train_and_push_end_to_end(hub, tmp_path):
+    words = [str(EXAMPLES / "train.py"), "--output_dir", "out", "--push_to_hub", "--hub_model_id", "me/x"]
+    words += "--max_steps 2 --per_device_train_batch_size 8 --num_generations 4 --logging_steps 1".split()
+    output_of([*words, "--hub_private_repo", "true", "--hub_strategy", "end"], hub, tmp_path)
+    repo = hub.repos["me/x"]
+    files = repo.branches["main"]
+    local = {"model.safetensors", "tokenizer.json", "README.md", "reward_curve.png", "credit_plot.png", "recipe.yaml"}
+    assert repo.private and local <= set(files) and "training_args.bin" not in files
+    assert files["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
+
+    # and back: the weights that were trained, from the Hub
+    loading = (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "tokenizer = AutoTokenizer.from_pretrained('me/x')\n"
+        "model = AutoModelForCausalLM.from_pretrained('me/x')\n"
+        "ids = tokenizer('1+1-1+1-1+1-1:', return_tensors='pt', return_token_type_ids=False)\n"
+        "print(tokenizer.decode(model.generate(**ids, max_new_tokens=8, do_sample=False)[0]))\n"
+    )
+    assert "1+1-1+1-1+1-1:1+1=2" in output_of(["-c", loading], hub, tmp_path)
+    assert "GET /me/x/resolve/main/model.safetensors" in " ".join(hub.requests).replace(repo.sha("main"), "main")
+
+
+@pytest.mark.slow
+def test_a_killed_push_is_repeated_by_its_command(hub, folder, tmp_path):
+    before, n = snapshot(folder), requests_of_a_push(hub, folder)
+    words = [str(EXAMPLES / "push.py"), str(folder), "--repo_id", "me/x", "--private"]
+    hub.break_at(n - 1, "hang")  # in the middle of the commit
+    process = start(words, hub, tmp_path)
+    while len(hub.requests) < n:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert hub.requests[-1] == "POST /api/models/me/x/commit/main"
+    assert hub.repos["me/x"].branches["main"] == {} and snapshot(folder) == before
+    hub.mend()
+    assert output_of(words, hub, tmp_path).startswith(f"pushed  {hub.url}/me/x/commit/")
+    assert hub.repos["me/x"].private and hub.repos["me/x"].branches["main"] == content(folder)
+
+
+@pytest.fixture
+def push_script(tmp_path, monkeypatch):
+    """`main` of `examples/push.py`, started in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["there/push.py"])
+    spec = importlib.util.spec_from_file_location("push_script", EXAMPLES / "push.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script.main
+
+
+def test_a_failed_push_says_how_to_repeat_it(hub, folder, push_script, monkeypatch, capsys):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    words = ["run", "--repo_id", "me/x", "--private", "--revision", "a b"]
+    hub.break_at(2, 403)
+    with pytest.raises(SystemExit) as stop:
+        push_script(words)
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 1 and error.startswith("error: me/x on the Hub: the token may not write there")
+    assert error.endswith(f"run is complete. To try again: python there/push.py {shlex.join(words)}")
+    hub.mend()
+    push_script(shlex.split(error.partition("push.py ")[2]))
+    assert "pushed" in capsys.readouterr().out and "config.json" in hub.repos["me/x"].branches["a b"]
+
+
+def test_the_command_that_tries_again_goes_to_the_same_hub(hub, folder):
+    hub.break_at(0, 403)
+    with pytest.raises(PushError) as failure:
+        push_to(hub, folder)
+    assert f"To try again: HF_ENDPOINT={hub.url} trl-credit push {folder}" in str(failure.value)
+    assert retry_command("a", "b", endpoint="http://a b").startswith("HF_ENDPOINT='http://a b' trl-credit ")
+    assert retry_command("a", "b") == "trl-credit push a --repo_id b"
+
+
+@pytest.mark.parametrize(
+    ("name", "repo_id", "message"),
+    [
+        ("no_such", "me/x", "there is no folder 'no_such'"),
+        ("empty", "me/x", "'empty' holds no model"),
+        ("text", "me/x", "'text' holds no model"),
+        ("run", "me/x/y", "me/x/y"),
+        ("run", "bad name", "bad name"),
+    ],
+)
+def test_wrong_input_is_exit_code_2(folder, tmp_path, push_script, capsys, name, repo_id, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "README.md").write_text("x")
+    with pytest.raises(SystemExit) as stop:
+        push_script([name, "--repo_id", repo_id])
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error

@@ -1,0 +1,138 @@
+"""Samplers: the distribution of the model, limits, generation settings, and vLLM against transformers."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from evaluation_helpers import SCRIPT, run
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from trl_credit.demo import demo_model_path
+from trl_credit.lab.evaluation import Protocol, find_protocol
+from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.lab.evaluation.sample_store import read_samples
+from trl_credit.lab.evaluation.samplers import Sample, TransformersSampler
+from trl_credit.lab.evaluation.score_report import read_rows
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPT = "1+1-1+2-1-1-1:"  # facts that the model has learned correctly
+SOLUTION = "1+1=2;2-1=1;1+2=3;3-1=2;2-1=1;1-1=0"
+
+
+def test_samples_follow_the_distribution_of_the_model(sampler):
+    """Frequencies of the next token against the model's own softmax."""
+    prompt = sampler.tokenizer("3+2-1-3+1+2-3:3+2=")["input_ids"]
+    protocol = Protocol(samples=2000, temperature=1.3, top_p=0.8, max_new_tokens=1, metrics=("pass@1",))
+    (samples,) = sampler.sample([prompt], [7], protocol)
+    with torch.no_grad():
+        p = (sampler.model(torch.tensor([prompt])).logits[0, -1] / 1.3).softmax(-1)
+    order = p.argsort(descending=True)
+    kept = order[: int((p[order].cumsum(0) < 0.8).sum()) + 1]
+    expected = {sampler.tokenizer.decode([i]): (p[i] / p[kept].sum()).item() for i in kept.tolist()}
+    counts = {text: sum(s.text == text for s in samples) for text in expected}
+    assert sum(counts.values()) == 2000 and len(expected) > 1
+    for text, share in expected.items():  # five standard deviations of a binomial
+        assert abs(counts[text] / 2000 - share) < 5 * (share * (1 - share) / 2000) ** 0.5
+
+
+def test_samples_depend_neither_on_the_batch_nor_on_the_random_state(sampler):
+    problems = load_problems("demo", sampler.tokenizer, max_problems=6)
+    prompts = [p.prompt_ids for p in problems]
+    protocol = find_protocol("demo", "demo", samples=3, metrics=["pass@1"])[1]
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    together = sampler.sample(prompts, range(6), protocol)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(1)
+    small = TransformersSampler(sampler.model, sampler.tokenizer, batch_size=4)
+    assert small.sample(prompts, range(6), protocol) == together
+    assert [sampler.sample([p], [i], protocol)[0] for i, p in enumerate(prompts)] == together
+    assert sampler.sample(prompts, range(1, 7), protocol) != together
+    assert len({s.text for s in together[0]}) > 1
+
+
+def test_greedy_limits_and_truncation(sampler):
+    prompts = [sampler.tokenizer(text)["input_ids"] for text in (PROMPT, f"{PROMPT}{SOLUTION[:6]}")]
+    greedy = find_protocol("demo_greedy", "demo")[1]
+    (first,), (second,) = sampler.sample(prompts, [0, 0], greedy)
+    # 35 characters and the end
+    assert first == Sample(SOLUTION, 36, False) and second.text == SOLUTION[6:]
+    own = sampler.model.generate(torch.tensor(prompts[:1]), do_sample=False, max_new_tokens=40)
+    assert sampler.tokenizer.decode(own[0, len(prompts[0]) :], skip_special_tokens=True) == first.text
+    # a context of 24 leaves ten tokens to one prompt and four to the other, in one batch
+    cut = find_protocol("demo_greedy", "demo", max_context=24)[1]
+    assert sampler.sample(prompts, [0, 0], cut) == [
+        [Sample(first.text[:10], 10, True)],
+        [Sample(second.text[:4], 4, True)],
+    ]
+    with pytest.raises(ValueError, match="14 tokens leaves no room for a response within 14: raise --max_context"):
+        sampler.sample(prompts, [0, 0], find_protocol("demo_greedy", "demo", max_context=14)[1])
+    with pytest.raises(ValueError, match="no room for a response within 256"):
+        sampler.sample([prompts[0] * 26], [0], greedy)
+
+
+def test_the_generation_settings_of_a_model_have_no_effect(sampler):
+    prompts = [p.prompt_ids for p in load_problems("demo", sampler.tokenizer, max_problems=4)]
+    protocol = find_protocol("demo", "demo")[1]
+    before = sampler.sample(prompts, range(4), protocol)
+    own = sampler.model.generation_config
+    sampler.model.generation_config = type(own)(
+        **{**own.to_diff_dict(), "do_sample": True, "temperature": 0.1, "top_k": 1, "repetition_penalty": 1.5},
+        no_repeat_ngram_size=2,
+        min_new_tokens=28,
+        suppress_tokens=[5],
+        num_return_sequences=2,
+    )
+    try:
+        assert sampler.sample(prompts, range(4), protocol) == before
+    finally:
+        sampler.model.generation_config = own
+    # nor do those of the model under an adapter
+    model = AutoModelForCausalLM.from_pretrained(demo_model_path()).eval()
+    own = type(model.generation_config)(**model.generation_config.to_diff_dict(), min_new_tokens=28)
+    model.generation_config = own
+    wrapped = get_peft_model(model, LoraConfig(target_modules="all-linear")).eval()  # a new adapter changes nothing
+    found = TransformersSampler(wrapped, sampler.tokenizer).sample(prompts, range(4), protocol)
+    assert found == before and model.generation_config is own
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_vllm_agrees_with_transformers(tmp_path):
+    """Greedy responses are the same, and sampled ones are right about as often."""
+    flags = "--backend vllm --gpu_memory_utilization 0.1 --protocol demo demo_greedy --max_problems 64 --output_dir"
+    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *flags.split(), str(tmp_path / "vllm")],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    sampled, greedy = read_rows(tmp_path / "vllm")
+    ours = run(tmp_path / "own", protocols=["demo", "demo_greedy"], changes=None, max_problems=64)
+    for kind in ("demo", "demo_greedy"):
+        files = [next((tmp_path / name).glob(f"samples/*/demo-{kind}.jsonl")) for name in ("vllm", "own")]
+        theirs, own = (read_samples(path)[1] for path in files)
+        assert [line["seed"] for line in theirs] == [line["seed"] for line in own]
+        if kind == "demo_greedy":
+            same = [a["samples"] == b["samples"] for a, b in zip(theirs, own, strict=True)]
+            assert sum(same) > 0.95 * len(same)  # the engine computes with fewer digits
+        extra = [s["length"] - len(s["text"]) - (not s["truncated"]) for line in theirs for s in line["samples"]]
+        # a sampled special token is not part of the text
+        assert min(extra) >= 0 and sum(n == 0 for n in extra) > 0.95 * len(extra), extra
+    # a twentieth of the responses may differ
+    assert abs(greedy["metrics"]["pass@1"]["value"] - ours[1]["metrics"]["pass@1"]["value"]) < 0.05
+    assert 0.0 < greedy["metrics"]["pass@1"]["value"] < 1.0
+    # five standard errors; the interval has about two on each side
+    width = sampled["metrics"]["pass@1"]["high"] - sampled["metrics"]["pass@1"]["low"]
+    assert abs(sampled["metrics"]["pass@1"]["value"] - ours[0]["metrics"]["pass@1"]["value"]) < 2 * width
+    assert 0.0 < sampled["truncated_share"] < 0.2

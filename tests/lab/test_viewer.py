@@ -1,0 +1,310 @@
+"""The viewer's page as a file, what the terminal and a notebook show, and `trl-credit view`; without a browser."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+from viewer_helpers import EVIL, SHARDS, Page, evil_shards, explained, header, response, s_trace, spo_chain, with_trace
+
+import trl_credit
+from trl_credit.cli.view import main
+from trl_credit.lab.viewer import build_page
+from trl_credit.lab.viewer.columns import encode_indices, encode_numbers
+from trl_credit.lab.viewer.page import inert_json
+from trl_credit.lab.viewer.runs import read_run
+from trl_credit.lab.viewer.terminal import print_response, robust_maximum
+from trl_credit.observe.schema import Shard, shard_path, write_shard
+
+
+def decoded(coded, length: int) -> np.ndarray:
+    """A column, as assets/data.js decodes it."""
+    if isinstance(coded, list):
+        return np.repeat(np.array(coded[::2], dtype=float), coded[1::2])
+    data = np.frombuffer(base64.b64decode(coded[1:]), dtype=np.uint8)
+    if coded[0] == "b":
+        return data.astype(float)
+    words = np.zeros((length, 4), dtype=np.uint8)
+    words[:, slice(0, 3) if coded[0] == "u" else slice(1, 4)] = data.reshape(length, 3)
+    return words.view("<u4" if coded[0] == "u" else "<f4")[:, 0].astype(float)
+
+
+# --- the file ---
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_a_page_is_one_file_that_loads_nothing(name):
+    html = build_page(SHARDS[name], title="runs/s_trace")
+    page = Page(html)
+    assert "default-src 'none'" in page.policy and "unsafe" not in page.policy
+    before, _, after = html.partition('id="data">')
+    assert not re.search(r"https?:|url\(|@import", before + after.partition("</script>")[2])
+    assert not {"link", "img", "iframe", "object", "base", "form"} & {tag for tag, _ in page.tags}
+    assert not [of for _, of in page.tags if {"src", "href", "style"} & set(of) or any(k.startswith("on") for k in of)]
+    style, data, script = (text for _, text in page.raw)
+    for text, rule in ((style, "style-src"), (script, "script-src")):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}'" in page.policy  # or the browser would refuse our own
+    assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|import|eval|innerHTML|insertAdjacentHTML)\b", script)
+
+
+def test_what_a_policy_writes_stays_text_in_the_file():
+    html = build_page(evil_shards(), title=EVIL, note=EVIL)
+    clean = build_page([s_trace()], title="clean", note="clean")
+    assert [tag for tag, _ in Page(html).tags] == [tag for tag, _ in Page(clean).tags]
+    data = Page(html).data
+    assert data["shards"][0]["header"]["algorithm"] == EVIL and EVIL in data["tokens"] and EVIL in data["prompts"]
+    assert "<img" not in html and "{{ 7*7 }}" in html
+
+
+def test_json_in_a_page_reads_back_and_holds_no_markup():
+    texts = [EVIL, "\ud83d", "日本", "a\u2029b", "<", ">", "&amp;"]
+    assert json.loads(inert_json(texts)) == texts
+    assert not set("<>&\u2028\u2029") & set(inert_json(texts))
+    build_page([Shard(header("\ud83d"), {}, [])], title="\ud83d").encode("utf-8")  # half of a surrogate pair
+
+
+# --- columns ---
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_every_column_comes_back(name):
+    data = Page(build_page(SHARDS[name], title="t")).data
+    for shard, coded in zip(SHARDS[name], data["shards"], strict=True):
+        for row, there in zip(shard.responses, coded["responses"], strict=True):
+            columns, length = there["columns"], there["length"]
+            texts = [data["tokens"][int(k)] for k in decoded(columns["tokens"], length)]
+            assert texts == row["tokens"] and data["prompts"][there["prompt"]] == row["prompt"]
+            ids = [data["token_ids"][int(k)] for k in decoded(columns["tokens"], length)]
+            assert ids == row["token_ids"]
+            for field, values in row.items():
+                if field in columns and field != "tokens":
+                    code = columns[field]
+                    code = columns[code[1:]] if isinstance(code, str) and code[0] == "=" else code
+                    np.testing.assert_allclose(decoded(code, length), values, rtol=2e-5, err_msg=field)
+            assert {"credit", "advantages", "entropy", "log_weight", "policy_mask"} <= set(columns)
+
+
+NUMBERS = ([], [None], [0.5] * 100, [1e-30, -1e30, 0.0, None, 3.14159], [0, 1, 1, 0, 1, 0, 1, 1] * 9)
+NUMBERS += ([-1, 0, 1, 2, 3] * 3, [1e300, -1e300, 1.5, float("nan"), float("inf")])
+
+
+@pytest.mark.parametrize("values", NUMBERS)
+def test_numbers_come_back_to_four_digits(values):
+    back = decoded(encode_numbers(values), len(values))
+    wanted = np.array([x if x is None or abs(x) < 1e38 or not np.isfinite(x) else None for x in values], dtype=float)
+    wanted[~np.isfinite(wanted)] = np.nan
+    known = ~np.isnan(wanted)
+    np.testing.assert_allclose(back[known], wanted[known], rtol=2e-5)
+    assert np.isfinite(back[np.array([x is not None and np.isfinite(x) for x in values], dtype=bool)]).all()
+    assert decoded(encode_indices([0, 1, 2**24 - 1]), 3).tolist() == [0, 1, 2**24 - 1]
+
+
+def encoded(row, of=None) -> dict:
+    """A response as the page has it."""
+    return Page(build_page([Shard(of or header("GRPO"), {}, [row])], title="t")).data["shards"][0]["responses"][0]
+
+
+def test_constant_and_equal_columns_cost_nothing():
+    row = response("word " * 2000)
+    equal = {**row, "old_logprobs": row["trainer_logprobs"], "inference_logprobs": row["trainer_logprobs"]}
+    columns = encoded(equal)["columns"]
+    assert columns["old_logprobs"] == columns["inference_logprobs"] == "=trainer_logprobs"
+    assert columns["advantages"] == [1, len(row["tokens"])]
+
+
+def test_a_page_needs_at_most_forty_bytes_per_token():
+    rows = [with_trace(response(" ".join(map(str, range(900))), index=i), decay=0.99) for i in range(5)]
+    for row in rows:
+        row["kl_credit"] = row["ref_logprobs"] = row["credit"][::-1]
+    empty = len(build_page([Shard(header("S-trace"), {}, [])], title="t"))
+    html = build_page([Shard(header("S-trace"), {}, rows)], title="t")
+    assert (len(html) - empty) / sum(len(row["tokens"]) for row in rows) < 45
+
+
+def test_fields_may_be_missing_empty_or_not_finite():
+    bare = {"group": 0, "index": 0, "completion": "a b", "tokens": ["a", " b"]}
+    assert encoded(bare, {"step": 1, "algorithm": "mine"})["columns"].keys() == {"tokens"}
+    nothing = {name: [] if isinstance(value, list) else value for name, value in response("x").items()}
+    assert encoded(nothing)["length"] == 0
+    row = encoded(response("one", reward=float("nan"), rewards={"a": float("inf")}, entropy=[float("inf")]))
+    assert row["reward"] is None and row["rewards"] == {"a": None} and row["columns"]["entropy"] == [None, 1]
+
+
+@pytest.mark.parametrize(
+    "field, value, said",
+    [
+        ("reward", "<b>", "reward of response 0/0 of step 10 must be of type float"),
+        ("rewards", [1.0], "must be of type dict[str, float]"),
+        ("rewards", {"a": "b"}, "rewards of response 0/0"),
+        ("truncated", "no", "must be of type bool"),
+        ("segment_values", [0.5, "x"], "segment_values of response 0/0 of step 10 must be of type list[float]"),
+        ("nodes", 3, "must be of type list[int]"),
+        ("entropy", [10**400] * 8, "entropy of response 0/0 of step 10: not a list of numbers"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(field, value, said):
+    row = response("one two three four five six seven eight")
+    with pytest.raises(ValueError, match=re.escape(said)):
+        encoded(row | {field: value})
+
+
+def test_a_table_and_notes_are_at_the_top_as_text():
+    table = [["algorithm", "cosine"], ["GRPO", "1"], ["<b>mine</b>", "0.5"]]
+    text = build_page(explained(), title="run", table=table, notes=["S-trace is left out: <script>x</script>."])
+    there = text.partition('<div class="page">')[0]
+    assert there.count("<tr>") == 3 and there.count('<th scope="col">') == 2 and "<td>0.5</td>" in there
+    assert "&lt;b&gt;mine&lt;/b&gt;" in there and "&lt;script&gt;x" in there and "<script>x" not in text
+    assert '<details class="overview" open>' in there
+    assert '<details class="overview"' not in build_page(explained(), title="run")
+    with pytest.raises(ValueError, match="row 1 of the table has 1 cells, its head has 2"):
+        build_page(explained(), title="run", table=[["a", "b"], ["c"]])
+    with pytest.raises(ValueError, match="no shard"):
+        build_page([], title="t")
+
+
+def test_a_page_begins_where_there_is_credit(tmp_path, capsys):
+    rows = [response("a", group=g, credit=[0.0 if g < 2 else 0.5]) for g in range(4)]
+    shard = Shard(header("GRPO", step=7), {}, rows)
+    assert Page(build_page([shard], title="t")).data["start"] == {"step": 7, "group": 2}
+    assert Page(build_page([shard], title="t", start={"step": 7, "group": 1})).data["start"]["group"] == 1
+    nothing = Shard(header("GRPO", step=7), {}, rows[:2])
+    assert Page(build_page([nothing], title="t", start={"step": 7})).data["start"] == {"step": 7}
+    write_shard(shard_path(tmp_path, 7), shard)
+    assert main([str(tmp_path), "--terminal"]) == 0
+    assert "response 2/0" in capsys.readouterr().out
+
+
+# --- the terminal ---
+
+
+def printed(shard: Shard, number: int = 0, **settings) -> str:
+    settings = {"no_color": False, **settings}  # whatever the environment of the tests says
+    console = Console(file=StringIO(), force_terminal=True, width=100, highlight=False, **settings)
+    print_response(shard, shard.responses[number], console)
+    return console.file.getvalue()
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def test_the_terminal_shows_the_group_and_the_credit_in_colour():
+    shard = spo_chain()
+    colour = printed(shard, color_system="truecolor", legacy_windows=False)
+    assert "38;2;22;24;29;48;2;" in colour  # ink on a tint
+    text = re.sub(r"\x1b\[[\d;]*m", "", colour)
+    assert "SPO-chain, step 10, response 0/0" in text and "accuracy" in text and "unassigned" in text
+    assert squeezed("".join(shard.responses[0]["tokens"])) in squeezed(text)
+    coarse = printed(shard, color_system="standard", legacy_windows=False)
+    assert "\x1b[34m" in coarse and "\x1b[7;34m" in coarse  # what has 16 colours still shows two strengths
+
+
+def test_a_completion_does_not_command_the_terminal():
+    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[bold]\ud800"
+    shard = Shard(header(evil), {}, [response("x", tokens=[evil], rewards={evil: 1.0, "b": 0.0})])
+    out = printed(shard, color_system=None, legacy_windows=False)
+    assert not set("\x1b\x07\x9b\r\u202e") & set(re.sub(r"\x1b\[[\d;]*m", "", out))
+    assert "[bold]<d800>" in out
+
+
+def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
+    rows = [response("a", tokens=["a"] * 1000, credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
+    assert robust_maximum(Shard(header("GRPO"), {}, rows)) == 0.5
+    assert robust_maximum(Shard(header("GRPO"), {}, [response("a", credit=[0.0])])) == 1.0
+
+
+# --- a notebook, and the command ---
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with two logged steps."""
+    for step in (10, 20):
+        write_shard(shard_path(tmp_path / "run", step), s_trace(step))
+    return tmp_path / "run"
+
+
+def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
+    class Trainer:
+        class args:
+            output_dir = str(run)
+
+    view = trl_credit.show_credit(Trainer())
+    assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
+    ((tag, of),) = Page(view._repr_html_()).tags
+    assert tag == "iframe" and of["sandbox"] == "allow-scripts" and of["srcdoc"] == view.html
+    with pytest.raises(TypeError, match="folder of a run or a trainer, got int"):
+        trl_credit.show_credit(3)
+    with pytest.raises(ValueError, match="--log_credit"):
+        trl_credit.show_credit(run.parent)
+
+
+def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
+    assert main([str(run)]) == 0
+    page = run / "credit_log" / "view.html"
+    assert "step 10, 20" in capsys.readouterr().out
+    assert [shard["header"]["step"] for shard in Page(page.read_text("utf-8")).data["shards"]] == [10, 20]
+    made = page.read_text("utf-8")
+    page.unlink()
+    assert main([str(page.parent)]) == 0 and page.read_text("utf-8") == made  # the folder of the shards will do
+    out = run / "one.html"
+    assert main([str(run), "--step", "10", "--response", "1/2", "--output", str(out)]) == 0
+    data = Page(out.read_text("utf-8")).data
+    assert data["start"] == {"step": 10, "group": 1, "index": 2} and len(data["shards"]) == 1
+    shard = shard_path(run, 20)
+    assert main([str(shard)]) == 0 and shard.with_suffix(".html").exists()
+    assert main([str(run), "--terminal", "--response", "0/1"]) == 0
+    assert "step 20, response 0/1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["view", "RUN", "--terminal"], ["view", "RUN"], ["recipes"]])
+def test_a_closed_pipe_ends_the_command_silently(run, argv):
+    gone, end = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "trl_credit", *(word.replace("RUN", str(run)) for word in argv)]
+    done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, text=True)
+    os.close(end)
+    assert done.stderr == "" and done.returncode in (1, 128 + signal.SIGPIPE)  # 1: rich ends it by itself
+
+
+def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):
+    monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
+    shards, note = read_run(run)
+    assert [shard.header["step"] for shard in shards] == [20] and "without these steps: 10" in note
+    assert main([str(run)]) == 0
+    assert note in capsys.readouterr().out and note in (run / "credit_log" / "view.html").read_text("utf-8")
+    assert len(read_run(run, [10, 20])[0]) == 2
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["RUN/.."], "has no rollout log"),
+        (["RUN", "--step", "15"], "--step 15 was not logged in RUN: it has steps 10, 20"),
+        (["RUN", "--step", "x"], "--step"),
+        (["RUN", "--response", "3"], "write GROUP/INDEX"),
+        (["RUN", "--response", "9/9"], "not in step 20: it has 0/0, 0/1"),
+        (["RUN", "--output", "page.txt"], "must end in .html"),
+        (["RUN", "--output", "no/such/page.html"], "there is no folder"),
+        (["RUN", "--terminal", "--open"], "leave out --open"),
+        (["RUN", "--stpe", "1"], "did you mean '--step'"),
+        ([], "required"),
+    ],
+)
+def test_an_error_is_one_line(run, flags, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([flag.replace("RUN", str(run)) for flag in flags])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and said.replace("RUN", str(run)) in line
+    assert not list(run.glob("**/*.html"))

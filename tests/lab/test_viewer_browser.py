@@ -1,0 +1,238 @@
+"""The viewer's page in a real Chromium: it draws, logs nothing, obeys keys, and runs no foreign script."""
+
+import re
+
+import numpy as np
+import pytest
+from viewer_colours import LEVELS, PAIRS, contrast, linear
+from viewer_helpers import EVIL, SHARDS, evil_shards, header, response, s_trace, with_trace
+
+from trl_credit.observe.schema import Shard
+
+
+pytest_plugins = ["viewer_browser"]
+
+
+@pytest.mark.parametrize("name", SHARDS)
+@pytest.mark.parametrize("width", [1280, 700])
+def test_it_draws_all_tokens_and_says_nothing(show, name, width):
+    page = show(SHARDS[name])
+    page.resize(width, 800)
+    page.settle()
+    shown = "".join(page.texts(".column:first-child .token")).replace("↵", "")
+    assert shown == "".join(SHARDS[name][0].responses[0]["tokens"])
+    assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over
+
+
+def test_columns_come_back_in_the_browser(show):
+    shard = s_trace()
+    page = show([shard])
+    for name in ("credit", "log_weight", "entropy", "selected", "trainer_logprobs", "advantages", "is_clipped"):
+        got = page.evaluate(f"ROWS.map(row => [...row.column({name!r})])")
+        for values, row in zip(got, shard.responses, strict=True):
+            np.testing.assert_allclose(values, row[name], rtol=2e-5, err_msg=name)
+
+
+def test_attacks_are_text(show):
+    page = show(evil_shards(), title=EVIL, note=EVIL)
+    assert page.evaluate("typeof window.hit") == "undefined"
+    assert page.count("img") == 0 and page.count("script") == 2
+    seen = EVIL.replace("\u0000", "")
+    for selector in ("h1", "#facts", "#prompt div", ".note", ".column .facts", ".column .token"):
+        assert any(seen in text.replace("\u0000", "") for text in page.texts(selector)), selector
+    page.evaluate("go({ layout: 'tree' }); document.querySelectorAll('.node summary')[1].click()")
+    page.settle()
+    assert any(seen in text.replace("\u0000", "") for text in page.texts("#tree .prose"))
+    page.evaluate("go({ layout: 'group', token: 0 })")
+    assert page.evaluate("typeof window.hit") == "undefined" and page.count("img") == 0
+
+
+def test_the_policy_stops_what_would_get_past_the_escaping(show):
+    page = show([s_trace()])
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit = 1\">')")
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), { text: 'window.hit = 1' }))")
+    page.evaluate("fetch('https://example.invalid/').catch(() => null)")
+    page.settle()
+    assert page.evaluate("typeof window.hit") == "undefined"
+    refused = " ".join(page.messages)
+    assert refused.count("Content Security Policy") >= 3 and "connect" in refused
+    page.messages.clear()
+    page.requests[1:] = []  # what was asked for, and refused
+
+
+def test_arrow_keys_walk_tokens_lines_responses_and_steps(show):
+    page = show([s_trace(10), s_trace(20)])
+    page.evaluate("document.querySelector('.text').focus()")
+    state = ("step", "index", "token")
+    page.press("ArrowRight")
+    assert page.view(*state) == [10, 0, 0]
+    page.press("ArrowRight", "ArrowRight", "ArrowLeft")
+    assert page.view(*state) == [10, 0, 1]
+    assert page.texts(".current") == [s_trace().responses[0]["tokens"][1]]
+    page.press("ArrowDown")
+    below = page.evaluate("view.token")
+    tops = "i => texts[0].spans[i].getClientRects()[0].top"
+    assert page.evaluate(f"({tops})({below}) > ({tops})(1)")
+    page.press("ArrowUp")
+    assert page.evaluate(f"({tops})(view.token) === ({tops})(1)")
+    page.press("End")
+    assert page.view("token")[0] == len(s_trace().responses[0]["tokens"]) - 1
+    page.press("Home")
+    assert page.view("token")[0] == 0
+    page.press("ArrowRight", shift=True)
+    assert page.view(*state) == [10, 1, None]
+    assert page.evaluate("document.activeElement.view.row.index") == 1
+    page.press("ArrowDown", shift=True)
+    assert page.view(*state) == [20, 1, None]
+    page.press("ArrowUp", shift=True)
+    assert page.view("step") == [10]
+
+
+def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows(show):
+    page = show([s_trace(10), s_trace(20)])
+    seen = []
+    for _ in range(11):
+        page.press("Tab")
+        seen.append(
+            page.evaluate(
+                "(e => [e.id || e.name || e.className || e.tagName, getComputedStyle(e.closest('.choice') ?? e)"
+                ".outlineStyle])(document.activeElement)"
+            )
+        )
+    stops = ["step", "metric", "layout", "theme", "group", "index", "text"]
+    assert list(dict.fromkeys(name for name, _ in seen if name in stops)) == stops
+    assert all(style != "none" for name, style in seen if name != "BODY"), seen
+    page.evaluate("document.querySelector('#responses input:checked').focus()")
+    page.press("ArrowDown")
+    assert page.evaluate("[view.index, document.activeElement.name]") == [1, "index"]
+    page.evaluate("document.querySelector('#groups input:checked').focus()")
+    page.press("ArrowDown")
+    assert page.evaluate("[view.group, document.activeElement.name]") == [1, "group"]
+
+
+def test_roles_and_names_are_there(show):
+    page = show([s_trace(10)], fragment="token=3")
+    roles = page.roles()
+    for wanted in (
+        ("navigation", "Groups and responses"),
+        ("main", ""),
+        ("complementary", "Token"),
+        ("heading", "runs/s_trace"),
+        ("combobox", "Step"),
+        ("combobox", "Colour"),
+        ("listbox", "Response 0, 124 tokens"),
+        ("region", "Legend"),
+    ):
+        assert wanted in roles, wanted
+    assert sum(role == "radio" for role, _ in roles) == 2 + 2 + 4  # layouts, prompts, responses
+    assert all(name for role, name in roles if role in ("radio", "button", "combobox", "listbox"))
+    assert sum(role == "option" for role, _ in roles) >= 124  # and those of the selects
+    current = page.evaluate("document.querySelector('[aria-activedescendant]').getAttribute('aria-activedescendant')")
+    assert page.evaluate(f"document.getElementById({current!r}).getAttribute('aria-label')").startswith(
+        "␣think: Effective credit +"
+    )
+
+
+def test_a_pointer_shows_the_numbers_and_where_the_credit_came_from(show):
+    shard = s_trace()
+    row = shard.responses[0]
+    at = max(range(len(row["tokens"]) - 20), key=lambda t: row["selected"][t])
+    page = show([shard])
+    page.point(f"texts[0].spans[{at}]")
+    page.settle()
+    there = page.panel()
+    assert there["Leaves a trace"] == "yes" and there["Advantage A"] == "+1" and len(there) >= 12
+    assert float(there["Effective credit"]) == pytest.approx(row["credit"][at], rel=0.01)
+    parts = page.evaluate(f"contributions(ROWS[0], {at})")
+    assert sum(part["value"] for part in parts) == pytest.approx(row["credit"][at], rel=1e-3)
+    for part in parts:  # A·ρ of the later token, through the trace
+        t = part["t"]
+        reach = 1 if t == at else 0.9 ** (t - at)
+        assert part["value"] == pytest.approx(row["advantages"][t] * np.exp(row["log_weight"][t]) * reach, rel=1e-3)
+    largest = [part["t"] for part in parts if part["t"] != at][:8]
+    sizes = [abs(part["value"]) for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sorted(page.evaluate("[...document.querySelectorAll('.from')].map(e => e.i)")) == sorted(largest)
+    assert page.count(".origins li") == 8
+    page.evaluate("document.querySelector('.origins button').click()")
+    assert page.view("token")[0] == largest[0]
+
+
+def test_a_trace_that_does_not_explain_the_credit_is_not_claimed(show):
+    shard = s_trace()
+    shard.responses[0]["credit"] = [2 * x for x in shard.responses[0]["credit"]]
+    page = show([shard], fragment="token=0")
+    assert "do not add up" in " ".join(page.texts("#panel .note"))
+    assert page.count(".from") == 0
+
+
+def test_unassigned_is_not_zero_and_neither_is_outside_the_loss(show):
+    row = response("one two three four", policy_mask=[1, 0, 1, 1], loss_mask=[1, 1, 0, 1], credit=[0.0, 0.0, 0.0, 2.0])
+    page = show([Shard(header("GRPO"), {}, [row])])
+    looks = page.evaluate(
+        "texts[0].spans.map(e => getComputedStyle(e)).map(s => "
+        "[s.backgroundImage, s.textDecorationLine, s.fontStyle, s.backgroundColor].join())"
+    )
+    assert len(set(looks)) == 4
+    assert page.evaluate("texts[0].spans.map(e => e.className)") == [
+        "token zero", "token unassigned", "token outside", "token p6",
+    ]  # fmt: skip
+    page.evaluate("go({ metric: 'entropy' })")  # which an unassigned token has
+    assert page.evaluate("texts[0].spans.map(e => e.classList[1][0])")[:2] == ["s", "s"]
+    page.evaluate("go({ token: 1 })")
+    assert page.panel()["Effective credit"] == "unassigned"
+
+
+def test_credit_that_a_trace_sends_to_a_token_outside_the_policy_term_is_shown(show):
+    row = with_trace(response("one two three", selected=[1, 0, 0]), decay=0.9, rate=1 / 3)
+    row |= {"policy_mask": [0, 1, 1], "log_weight": [0.0] * 3, "is_clipped": [0] * 3, "selected": [1, 0, 0]}
+    row["credit"] = [0.9 + 0.81, 1.0, 1.0]
+    page = show([Shard(header("S-trace", trace_decay=0.9), {}, [row])], fragment="token=0")
+    assert page.evaluate("texts[0].spans[0].className") == "token p6 masked current"
+    there = page.panel()
+    assert there["In the policy term"] == "no" and there["Effective credit"] == "+1.71"
+    assert "0 of its own, +1.71 through its trace from 2 later tokens" in " ".join(page.texts("#panel p"))
+
+
+def test_values_beyond_the_scale_are_marked(show):
+    rows = [response("word " * 400, credit=[1.0] * 399 + [50.0], tokens=["w"] * 400)]
+    rows[0] |= {
+        name: values[:1] * 400
+        for name, values in rows[0].items()
+        if isinstance(values, list) and name not in ("credit", "tokens")
+    }
+    page = show([Shard(header("GRPO"), {}, rows)])
+    assert page.evaluate("[texts[0].spans[0].className, texts[0].spans[399].className]") == [
+        "token p6",
+        "token p6 over",
+    ]
+    assert page.evaluate("maximum('credit')") == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_on_every_colour_is_legible_as_drawn(show, scheme):
+    page = show([s_trace()])
+    page.prefer(scheme)
+    pairs = page.evaluate(
+        f"{LEVELS}.map(c => {{ const e = texts[0].spans[0]; e.className = 'token ' + c; const s = getComputedStyle(e);"
+        " return [s.color, s.backgroundColor] })"
+    )
+    for name, (ink, ground) in zip(LEVELS, pairs, strict=True):
+        rgb = [np.array([int(x) / 255 for x in re.findall(r"\d+", text)[:3]]) for text in (ink, ground)]
+        assert contrast(*map(linear, rgb)) >= 4.5, name
+        hexes = PAIRS[name].split(", ")[scheme == "dark"]
+        assert "#" + "".join(f"{round(255 * x):02x}" for x in rgb[1]) == hexes
+
+
+def test_the_button_changes_the_colours(show):
+    page = show([s_trace()])
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.evaluate("document.getElementById('theme').click()")
+    dark = page.evaluate(ground)
+    assert light != dark and page.texts("#theme") == ["Light"]
+    page.prefer("dark")
+    page.settle()
+    assert page.evaluate(ground) == dark  # now as the system says
+    page.evaluate("document.getElementById('theme').click()")
+    assert page.evaluate(ground) == light

@@ -1,0 +1,184 @@
+"""GRPO-λ's Algorithm 1, min(ρ, clip ρ)·A for both signs of A, through TRL's `_compute_loss`."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_loss import check_close, check_loss, check_same, run, toy
+from trace_helpers import trace_matrix
+
+from trl_credit import Credit, GRPOLambdaTrainer
+from trl_credit.credit.clipping import clip_ratio_alone
+from trl_credit.credit.selection import select_high_entropy
+from trl_credit.loss.assignment import policy_iteration
+
+
+RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}
+WEIGHTS = {
+    "token": {},
+    "sequence_token": {"importance": "sequence_token"},
+    "p_trace": {"importance": "eligible"},
+    "s_trace": {"importance": "eligible", "selector": "entropy", "selective_rate": 0.4},
+    "recent": {"importance": "lambda_trace"},
+    "both": {"importance": "lambda_trace", "trace_style": "both"},
+    "loss_weight": {"loss_weight": "trace_past", "loss_weight_confidence": True},
+}
+
+
+def log_weight(t, name):
+    """W by dense matrices, with its gradient."""
+    m, logps = t["mask"].double(), t["logps"]
+    change = (logps - t["old"]) * m
+    own = (logps - logps.detach()) * m
+    if name == "sequence_token":
+        return (change.sum(-1, keepdim=True) / m.sum(-1, keepdim=True)).detach() + own
+    if name in ("recent", "both"):
+        return change @ trace_matrix(7, 0.9, name).T
+    if name in ("p_trace", "s_trace"):
+        z = m if name == "p_trace" else select_high_entropy(t["entropies"], rate=0.4, mask_t=t["mask"])
+        earlier = trace_matrix(7, 0.9, "recent") - torch.eye(7, dtype=torch.float64)
+        return change.detach() + own + (own * z) @ earlier.T
+    return change
+
+
+def literal_loss(t, name, *, low, high, loss_type, beta):
+    """Token by token, as Algorithm 1 has it, with the KL on the plain log-probabilities."""
+    w, mask, logps = log_weight(t, name), t["mask"], t["logps"]
+    trace = t["mask"].double() @ trace_matrix(7, 0.9, "recent").T
+    rows = []
+    for b in range(4):
+        losses = []
+        for i in range(7):
+            if not mask[b, i]:
+                continue
+            c = trace[b, i].item() * (1 + torch.sigmoid(logps[b, i].detach() - 1)) if name == "loss_weight" else 1.0
+            coef_1 = w[b, i].exp()
+            coef_2 = coef_1.clamp(low, high)
+            d = t["ref"][b, i] - logps[b, i]
+            losses.append(-torch.minimum(coef_1, coef_2) * t["advantages"][b] * c + beta * (d.exp() - d - 1))
+        rows.append(torch.stack(losses))
+    if loss_type == "grpo":
+        return torch.stack([row.mean() for row in rows]).mean()
+    return torch.cat(rows).sum() / {"bnpo": mask.sum(), "dapo": mask.sum(), "dr_grpo": 4 * 8}[loss_type]
+
+
+@pytest.mark.parametrize("loss_type, beta", [("grpo", 0.04), ("bnpo", 0.0), ("dr_grpo", 0.04), ("dapo", 0.0)])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_loss_and_gradient_are_those_of_algorithm_1(make_trainer, toy_loss, name, loss_type, beta):
+    trainer = make_trainer("base", loss_type=loss_type, beta=beta, **RATIO, **WEIGHTS[name])
+    for low, high in ((0.2, 0.2), (0.05, 0.4), (0.3, 0.01), (0.0, 0.0)):
+        t = toy()
+        t["old"][1] += 0.5  # rows with A < 0, out of the range on either side
+        t["old"][3] -= 0.5
+        trainer.epsilon_low, trainer.epsilon_high, trainer.args.clip_form = low, high, "ratio"  # read at every loss
+        expected = literal_loss(t, name, low=1 - low, high=1 + high, loss_type=loss_type, beta=beta)
+        loss, grad = found = run(trainer, toy_loss, t)
+        check_loss(found, expected, t["logps"], rtol=1e-12, atol=1e-13)
+        # PPO's loss differs
+        trainer.args.clip_form = "surrogate"
+        surrogate = run(trainer, toy_loss, t)
+        assert (surrogate[0] - loss).abs() > 1e-4 and (surrogate[1] - grad).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.bfloat16, 2e-3)])
+def test_in_other_precisions(make_trainer, toy_loss, dtype, tolerance):
+    t = toy(dtype=dtype)
+    exact = {key: x.detach().double() if x.is_floating_point() else x for key, x in t.items()}
+    exact["logps"].requires_grad_()
+    trainer = make_trainer("base", loss_type="dr_grpo", beta=0.0, epsilon=3e-4, **RATIO)
+    found = [x.double() for x in run(trainer, toy_loss, t)]
+    check_close(found, run(trainer, toy_loss, exact), rtol=tolerance, atol=tolerance / 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), low=st.floats(0, 2), high=st.floats(0, 3), wide=st.booleans())
+def test_value_and_gradient_and_unclipped_tokens(seed, low, high, wide):
+    g = torch.Generator().manual_seed(seed)
+    logp = torch.randn(3, 9, generator=g, dtype=torch.float64).requires_grad_()
+    w = logp * 2.0 - 0.3
+    a = torch.randn(3, 9 if wide else 1, generator=g, dtype=torch.float64)
+    low, high = 1 - low, 1 + high
+    new_w, new_a = clip_ratio_alone(w, a, clip_range=(low, high))
+    assert not new_a.requires_grad and new_w.shape == new_a.shape == w.shape
+    ratio = new_w.exp()
+    ppo = torch.minimum(ratio * new_a, ratio.clamp(low, high) * new_a)
+    literal = torch.minimum(w.exp(), w.exp().clamp(low, high)) * a
+    torch.testing.assert_close(ppo, literal, rtol=1e-12, atol=1e-12)
+    grads = [torch.autograd.grad(x.sum(), logp, retain_graph=True)[0] for x in (ppo, literal)]
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)
+    same = (a >= 0) | ((w.exp() >= low) & (w.exp() <= high))
+    assert torch.equal(new_w[same], w[same]) and torch.equal(new_a[same], a.expand_as(w)[same])
+    assert (torch.sign(new_a) == torch.sign(a)).all()  # TRL's off-policy mask asks for it
+
+
+def test_on_policy_it_is_ppos_to_the_last_bit(make_trainer, toy_loss):
+    given = {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False}
+    pair = [make_trainer("base", clip_form=form, **given) for form in ("surrogate", "ratio")]
+    check_same(*(run(trainer, toy_loss, toy(), with_old=False) for trainer in pair))
+
+
+def test_a_ratio_without_bound_is_bounded_for_either_sign(make_trainer, toy_loss):
+    t = toy()
+    t["old"][3, 2] = -1e4  # A < 0, and ρ = e^10000
+    loss, grad = run(make_trainer("base", loss_type="grpo", beta=0.0), toy_loss, t)
+    assert not loss.isfinite()
+    loss, grad = run(make_trainer("base", loss_type="grpo", beta=0.0, **RATIO), toy_loss, t)
+    assert loss.isfinite() and grad.isfinite().all() and grad[3, 2] == 0 and (grad[3] != 0).any()
+
+
+def test_logged_clip_fractions(make_trainer, toy_loss):
+    t, mask = toy(), toy()["mask"].bool()
+    trainer = make_trainer("base", loss_type="grpo", beta=0.0, epsilon=0.1, **RATIO)
+    run(trainer, toy_loss, t)
+    above = ((t["logps"] - t["old"]).exp() > 1.1) & mask
+    positive = t["advantages"].unsqueeze(1) > 0
+    found = {name: values[-1] for name, values in trainer._metrics["eval"].items()}
+    assert found["credit/clip_fraction"] == pytest.approx(above.sum().item() / mask.sum().item())
+    assert found["clip_ratio/low_mean"] == 0.0  # nothing is clipped below
+    assert found["clip_ratio/high_mean"] == pytest.approx((above & positive).sum().item() / mask.sum().item())
+    assert (above & positive).sum() < above.sum()
+    # |A| as it was given, and not what it was replaced with
+    sizes = [found[f"credit/abs_advantage/quarter_{q + 1}"] for q in range(4)]
+    plain = make_trainer("base", loss_type="grpo", beta=0.0)
+    run(plain, toy_loss, t)
+    assert sizes == [plain._metrics["eval"][f"credit/abs_advantage/quarter_{q + 1}"][-1] for q in range(4)]
+
+
+def test_the_ratio_form_cites_its_paper(make_trainer):
+    uses = [GRPOLambdaTrainer.preset.uses(make_trainer("base", clip_form=form).args) for form in ("surrogate", "ratio")]
+    assert uses == [False, True]
+
+
+def test_the_ratio_form_with_masks_and_off_policy_masking(make_trainer, toy_loss):
+    t = toy()
+    t["advantages"] = -torch.ones(4, dtype=torch.float64)
+    plain = {"loss_type": "dapo", "beta": 0.0}
+    masked = {**plain, "token_mask": "probability", "probability_threshold": 0.4}
+    kept = (t["old"].exp() < 0.4) & t["mask"].bool()
+    grad = run(make_trainer("base", **masked, **RATIO), toy_loss, t)[1]
+    assert torch.equal(grad != 0, kept & (t["logps"] - t["old"] <= math.log(1.2)))
+    kl = ((t["old"] - t["logps"].detach()) * t["mask"]).sum(-1) / t["mask"].sum(-1)
+    threshold = kl.sort().values[1:3].mean().item()
+    grad = run(make_trainer("base", **plain, **RATIO, off_policy_mask_threshold=threshold), toy_loss, t)[1]
+    assert (grad.abs().sum(-1) > 0).tolist() == (kl <= threshold).tolist()
+
+
+def test_custom_credit_functions(make_trainer, toy_loss):
+    def doubled(config, tokens):
+        return Credit(2 * (tokens.logp_t - tokens.old_logp_t), tokens.advantages)
+
+    t, given = toy(), {"loss_type": "grpo", "beta": 0.0, **RATIO}
+    found = run(make_trainer("base", credit=doubled, **given), toy_loss, t)
+    ratio = (2 * (t["logps"] - t["old"])).exp().clamp(max=1.2)
+    expected = -(ratio * t["advantages"].unsqueeze(1) * t["mask"]).sum(-1) / t["mask"].sum(-1)
+    check_loss(found, expected.mean(), t["logps"], rtol=1e-12, atol=1e-13)
+
+    def custom_loss(config, tokens):
+        return policy_iteration(config, tokens)
+
+    custom_loss.carries_loss = custom_loss.replaces_kl = True
+    trainer = make_trainer("base", credit=custom_loss, **{**given, "beta": 0.1})
+    with pytest.raises(ValueError, match="clip_form='ratio', which clips none: set clip_form='surrogate'"):
+        run(trainer, toy_loss, t)

@@ -1,0 +1,198 @@
+"""The contract with TRL: toy tensors through the real `_compute_loss`."""
+
+import copy
+
+import pytest
+import torch
+import trl
+from conftest import toy_inputs
+from custom_functions import custom
+from toy_loss import check_close, check_same, run, toy
+
+import trl_credit
+from trl_credit.trainer import refusals
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo"])
+@pytest.mark.parametrize("with_old", [True, False])
+def test_default_knobs_are_trl_to_the_last_bit(make_trainer, toy_loss, loss_type, with_old):
+    settings = {"loss_type": loss_type, "beta": 0.04, "entropy_coef": 0.01, "top_entropy_quantile": 0.5}
+    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), **settings)
+    ours = make_trainer("base", **settings)
+    check_same(*(run(trainer, toy_loss, toy(), with_old=with_old) for trainer in (theirs, ours)))
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "luspo"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_trls_levels_of_importance_are_trl_to_the_last_bit(make_trainer, toy_loss, loss_type, level):
+    settings = {"loss_type": loss_type, "importance_sampling_level": level, "beta": 0.04}
+    settings |= {} if loss_type == "luspo" else {"top_entropy_quantile": 0.5}
+    ours, theirs = make_trainer("base", **settings), make_trainer((trl.GRPOConfig, trl.GRPOTrainer), **settings)
+    assert ours.args.importance == level
+    check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
+
+
+def test_sequence_importance_is_trls_gspo_to_the_last_bit(make_trainer, toy_loss):
+    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), loss_type="grpo", importance_sampling_level="sequence")
+    ours = make_trainer("base", loss_type="grpo", importance="sequence")
+    check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
+
+
+def test_sequence_token_equals_sequence_under_uniform_advantages(make_trainer, toy_loss):
+    pair = [make_trainer("base", loss_type="grpo", importance=name) for name in ("sequence", "sequence_token")]
+    check_close(*(run(trainer, toy_loss, toy()) for trainer in pair), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"importance": "eligible", "trace_lambda": 0.0},
+        {"importance": "eligible", "gamma": 0.0},
+        {"importance": "eligible", "selector": "entropy", "selective_rate": 0.0},
+        {"importance": "lambda_trace", "trace_lambda": 0.0},
+        {"loss_weight": "trace_past", "trace_lambda": 0.0},
+        {"token_mask": "probability", "probability_threshold": 1e9},
+        {"advantage_floor": -100.0},
+    ],
+    ids=str,
+)
+def test_limits_that_are_grpo(make_trainer, toy_loss, knobs):
+    plain = make_trainer("base", loss_type="grpo", beta=0.04, use_bias_correction_kl=False)
+    limit = make_trainer("base", loss_type="grpo", beta=0.04, use_bias_correction_kl=False, **knobs)
+    check_close(run(limit, toy_loss, toy()), run(plain, toy_loss, toy()), rtol=1e-14, atol=1e-15)
+
+
+def test_eligible_clips_exactly_where_grpo_clips(make_trainer, toy_loss):
+    t = toy()
+    plain, p_trace = make_trainer("base", loss_type="grpo"), make_trainer("p_trace", beta=0.0)
+    run(plain, toy_loss, t), run(p_trace, toy_loss, t)
+    name = "clip_ratio/region_mean"
+    plain, p_trace = plain._metrics["eval"], p_trace._metrics["eval"]  # a model is loaded in this mode
+    assert plain[name] == p_trace[name] and plain[name][0] > 0
+    assert p_trace["credit/clip_fraction"] == pytest.approx(plain[name])
+
+
+def test_on_policy_past_identities(make_trainer, toy_loss):
+    """On-policy, P-trace, the ε-trace and the ε-weight `future` have one gradient."""
+    grads = []
+    for knobs in ({"importance": "eligible"}, {"importance": "lambda_trace"}, {"loss_weight": "trace_future"}):
+        trainer = make_trainer("base", loss_type="dr_grpo", **knobs)
+        grads.append(run(trainer, toy_loss, toy(), with_old=False)[1])
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(grads[0], grads[2], rtol=1e-12, atol=1e-14)
+
+
+def test_kl_never_carries_a_trace(make_trainer, toy_loss):
+    t = toy()
+    t["advantages"] = torch.zeros(4, dtype=torch.float64)
+    plain = make_trainer("base", loss_type="grpo", beta=0.5, use_bias_correction_kl=False)
+    traced = make_trainer("grpo_lambda", beta=0.5)
+    assert torch.equal(run(plain, toy_loss, t)[1], run(traced, toy_loss, t)[1])
+
+
+@pytest.mark.parametrize("algo", [*sorted(trl_credit.ALGORITHMS), "custom"])
+def test_the_inputs_of_trl_stay_unchanged_and_an_evaluation_has_the_same_value(make_trainer, toy_loss, algo):
+    trainer = make_trainer(credit=custom("later_is_less")) if algo == "custom" else make_trainer(algo)
+    t = toy()
+    inputs = toy_inputs(
+        t["mask"], advantages=t["advantages"], ref_per_token_logps=t["ref"], old_per_token_logps=t["old"]
+    )
+    before = copy.deepcopy(inputs)
+    loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"])
+    assert inputs.keys() == before.keys()
+    for key, value in before.items():
+        assert torch.equal(inputs[key], value), key
+    with torch.no_grad():  # with the same inputs, as in the next of num_iterations
+        again = toy_loss(trainer, inputs, logps=t["logps"].detach(), entropies=t["entropies"])
+    assert torch.equal(loss.detach(), again)
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "grpo_lambda", "gspo_token"])
+def test_off_policy_mask_sees_the_true_behavior_policy(make_trainer, toy_loss, algo):
+    t = toy()
+    t["advantages"] = -torch.ones(4, dtype=torch.float64)
+    kl = ((t["old"] - t["logps"].detach()) * t["mask"]).sum(-1) / t["mask"].sum(-1)
+    threshold = kl.sort().values[1:3].mean().item()  # two rows above it, two below
+    trainer = make_trainer(algo, beta=0.0, off_policy_mask_threshold=threshold)
+    _, grad = run(trainer, toy_loss, t)
+    assert torch.equal(grad, run(trainer, toy_loss, t, sampling_per_token_logps=t["old"])[1])
+    assert (grad.abs().sum(-1) > 0).tolist() == (kl <= threshold).tolist()
+
+
+def test_vllm_correction_multiplies_the_traced_loss(make_trainer, toy_loss):
+    t = toy()
+    trainer = make_trainer("s_trace", beta=0.0)
+    plain = run(trainer, toy_loss, t)[1]
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+    halved = run(trainer, toy_loss, t, importance_sampling_ratio=torch.full((4, 1), 0.5, dtype=torch.float64))[1]
+    torch.testing.assert_close(halved, 0.5 * plain, rtol=1e-14, atol=0)
+
+
+def test_hook_that_does_not_run_is_an_error(make_trainer, toy_loss, monkeypatch):
+    trainer, t = make_trainer("s_trace"), toy()
+    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", lambda self, model, inputs: torch.zeros(()))
+    with pytest.raises(RuntimeError, match="0 times in one loss"):
+        run(trainer, toy_loss, t)
+
+
+def test_hook_that_runs_twice_is_an_error(make_trainer, toy_loss, monkeypatch):
+    trainer, t = make_trainer("s_trace"), toy()
+    real = trl.GRPOTrainer._compute_loss
+
+    def twice(self, model, inputs):
+        self._get_per_token_logps_and_entropies(model)
+        return real(self, model, inputs)
+
+    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", twice)
+    with pytest.raises(RuntimeError, match="2 times in one loss"):
+        run(trainer, toy_loss, t)
+
+
+def test_more_outputs_of_the_forward_pass_go_through(make_trainer, monkeypatch):
+    trainer = make_trainer("s_trace")
+    outputs = (torch.zeros(1, 1), torch.zeros(1, 1), None, "new in the next TRL")
+    monkeypatch.setattr(trl.GRPOTrainer, "_get_per_token_logps_and_entropies", lambda self, *a, **k: outputs)
+    assert trainer._get_per_token_logps_and_entropies(trainer.model, new_argument=1) is outputs
+
+
+def test_a_newer_trl_warns(recwarn):
+    refusals.check_trl_version(trl.__version__)
+    assert not [w for w in recwarn if "trl_credit" in str(w.message)]
+    with pytest.warns(UserWarning, match="newer than"):
+        refusals.check_trl_version("1.99.0")
+
+
+def test_liger_before_1_14_is_refused(make_trainer, monkeypatch):
+    monkeypatch.setattr(trl, "__version__", "1.13.0")
+    with pytest.raises(ValueError, match="use_liger_kernel=False"):
+        make_trainer("base", use_liger_kernel=True)
+
+
+def test_plain_grpo_config_is_refused(make_trainer):
+    with pytest.raises(TypeError, match="STraceConfig"):
+        make_trainer((trl.GRPOConfig, trl_credit.STraceTrainer))
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_neither_the_order_of_rows_nor_entropies_of_padding_matter(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo, beta=0.0), toy()
+    loss, grad = clean = run(trainer, toy_loss, t)
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = {name: x.detach()[order] for name, x in t.items()}
+    permuted["logps"].requires_grad_()
+    check_close(run(trainer, toy_loss, permuted), (loss, grad[order]), rtol=1e-13, atol=1e-15)
+    t["entropies"] = torch.where(t["mask"].bool(), t["entropies"], 1e9)
+    check_same(run(trainer, toy_loss, t), clean)
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_tool_tokens_padding_and_rows_without_a_loss_token_never_get_credit(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo), toy()
+    _, grad = run(trainer, toy_loss, t)
+    assert grad[t["mask"] == 0].abs().max() == 0 and grad[t["mask"] == 1].abs().max() > 0
+    t["mask"][3] = 0
+    loss, grad = run(trainer, toy_loss, t)
+    assert loss.isfinite() and grad.isfinite().all() and grad[3].abs().max() == 0 and grad[2].abs().max() > 0
+    t["mask"][:] = 0
+    loss, grad = run(trainer, toy_loss, t)
+    assert loss == 0 and grad.abs().max() == 0

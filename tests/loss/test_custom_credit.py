@@ -1,0 +1,312 @@
+"""Custom functions change the loss as they should: closed forms, and runs that equal those of the built-in ones."""
+
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from custom_functions import custom, same_weights, trained
+from toy_loss import check_close, check_loss, check_same, run, toy
+
+from trl_credit import Credit, CreditConfig, CreditTrainer, Tokens, assign_credit
+from trl_credit.credit.advantages import whiten
+from trl_credit.hub.describe import describe_credit
+from trl_credit.support.functions import resolve_function
+
+
+def spy(seen):
+    """The built-in credit function, which keeps its arguments in a list."""
+
+    def credit(config, tokens):
+        seen.append(tokens)
+        return assign_credit(config, tokens)
+
+    return credit
+
+
+# Weights, advantages, losses and masks
+
+
+def test_a_new_weight_in_closed_form(make_trainer, toy_loss):
+    by_knobs = make_trainer("base", loss_type="grpo", importance="eligible", trace_lambda=0.5)
+    by_name = make_trainer("base", loss_type="grpo", credit=custom("half_decay"))
+    check_close(run(by_knobs, toy_loss, toy()), run(by_name, toy_loss, toy()))
+
+
+def test_a_new_advantage_on_the_weight_of_the_knobs(make_trainer, toy_loss):
+    t = toy()
+    share = (t["mask"].cumsum(-1) - 1).double() / t["mask"].sum(-1, keepdim=True)
+    by_name = run(make_trainer("s_trace", beta=0.0, credit=custom("later_is_less")), toy_loss, t)
+    t["advantages"] = t["advantages"].unsqueeze(1) * (1 - 0.5 * share)
+    by_hand = run(make_trainer("s_trace", beta=0.0), toy_loss, t)
+    check_close(by_name, by_hand)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo"])
+def test_a_custom_loss(make_trainer, toy_loss, loss_type, beta):
+    t = toy()
+    knobs = {"loss_type": loss_type, "beta": beta, "use_bias_correction_kl": False}
+    trainer = make_trainer("base", credit=custom("weighted_kl"), **knobs)
+    found = run(trainer, toy_loss, t)
+    d, k = t["logps"] - t["old"], t["ref"] - t["logps"]
+    gain = d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square() - beta * (k.exp() - k - 1)
+    gain = gain * t["mask"]
+    rows = (gain.sum(-1) / t["mask"].sum(-1)).mean()
+    expected = -(rows if loss_type == "grpo" else gain.sum() / t["mask"].sum())
+    check_loss(found, expected, t["logps"], rtol=1e-12, atol=1e-13)
+    names = trainer._metrics["eval"]
+    assert "credit/clip_fraction" not in names and "credit/abs_advantage/quarter_1" in names
+
+
+def test_a_method_of_a_subclass_replaces_the_function(make_trainer, toy_loss):
+    class Doubled(CreditTrainer):
+        def credit(self, tokens):
+            credit = super().credit(tokens)
+            return replace(credit, advantage=2 * credit.advantage)
+
+    plain, doubled = make_trainer("base"), make_trainer((CreditConfig, Doubled))
+    torch.testing.assert_close(run(doubled, toy_loss, toy())[1], 2 * run(plain, toy_loss, toy())[1])
+
+    class Wrong(CreditTrainer):
+        def credit(self, tokens):
+            return tokens.advantages
+
+    with pytest.raises(ValueError, match="'Wrong.credit' returned a Tensor: return trl_credit.Credit"):
+        run(make_trainer((CreditConfig, Wrong)), toy_loss, toy())
+
+
+def test_the_mask_of_a_credit_zeroes_terms_and_keeps_the_normaliser(make_trainer, toy_loss):
+    def unsure(config, tokens):
+        return Credit(None, tokens.advantages, mask=tokens.logp_t.detach() < -1)
+
+    t = toy()
+    _, grad = run(make_trainer("base", loss_type="grpo", credit=unsure), toy_loss, t)
+    _, plain = run(make_trainer("base", loss_type="grpo"), toy_loss, t)
+    kept = (t["logps"].detach() < -1) & t["mask"].bool()
+    assert kept.any() and not kept.all()
+    assert torch.equal(grad, torch.where(kept, plain, 0.0))
+
+
+def test_a_token_mask_changes_the_normaliser(make_trainer, toy_loss):
+    for loss_type in ("grpo", "bnpo", "dapo", "dr_grpo"):
+        knobs = {"loss_type": loss_type, "probability_threshold": 0.4, "beta": 0.1, "use_bias_correction_kl": False}
+        built_in = run(make_trainer("base", token_mask="probability", **knobs), toy_loss, toy())
+        by_name = run(make_trainer("base", token_mask=custom("same_mask"), **knobs), toy_loss, toy())
+        check_same(built_in, by_name)
+
+
+@pytest.mark.parametrize(
+    ("algo", "knob", "built_in", "function", "settings"),
+    [
+        ("opo", "baseline", "optimal", "same_baseline", {}),
+        ("s_trace", "selector", "entropy", "same_selector", {}),
+        # counted over the whole batch
+        ("base", "token_mask", "probability", "same_mask", {"loss_type": "dapo", "probability_threshold": 0.3}),
+        (
+            "base",
+            "segmentation",
+            "fixed_length",
+            "every_third",
+            {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
+        ),
+    ],
+)
+def test_the_built_in_function_by_name_gives_the_same_run(
+    make_trainer, tmp_path, algo, knob, built_in, function, settings
+):
+    length = {"segment_length": 3} if knob == "segmentation" else {}
+    left = trained(make_trainer, tmp_path / "built-in", algo, **{knob: built_in}, **settings, **length)
+    right = trained(make_trainer, tmp_path / "custom", algo, **{knob: custom(function)}, **settings)
+    assert same_weights(left, right) and right.args.custom_functions() == {knob: custom(function)}
+    rows = [trainer.state.log_history[0] for trainer in (left, right)]
+    if knob == "token_mask":
+        assert rows[0]["credit/kept_fraction"] == rows[1]["credit/kept_fraction"]
+    if knob == "segmentation":
+        assert rows[1]["credit/segments_per_response"] > 1
+
+
+@pytest.mark.parametrize("rollouts", ["chain", "tree"])
+def test_custom_credit_on_rollouts(make_trainer, tmp_path, rollouts):
+    seen = []
+    knobs = {"rollouts": rollouts, "loss_type": "dapo", "temperature": 1.3}
+    knobs |= {"rollouts_per_state": 2} if rollouts == "chain" else {}
+    left = trained(make_trainer, tmp_path / "built-in", **knobs)
+    right = trained(make_trainer, tmp_path / "custom", credit=spy(seen), **knobs)
+    assert same_weights(left, right)
+    assert isinstance(seen[0], Tokens)
+    assert seen[0].advantages.dim() == 2 and seen[0].segment_ids.max() >= (1 if rollouts == "chain" else 0)
+    assert ((seen[0].segment_ids >= 0) <= seen[0].mask_t.bool()).all()
+
+
+def test_metrics_describe_the_weight_that_was_used(make_trainer, toy_loss):
+    def other_weight(config, tokens):
+        return replace(assign_credit(config, tokens), log_weight=3.0 + tokens.logp_t - tokens.logp_t.detach())
+
+    def only_advantage(config, tokens):
+        return replace(assign_credit(config, tokens), advantage=torch.ones_like(tokens.logp_t.detach()))
+
+    replaced, kept = (make_trainer("s_trace", beta=0.0, credit=f) for f in (other_weight, only_advantage))
+    run(replaced, toy_loss, toy()), run(kept, toy_loss, toy())
+    names = replaced._metrics["eval"]
+    assert "credit/trace_mass" not in names and "credit/selected_fraction" in names
+    positive = (toy()["advantages"] > 0).unsqueeze(1) & toy()["mask"].bool()
+    assert names["credit/clip_fraction"] == pytest.approx([(positive.sum() / toy()["mask"].sum()).item()])
+    assert kept._metrics["eval"]["credit/trace_mass"][0] > 0
+
+
+def test_values_outside_of_the_loss_may_be_nan(make_trainer, toy_loss):
+    def divided(config, tokens):
+        share = tokens.mask_t / tokens.mask_t.sum(-1, keepdim=True)  # 0 / 0 in a row without a loss token
+        return Credit(None, tokens.advantages.unsqueeze(1) * share * tokens.mask_t.sum(-1, keepdim=True))
+
+    t = toy()
+    t["mask"][3] = 0
+    check_close(run(make_trainer(credit=divided), toy_loss, t), run(make_trainer(), toy_loss, t), atol=1e-15)
+
+
+def test_declarations_are_read_through_partials_and_methods(make_trainer, toy_loss):
+    class Delegates(CreditTrainer):
+        def credit(self, tokens):
+            return super().credit(tokens)
+
+    class Denies(CreditTrainer):
+        def credit(self, tokens):
+            return assign_credit(self.args, tokens)
+
+        credit.carries_loss = False
+
+    partial = functools.partial(resolve_function(custom("weighted_kl"), what="credit", known=()))
+    assert make_trainer(credit=partial).custom_credit.carries_loss
+    assert not make_trainer((CreditConfig, Denies), credit=partial).custom_credit.carries_loss
+    settings = {"policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "grpo"}
+    plain, delegates = make_trainer(**settings), make_trainer((CreditConfig, Delegates), **settings)
+    check_same(run(plain, toy_loss, toy()), run(delegates, toy_loss, toy()))
+
+
+def test_a_baseline_cannot_spoil_the_belief(make_trainer):
+    def spoils(rewards, *, lengths, num_generations):
+        centred = rewards - rewards.mean()
+        rewards.zero_()
+        return centred
+
+    trainer = make_trainer("ha_dw", baseline=spoils, max_steps=1)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["credit/difficulty_belief"] == pytest.approx(row["reward"])
+
+
+def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
+    class Counting(CreditTrainer):
+        calls = 0
+
+        def credit(self, tokens):
+            """Counts its calls."""
+            self.calls += 1
+            return super().credit(tokens)
+
+        def credit_state(self):
+            return {"calls": self.calls} if self.calls else {}  # a new run may resume without any
+
+        def load_credit_state(self, state):
+            self.calls = state["calls"]
+
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    make_trainer((CreditConfig, Counting), **settings).train()
+    resumed = make_trainer((CreditConfig, Counting), **settings | {"max_steps": 3})
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.calls == 3
+    with pytest.raises(ValueError, match="would lose.*credit"):
+        make_trainer(**settings).train(resume_from_checkpoint=True)
+    (row,) = [row for row in describe_credit(resumed.args, resumed.credit_method) if row.name == "credit"]
+    assert row.value.startswith("Counting.credit of test_custom_credit.py, SHA-256 ")
+    assert "Counts its calls." in row.value
+
+
+def test_a_custom_function_is_used_in_evaluation(make_trainer):
+    trainer = make_trainer(credit=custom("half_decay"), per_device_eval_batch_size=8)
+    trainer.eval_dataset = trainer.train_dataset.select(range(4))
+    assert math.isfinite(trainer.evaluate()["eval_loss"])
+
+
+# Tokens and advantages
+
+
+def test_tokens_of_a_conversation_know_their_turns(make_trainer):
+    seen = []
+
+    def rollout(prompts, trainer):
+        n = len(prompts)
+        written = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
+        return {
+            "prompt_ids": [[3]] * n,
+            "completion_ids": [[5 + i % 3 for _ in mask[:-1]] + [1] for i, mask in enumerate(written)],
+            "logprobs": None,
+            "env_mask": written,
+        }
+
+    trainer = make_trainer("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": rollout}, shuffle_dataset=False)
+    trainer.train()
+    rows = {tuple(row) for tokens in seen for row in tokens.turn_ids.tolist()}
+    assert rows == {(0, 0, -1, -1, 1, 1), (0, 0, 0, 0, -1, -1)}
+    assert {tuple(row) for tokens in seen for row in tokens.segment_ids.tolist()} == {
+        (0, 0, -1, -1, 0, 0),
+        (0, 0, 0, 0, -1, -1),
+    }
+
+
+def test_turns_are_those_before_the_mask(make_trainer, toy_loss):
+    seen = []
+    trainer = make_trainer(
+        credit=spy(seen),
+        token_mask="probability",
+        probability_threshold=0.4,
+        released_code=["spo_normalizer"],
+    )
+    t = toy()
+    run(trainer, toy_loss, t)
+    second = torch.zeros_like(t["mask"])
+    second[1, 4:] = 1  # after the tool's tokens
+    assert torch.equal(seen[0].turn_ids, second.where(t["mask"].bool(), -1))
+    assert seen[0].mask_t.sum() < t["mask"].sum()
+
+
+def test_a_token_mask_sees_whole_batches(make_trainer):
+    seen = []
+
+    def every(old_logp_t, *, threshold, mask_t):
+        seen.append(mask_t.shape[0])
+        return mask_t
+
+    make_trainer(
+        token_mask=every, loss_type="grpo", per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=1
+    ).train()
+    assert seen == [8]
+
+
+@pytest.mark.parametrize("kind", ["none", "batch", "microbatch"])
+def test_the_floor_acts_once_and_last(make_trainer, kind):
+    seen = []
+    settings = {"max_steps": 1, "temperature": 1.3}
+    floored = make_trainer(
+        credit=spy(seen),
+        advantage_floor=-0.2,
+        whiten_advantages=kind,
+        log_completions=True,
+        **settings,
+    )
+    plain, made = make_trainer(**settings), []
+    make = plain._generate_and_score_completions
+    plain._generate_and_score_completions = lambda inputs: made.append(make(inputs)) or made[-1]
+    for trainer in (plain, floored):
+        torch.manual_seed(7)
+        trainer.train()
+    a_t = made[0]["advantages"].unsqueeze(1).expand_as(made[0]["completion_mask"])
+    if kind != "none":  # the whitening sees values without a floor
+        a_t = whiten(a_t, mask_t=made[0]["completion_mask"])
+    assert a_t.min() < -0.2
+    found = seen[0].advantages if kind == "none" else seen[0].advantages[:, 0]  # rows are shuffled before the loss
+    torch.testing.assert_close(found.sort().values, a_t[:, 0].clamp(min=-0.2).sort().values, rtol=1e-6, atol=1e-7)
+    if kind != "microbatch":
+        assert sorted(floored._logs["advantages"]) == pytest.approx(sorted(found.tolist()))

@@ -1,0 +1,172 @@
+"""p̂ and the accuracy of a batch come from the rewards that measure correctness, of all responses."""
+
+import math
+
+import pytest
+import torch
+from conftest import count_a
+from segment_helpers import CHAIN, TREE, generation_batch
+
+from trl_credit.credit.advantages import optimal_advantage
+from trl_credit.loss.belief import correct_columns
+
+
+SOURCES = {
+    "responses": {},
+    "chain": {**CHAIN, "segmentation": "fixed_length", "segment_length": 3},
+    "trees": TREE,
+    "packed trees": {**TREE, "tree_rows": "packed"},
+    "replayed trees": {**TREE, "replay_iterations": 3, "replay_cap": 2, "learning_rate": 0.0},
+}
+
+
+def accuracy(prompts, completions, **kwargs):
+    """1 for prompts that begin with an even digit, for any response."""
+    return [1.0 - int(prompt[0]) % 2 for prompt in prompts]
+
+
+def overlong(completions, **kwargs):
+    """A reward with signal, far outside of [0, 1]."""
+    return [sum(c in "abc" for c in text[:4]) - 7.0 for text in completions]
+
+
+def by_text(completions, **kwargs):
+    return [float("a" in text or len(text) % 3 == 0) for text in completions]
+
+
+def wrong(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
+def right(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def weighted(trainer, batches=1):
+    """(p̂ of the rows, accuracy of the batch, prompts of the rows with credit) of generation batches."""
+    found, weigh = [], trainer._batch_steps.weight_by_difficulty
+    trainer._batch_steps.weight_by_difficulty = lambda made: found.append((made.p_hat, made.accuracy)) or weigh(made)
+    outputs = [generation_batch(trainer) for _ in range(batches)]
+    decode = trainer.processing_class.batch_decode
+    texts = [decode(output["prompt_ids"], skip_special_tokens=True) for output in outputs]
+    return [(p, y, prompts) for (p, y), prompts in zip(found, texts, strict=True)]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("names", [None, ["accuracy"]])
+def test_p_hat_is_the_accuracy_and_not_the_total_reward(make_trainer, source, names):
+    rewards = {"reward_funcs": [overlong, accuracy], "reward_weights": [1.0, 5.0]}
+    trainer = make_trainer(**SOURCES[source], difficulty="fixed", difficulty_reward=names, **rewards)
+    seen = 0
+    for p_hat, y, texts in weighted(trainer, batches=3 if "replay" in source else 1):
+        for p, text in zip(p_hat.tolist(), texts, strict=True):
+            if not math.isnan(p):  # a filler row has none
+                assert p == 1.0 - int(text[0]) % 2
+                seen += 1
+        assert 0.0 <= y <= 1.0
+    assert seen
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_all_wrong_batch_has_accuracy_0_beside_other_rewards(make_trainer, source):
+    rewards = {"difficulty_reward": ["wrong"], "reward_funcs": [wrong, count_a]}
+    trainer = make_trainer(**SOURCES[source], difficulty="fixed", **rewards)
+    ((p_hat, y, _),) = weighted(trainer)
+    assert y == 0.0 and not p_hat.nan_to_num().any()
+
+
+def test_several_functions_are_added_without_weights(make_trainer):
+    def half(completions, **kwargs):
+        return [None if "b" in text else 0.5 for text in completions]
+
+    found = []
+    two = {"reward_funcs": [by_text, half], "difficulty_reward": ["half", "by_text"], "reward_weights": [9.0, -3.0]}
+    for given in (two, {"reward_funcs": by_text, "reward_weights": [7.0]}):
+        trainer = make_trainer(difficulty="fixed", reward_range=(0.0, 1.5), **given)
+        torch.manual_seed(3)
+        output = generation_batch(trainer)
+        texts = trainer.processing_class.batch_decode(output["completion_ids"], skip_special_tokens=True)
+        torch.manual_seed(3)
+        (p_hat, y, _) = weighted(trainer)[0]
+        found.append((texts, p_hat, y))
+    (texts, both, _), (same, one, _) = found
+    assert texts == same
+    extra = torch.tensor([0.0 if "b" in text else 0.5 for text in texts])
+    torch.testing.assert_close(both, one + extra.view(-1, 4).mean(1).repeat_interleave(4) / 1.5)
+
+
+@pytest.mark.parametrize("source", ["responses", "chain"])
+def test_a_truncated_response_counts_by_its_score_masked_or_not(make_trainer, source):
+    found = []
+    for masked in (False, True):
+        settings = {**SOURCES[source], "reward_funcs": by_text, "mask_truncated_completions": masked}
+        trainer = make_trainer(**settings, difficulty="fixed", temperature=1.3)
+        torch.manual_seed(5)
+        output = generation_batch(trainer)
+        torch.manual_seed(5)
+        found.append((output["completion_mask"].sum(-1), *weighted(trainer)[0][:2]))
+    (lengths, p_hat, y), (kept, p_hat_masked, y_masked) = found
+    assert (kept == 0).any() and (lengths > 0).all()
+    assert torch.equal(p_hat, p_hat_masked) and y == y_masked and p_hat.unique().numel() > 1
+
+
+def test_a_truncated_leaf_counts_by_its_score(make_trainer):
+    rewards = {"reward_funcs": [right, count_a], "difficulty_reward": ["right"]}
+    trainer = make_trainer(**TREE, **rewards, difficulty="fixed", truncated_value=0.0)
+    ((p_hat, y, _),) = weighted(trainer)
+    assert y == 1.0 and set(p_hat[~p_hat.isnan()].tolist()) == {1.0}
+
+
+def test_a_masked_response_does_not_count_in_the_optimal_baseline(make_trainer):
+    trainer = make_trainer("opo", mask_truncated_completions=True, temperature=1.3, reward_funcs=by_text)
+    torch.manual_seed(5)
+    output = generation_batch(trainer)
+    lengths = output["completion_mask"].sum(-1)
+    assert (lengths == 0).any() and (lengths > 0).any()
+    ids = output["completion_ids"]
+    rewards = torch.tensor(by_text(trainer.processing_class.batch_decode(ids, skip_special_tokens=True)))
+    expected = optimal_advantage(rewards, lengths=lengths, num_generations=4)
+    seen = lengths > 0
+    torch.testing.assert_close(output["advantages"][seen], expected[seen])
+
+
+@pytest.mark.parametrize(
+    ("functions", "names", "message"),
+    [
+        ([by_text, wrong], None, "not clear which of the reward functions by_text, wrong .*set difficulty_reward"),
+        ([accuracy, accuracy], None, "not clear"),
+        ([by_text, wrong], ["accuracy"], "'accuracy' is not one of the reward functions by_text, wrong"),
+        ([wrong, wrong], ["wrong"], "difficulty_reward='wrong' names 2 of the reward functions"),
+    ],
+)
+def test_an_unclear_reward_is_refused_when_the_trainer_is_built(make_trainer, functions, names, message):
+    given = {} if names is None else {"difficulty_reward": names}
+    with pytest.raises(ValueError, match=message):
+        make_trainer("ha_dw", reward_funcs=functions, **given)
+    make_trainer("base", reward_funcs=functions)  # not needed without difficulty weights
+
+
+@pytest.mark.parametrize("names", ["accuracy", [], [1], 5])
+def test_names_of_another_kind_are_refused(make_trainer, names):
+    with pytest.raises(ValueError, match="difficulty_reward must be a list of names"):
+        make_trainer("ha_dw", difficulty_reward=names)
+
+
+def test_one_range_is_not_two(make_trainer):
+    settings = {**SOURCES["chain"], "process_reward_weight": 1.0, "difficulty": "fixed"}
+    make_trainer(**settings)
+    with pytest.raises(
+        ValueError, match=r"reward_range=.* of difficulty_reward \(accuracy\) and, .*set difficulty='none'"
+    ):
+        make_trainer(**settings, reward_funcs=[accuracy, by_text])
+    with pytest.raises(ValueError, match="reward_range=.* total reward"):
+        make_trainer(**settings, reward_weights=[2.0])
+
+
+def test_names_as_on_the_command_line(make_trainer):
+    config = make_trainer("ha_dw", difficulty_reward=["accuracy"], reward_funcs=[accuracy, wrong]).args
+    assert correct_columns(config, ["format_reward", "accuracy_reward"], weights=[1.0, 1.0]) == [1]
+    assert correct_columns(config, ["accuracy_reward", "accuracy"], weights=[1.0, 1.0]) == [1]
+    config.difficulty_reward = None
+    assert correct_columns(config, ["format_reward", "accuracy_reward"], weights=[1.0, 1.0]) == [1]
+    assert correct_columns(config, ["mine"], weights=[1.0]) == [0]

@@ -1,0 +1,317 @@
+"""The metrics under `credit/`: sizes of advantages, groups without signal, and the reach of a trace."""
+
+import pytest
+import torch
+from conftest import toy_inputs
+from safetensors import safe_open
+from safetensors.torch import save_file
+from segment_helpers import CHAIN, TREE, generation_batch, gradients
+
+from trl_credit.credit.weights import lambda_trace_log_weight
+from trl_credit.loss import metrics
+from trl_credit.loss.assignment import log_probability_gradient
+from trl_credit.observe.meter import Meter
+from trl_credit.rollouts.policy import Continuation
+from trl_credit.rollouts.replay import ReplayBuffer, Row
+from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
+from trl_credit.testing import made_up_tokens
+
+
+def loss_of_row(trainer, toy_loss, **tensors):
+    """The loss of one row of eight tokens, on policy."""
+    old = torch.full((1, 8), -1.0, dtype=torch.float64)
+    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), old_per_token_logps=old, **tensors)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
+
+
+def quarters_of(trainer, name="abs_advantage/quarter"):
+    """The last value of the metric of each quarter, NaN where it has no token."""
+    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+    return [metrics[f"credit/{name}_{q}"][-1] for q in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("normalizer", [None, "paper", "code"])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, toy_loss, loss_type, normalizer):
+    """Two rows of eight tokens with |A| = .4, of which the mask keeps every second one of the first half."""
+    knobs = {} if normalizer is None else {"token_mask": "probability"}
+    knobs |= {"released_code": ["spo_normalizer"]} if normalizer == "code" else {}
+    p_old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4] * 2, dtype=torch.float64)
+    trainer = make_trainer("base", loss_type=loss_type, **knobs)
+    inputs = toy_inputs(
+        torch.ones(2, 8, dtype=torch.long),
+        advantages=torch.tensor([0.4, -0.4], dtype=torch.float64),
+        old_per_token_logps=p_old.log(),
+        num_items_in_batch=torch.tensor(16 if normalizer is None else 4),
+    )
+    toy_loss(trainer, inputs, logps=p_old.log().requires_grad_(), entropies=torch.ones_like(p_old))
+    found = quarters_of(trainer)
+    assert found[:2] == pytest.approx([0.4, 0.4])
+    # quarters are those of the response, also where the loss sees only the kept tokens
+    assert found[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
+
+
+def test_the_loss_of_policy_iteration_is_no_advantage(make_trainer, toy_loss):
+    trainer = make_trainer("base", rollouts="chain", policy_loss="policy_iteration", beta=0.1, loss_type="dapo")
+    advantages = torch.tensor([[0.2] * 4 + [-0.6] * 4], dtype=torch.float64)
+    ref = torch.full((1, 8), -2.0, dtype=torch.float64)
+    segments = torch.tensor([[0] * 4 + [1] * 4])
+    loss_of_row(trainer, toy_loss, advantages=advantages, ref_per_token_logps=ref, segment_ids=segments)
+    assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
+
+
+def test_a_loss_weight_is_no_part_of_the_advantage(make_trainer, toy_loss):
+    trainer = make_trainer("base", importance="token", loss_weight="trace_past", trace_lambda=0.9, beta=0.0)
+    loss_of_row(trainer, toy_loss, advantages=torch.tensor([-0.6], dtype=torch.float64))
+    assert quarters_of(trainer) == pytest.approx([0.6] * 4)
+
+
+def grown(parent, lengths, advantage=0.5):
+    """Children of a node with these numbers of tokens."""
+    for n in lengths:
+        parent.children.append(Node(parent, Continuation([7] * n, None), parent.depth + 1, advantage=advantage))
+    return parent.children
+
+
+def test_quarters_of_a_node_are_those_of_the_responses_through_it():
+    tree = Tree({}, [1, 2])
+    short, long = grown(tree.root, [2, 2])
+    grown(short, [2, 2])  # responses of 4 tokens
+    grown(long, [6, 14])  # of 8 and 16: 12 on average
+    assert response_quarters(short) == [0, 1] and response_quarters(short.children[1]) == [2, 3]
+    assert response_quarters(long) == [0, 0]
+    assert response_quarters(long.children[0]) == [1, 1, 2, 2, 3, 3]  # of its own 8
+    for rows in (training_rows(tree, form="nodes"), training_rows(tree, form="paths"), packed_rows(tree, max_rows=1)):
+        by_length = {}
+        for row in rows:
+            assert len(row.quarters) == len(row.segments) == len(row.completion_ids)
+            for segment in set(row.segments) - {-1}:
+                found = [q for q, s in zip(row.quarters, row.segments, strict=True) if s == segment]
+                by_length.setdefault(len(found), []).append(found)
+        assert sorted(by_length[2]) == [[0, 0], [0, 1], [2, 3], [2, 3]] and by_length[6] == [[1, 1, 2, 2, 3, 3]]
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form):
+    settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
+    trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form)
+    trees, grow = [], trainer.forest._new_rows
+    trainer.forest._new_rows = lambda found: trees.extend(found) or grow(found)
+    torch.manual_seed(11)
+    gradients(trainer, generation_batch(trainer))
+    sizes = {q: [] for q in range(4)}
+    for node in (node for tree in trees for node in tree.root.walk()[1:] if node.advantage):
+        begin, leaves = len(node.written()) - len(node.segment.ids), node.leaves()
+        mean = sum(len(leaf.written()) for leaf in leaves) / len(leaves)
+        for i in range(len(node.segment.ids)):
+            sizes[int(4 * (begin + i) / mean)].append(abs(node.advantage))
+    assert all(map(len, sizes.values()))
+    expected = [sum(values) / len(values) for values in sizes.values()]
+    assert quarters_of(trainer) == pytest.approx(expected, rel=1e-5)
+
+
+def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
+    row = Row("q", (1,), (2, 3), (0.5, 0.5), (0, 0), quarters=(1, 3))
+    buffer, again = ReplayBuffer(life=3, cap=None), ReplayBuffer(life=3, cap=None)
+    buffer.add([row, Row("q", (1,), (2,), (0.5,), (0,))])
+    buffer.save(tmp_path / "replay.safetensors")
+    again.load(tmp_path / "replay.safetensors")
+    assert [r.quarters and list(r.quarters) for r in again.draw(2)] == [[1, 3], None]
+    with safe_open(tmp_path / "replay.safetensors", framework="pt") as file:
+        state = file.metadata()["state"]
+        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("quarters")}
+    save_file(tensors, tmp_path / "old.safetensors", metadata={"state": state})  # as 0.1 wrote it
+    again = ReplayBuffer(life=3, cap=None)
+    again.load(tmp_path / "old.safetensors")
+    assert [r.quarters for r in again.draw(2)] == [None, None]
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "ha_dw", "spo_chain", "spo_tree"])
+def test_metrics_are_the_same_when_their_sums_wait_for_the_end_of_a_step(make_trainer, monkeypatch, algo):
+    found = []
+    for at_once in (True, False):
+        settings = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 3}
+        trainer = make_trainer(algo, **settings, per_device_train_batch_size=4)
+        with monkeypatch.context() as patch:
+            if at_once:
+                patch.setattr(Meter, "in_step", property(lambda self: False, lambda self, value: None), raising=False)
+            trainer.train()
+        rows = [row for row in trainer.state.log_history if "reward" in row or "entropy" in row]
+        found.append([{k: v for k, v in r.items() if k.startswith("credit/") and "seconds" not in k} for r in rows])
+    assert len(found[0]) == 3 and all(len(row) > 5 for row in found[0])
+    assert found[0] == found[1]
+
+
+# Clipped tokens
+
+
+@pytest.mark.parametrize("mask", ["none", "probability"])
+def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask):
+    """Rows with 1 of 8 tokens clipped, 1 of 2, and no token: 2 of 10, and the mean of 1/8 and 1/2."""
+    knobs = {} if mask == "none" else {"token_mask": "probability", "probability_threshold": 0.9}
+    trainer = make_trainer("base", **knobs)
+    mask_t = torch.zeros(3, 12, dtype=torch.long)
+    mask_t[0, :8] = mask_t[1, :2] = 1
+    old = torch.full((3, 12), -1.0, dtype=torch.float64)
+    if mask != "none":  # two more clipped tokens, outside of the mask
+        mask_t[:2, 8:10] = 1
+        old[:2, 8:10] = -0.01
+    logps = old.clone()
+    logps[0, 3] = logps[1, 1] = -0.5
+    logps[1, 8] = logps[0, 9] = 1.0
+    inputs = toy_inputs(mask_t, advantages=torch.tensor([1.0, 0.5, 1.0]), old_per_token_logps=old)
+    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=torch.ones_like(old))
+    found = trainer._metrics["eval"]
+    assert found["credit/clip_fraction"] == pytest.approx([0.2])
+    assert found["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1 / 2) / 2])
+
+
+def test_clip_fractions_are_nan_without_a_token_in_the_loss(make_trainer, toy_loss):
+    trainer = make_trainer("base")
+    old = torch.full((2, 4), -1.0, dtype=torch.float64)
+    inputs = toy_inputs(torch.zeros(2, 4, dtype=torch.long), advantages=torch.ones(2), old_per_token_logps=old)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
+    for part in ("", "/response_mean"):
+        assert torch.tensor(trainer._metrics["eval"][f"credit/clip_fraction{part}"]).isnan().all()
+
+
+# The effective coefficient of tokens
+
+
+ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
+TRACES = {
+    "s_trace": {"trace_lambda": 0.7, "selective_rate": 0.3},
+    "p_trace": {"trace_lambda": 0.7},
+    "own term selected too": {"trace_lambda": 0.7, "selective_rate": 0.3, "leave_own_out": False},
+    "grpo_lambda": {"trace_lambda": 0.7},
+    "both": {"trace_lambda": 0.7, "trace_style": "both"},
+    "loss weight": {
+        "importance": "token",
+        "loss_weight": "trace_past",
+        "loss_weight_confidence": True,
+        "trace_lambda": 0.7,
+    },
+}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trainer, toy_loss, name):
+    """Compared with the gradient of TRL's loss at ratio 1: rows of 20 and 13 tokens, with and without a mask."""
+    algo = {"own term selected too": "s_trace", "both": "grpo_lambda", "loss weight": "grpo_lambda"}.get(name, name)
+    masked = name in ("s_trace", "grpo_lambda")
+    knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
+    trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)
+    g = torch.Generator().manual_seed(3)
+    logps = (-torch.rand(2, 20, generator=g, dtype=torch.float64)).requires_grad_()
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[1, 13:] = 0
+    entropies = torch.rand(2, 20, generator=g, dtype=torch.float64)
+    advantages = torch.tensor([0.5, -0.05], dtype=torch.float64)  # above GRPO-λ's floor
+    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
+    loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
+    gradient = torch.autograd.grad(loss, logps)[0] * 2 * trainer.args.max_completion_length
+    kept = mask.bool() & ((logps.detach().exp() < 0.8) if masked else True)
+    size = (gradient / advantages.unsqueeze(1)).abs()
+    by_decile, by_quarter = {}, {}
+    for row, n in enumerate((20, 13)):
+        for rank, i in enumerate(entropies[row, :n].argsort(descending=True).tolist()):
+            if kept[row, i]:
+                by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
+                by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())
+    found = trainer._metrics["eval"]
+    for prefix, parts in (("entropy_decile", by_decile), ("quarter", by_quarter)):
+        for part, values in parts.items():
+            shown = found[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
+            assert shown == pytest.approx(sum(values) / len(values), rel=1e-5), (prefix, part)
+    assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
+
+
+def test_the_gradient_of_a_trace_by_finite_differences(make_trainer):
+    tokens = made_up_tokens()
+    c_t = torch.randn(tokens.mask_t.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    c_t = c_t * tokens.mask_t
+    for style in ("recent", "both"):
+        config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
+        found = log_probability_gradient(config, coefficient_t=c_t, selected_t=None, mask_t=tokens.mask_t)
+
+        def objective(change_t, style=style):  # at the ratio 1 of π_old
+            given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}
+            return (c_t * lambda_trace_log_weight(change_t, decay=0.6, style=style, **given).exp()).sum().item()
+
+        for row, t in ((0, 0), (0, 2), (1, 1), (2, 3)):
+            step = torch.zeros_like(c_t)
+            step[row, t] = 1e-5
+            slope = (objective(step) - objective(-step)) / 2e-5
+            assert found[row, t].item() == pytest.approx(slope * tokens.mask_t[row, t].item(), abs=1e-8)
+
+
+def test_the_coefficient_of_s_trace_in_closed_form(make_trainer, toy_loss):
+    """With g = ½, ten tokens and one selected: 1 everywhere, and 1 + ½ + ¼ … where the trace begins."""
+    trainer = make_trainer("s_trace", trace_lambda=0.5, selective_rate=0.1, **ON_POLICY)
+    logps = torch.full((1, 10), -1.0, dtype=torch.float64)
+    entropies = torch.zeros(1, 10, dtype=torch.float64)
+    entropies[0, 6] = 1.0
+    advantages = torch.tensor([-0.3], dtype=torch.float64)
+    inputs = toy_inputs(torch.ones(1, 10, dtype=torch.long), advantages=advantages)
+    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=entropies)
+    found = [trainer._metrics["eval"][f"credit/coefficient/entropy_decile_{d}"][-1] for d in range(10)]
+    assert found == pytest.approx([1.0] * 9 + [1 + 0.5 + 0.25 + 0.125])
+    expected = [1.0, 1.0, (1.875 + 2) / 3, 1.0]  # the third one has tokens 5, 6 and 7
+    assert quarters_of(trainer, "coefficient/quarter") == pytest.approx(expected)
+
+
+def test_coefficients_do_not_change_training_and_need_a_trace(make_trainer, monkeypatch, tmp_path):
+    found = []
+    for shown in (True, False):
+        if not shown:
+            monkeypatch.setattr(metrics, "_coefficients", lambda *args, **kwargs: {})
+        trainer = make_trainer("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
+        trainer.train()
+        row = trainer.state.log_history[0]
+        assert ("credit/coefficient/quarter_1" in row) == shown
+        found.append([p.detach().clone() for p in trainer.model.parameters()])
+    assert all(map(torch.equal, *found))
+    monkeypatch.undo()
+    trainer = make_trainer("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
+    trainer.train()
+    assert not any("coefficient" in name for name in trainer.state.log_history[0])
+
+
+# Groups without signal
+
+
+def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer):
+    """All complete responses have the same reward, and continuations differ."""
+    calls = []
+
+    def rewards(completions, **kwargs):
+        calls.append(len(completions))
+        if len(calls) == 1:  # the responses; after them come the rollouts
+            return [0.5] * len(completions)
+        return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+    trainer = make_trainer(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert len(calls) == 2 and row["reward"] == 0.5 and row["reward_std"] == 0.0
+    assert row["credit/abs_advantage/quarter_1"] > 0 and row["credit/groups_without_signal"] == 0.0
+
+
+def test_a_chain_without_credit_has_no_signal_though_rewards_differ(make_trainer):
+    def halves(old_logp_t, *, completion_ids, decode, mask_t):
+        nowhere = torch.zeros_like(mask_t, dtype=torch.bool)
+        nowhere[: len(nowhere) // 2] = mask_t[: len(nowhere) // 2].cumsum(-1) == 1
+        return nowhere
+
+    trainer = make_trainer(**{**CHAIN, "max_steps": 1}, segmentation=halves)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    # of two prompts one has segments
+    assert row["reward_std"] > 0 and row["credit/groups_without_signal"] == 0.5
+
+
+def test_a_tree_has_signal_where_a_node_has_credit(make_trainer):
+    trainer = make_trainer(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0

@@ -1,0 +1,127 @@
+"""Normalisers of masks and KL, and averages over prompts, in closed form through TRL's `_compute_loss`."""
+
+import math
+
+import pytest
+import torch
+from conftest import toy_inputs
+from toy_loss import check_loss, run, toy
+
+from trl_credit.loss.normalizer import prompt_weights
+
+
+def probability_case(toy_loss, make_trainer, loss_type, **knobs):
+    """Spec 10.4: p_old = [0.5, 0.95, 0.8, 0.99], ratio = [1.1, 1, 1.3, 0.9], A = 0.5; another row keeps one token."""
+    p_old = torch.tensor([[0.5, 0.95, 0.8, 0.99], [0.5, 0.95, 0.95, 0.95]], dtype=torch.float64)
+    ratio = torch.tensor([[1.1, 1.0, 1.3, 0.9], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
+    old = p_old.log()
+    logps = (old + ratio.log()).requires_grad_()
+    d = torch.tensor([[0.1, 0.2, -0.1, 0.0], [0.0] * 4], dtype=torch.float64)
+    trainer = make_trainer("base", loss_type=loss_type, token_mask="probability", **knobs)
+    inputs = toy_inputs(
+        torch.ones(2, 4, dtype=torch.long),
+        advantages=torch.tensor([0.5, -1.0], dtype=torch.float64),
+        old_per_token_logps=old,
+        ref_per_token_logps=logps.detach() + d,
+        num_items_in_batch=torch.tensor(3),
+    )
+    return toy_loss(trainer, inputs, logps=logps, entropies=torch.ones_like(old)).item()
+
+
+def test_probability_mask_normalisers(make_trainer, toy_loss):
+    assert probability_case(toy_loss, make_trainer, "grpo") == pytest.approx((-0.575 + 1.0) / 2)  # Eq. 3: per sequence
+    assert probability_case(toy_loss, make_trainer, "bnpo") == pytest.approx((-1.15 + 1.0) / 3)
+    assert probability_case(toy_loss, make_trainer, "dapo") == pytest.approx((-1.15 + 1.0) / 3)
+    assert probability_case(toy_loss, make_trainer, "dr_grpo") == pytest.approx((-1.15 + 1.0) / (2 * 8))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
+    knobs = {"beta": 2.0, "use_bias_correction_kl": corrected}
+    ratio = [1.1, 1.0, 1.3, 0.9] if corrected else [1.0] * 4
+    kl = [r * (math.exp(d) - d - 1) for d, r in zip([0.1, 0.2, -0.1, 0.0], ratio, strict=True)]
+    every, kept = 2.0 * sum(kl), 2.0 * (kl[0] + kl[2])
+
+    def case(loss_type, normalizer):
+        released_code = ["spo_normalizer"] if normalizer == "code" else None
+        return probability_case(toy_loss, make_trainer, loss_type, released_code=released_code, **knobs)
+
+    assert case("grpo", "paper") == pytest.approx(((-1.15 + every) / 2 + 1.0) / 2)
+    assert case("bnpo", "paper") == pytest.approx((-0.15 + every) / 3)
+    assert case("dapo", "paper") == pytest.approx((-0.15 + every) / 3)
+    assert case("dr_grpo", "paper") == pytest.approx((-0.15 + every) / 16)
+    # the released code: summed over the kept tokens of a row, mean over rows, whatever the policy term is divided by
+    assert case("grpo", "code") == pytest.approx((-1.15 / 2 + 1.0) / 2 + kept / 2)
+    assert case("bnpo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
+    assert case("dapo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
+    assert case("dr_grpo", "code") == pytest.approx(-0.15 / 16 + kept / 2)
+    if not corrected:  # the specification's figures, per β
+        assert every / 2 / 2 == pytest.approx(0.0157055, abs=1e-7)
+        assert kept / 2 == pytest.approx(0.0100083, abs=1e-7)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo"])
+def test_where_the_mask_keeps_nothing_there_is_no_kl(make_trainer, toy_loss, loss_type):
+    t = toy()
+    knobs = {"token_mask": "probability", "beta": 0.3, "use_bias_correction_kl": False}
+    t["old"] = t["logps"].detach().clone()
+    t["advantages"] = torch.zeros_like(t["advantages"])
+    t["old"][1:] = -1e-6  # a probability near 1 at all tokens but those of the first response
+    rows = 4 if loss_type == "grpo" else 1
+    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
+    slope = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) * t["mask"]
+    kept = ((t["old"].exp() < 0.9) * t["mask"]).sum(1)
+    assert kept[0] > 0 and not kept[1:].any()
+    expected = slope / kept[0] / rows
+    if loss_type == "grpo":  # a micro-batch has a kept token
+        expected = expected * (kept > 0).unsqueeze(1)
+    torch.testing.assert_close(grad, expected, rtol=1e-6, atol=1e-8)
+    t["old"][:] = -1e-6
+    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
+    torch.testing.assert_close(grad, torch.zeros_like(grad), rtol=0, atol=1e-9)
+
+
+def test_the_masked_kl_has_the_gradient_of_its_value(make_trainer, toy_loss):
+    """Gradient of β Σ_t k3_t / Σ_t M_t per row, with A = 0: ∂k3/∂ℓ = 1 − exp(ref − ℓ)."""
+    t = toy()
+    t["mask"] = torch.ones_like(t["mask"])
+    t["advantages"] = torch.zeros_like(t["advantages"])
+    trainer = make_trainer(
+        "base", loss_type="grpo", token_mask="probability", probability_threshold=0.4, beta=0.3,
+        use_bias_correction_kl=False,
+    )  # fmt: skip
+    kept = (t["old"].exp() < 0.4).sum(1, keepdim=True)
+    assert (kept > 0).all() and (kept < 7).any()
+    _, grad = run(trainer, toy_loss, t)
+    expected = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) / kept / len(kept)
+    torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability", "probability_threshold": 0.4}], ids=str)
+@pytest.mark.parametrize("loss_type", ["dapo", "cispo"])
+def test_an_average_over_prompts_in_closed_form(make_trainer, toy_loss, loss_type, knobs):
+    """(1/Q) Σ_q (1/Z_q) Σ_{i∈q} Σ_t [M_it · policy term + β k3_it], Z_q the kept tokens of prompt q (SPO, Eq. 4)."""
+    t = toy()
+    settings = {"beta": 0.3, "use_bias_correction_kl": False, "epsilon": 0.99, "epsilon_high": 9.0, **knobs}
+    trainer = make_trainer("base", loss_type=loss_type, prompt_average=True, **settings)
+    kept = t["mask"] * ((t["old"].exp() < 0.4) if knobs else 1)
+    prompts = torch.tensor([5, -3, 5, -3])
+    weight = prompt_weights(kept.sum(1), prompts)
+    assert (weight * kept.sum(1)).sum() == pytest.approx(kept.sum().item())  # the mean weight of a token is 1
+    logps = t["logps"]
+    ratio = (logps - t["old"]).exp()
+    policy_t = ratio.detach() * logps if loss_type == "cispo" else ratio
+    difference = t["ref"] - logps
+    loss_t = -policy_t * t["advantages"].unsqueeze(1) * kept + 0.3 * (difference.exp() - difference - 1) * t["mask"]
+    of_prompt = [loss_t[prompts == q].sum() / kept[prompts == q].sum() for q in (5, -3)]
+    right = sum(of_prompt) / 2
+    more = {"num_items_in_batch": kept.sum(), "row_weight": weight}
+    check_loss(run(trainer, toy_loss, t, **more), right, logps, rtol=1e-6, atol=1e-7)  # its weights are float32
+
+
+def test_weights_of_an_average_over_prompts():
+    weight = prompt_weights(torch.tensor([2, 1, 3, 0, 0]), torch.tensor([7, 7, 1, 1, 4]))
+    torch.testing.assert_close(weight, torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))  # 6 tokens, 3 for each of two prompts
+    weight = prompt_weights(torch.tensor([4, 0, 1, 1]), torch.tensor([0, 0, 1, 2]))
+    torch.testing.assert_close(weight, torch.tensor([0.5, 0.5, 2.0, 2.0]))
+    assert prompt_weights(torch.zeros(3), torch.arange(3)).tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,106 @@
+"""A run with nothing to learn from warns: once after several batches, and once more at its end."""
+
+import re
+
+import pytest
+from segment_helpers import CHAIN, TREE
+from transformers import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import TrainerControl, TrainerState
+
+from trl_credit.observe.console import ConsoleCallback
+
+
+NO_END = {"suppress_tokens": [0, 1]}  # padding and the end of a sequence
+
+
+def constant(completions, **kwargs):
+    return [0.5] * len(completions)
+
+
+def nothing(completions, **kwargs):
+    return [None] * len(completions)
+
+
+def warnings_in(caplog) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"reward_funcs": constant}, r": the rewards of a prompt's responses do not differ \(mean 0.5\)\. Usual"),
+        ({"reward_funcs": nothing}, ": no reward function scored a response, all returned None"),
+        ({"reward_funcs": constant, "beta": 0.1}, r" \(the model still trains on beta=0.1\): the rewards"),
+        ({"reward_funcs": constant, "entropy_coef": 0.1}, r" \(the model still trains on entropy_coef=0.1\): "),
+        (
+            {"mask_truncated_completions": True, "generation_kwargs": NO_END},
+            r": every response was cut off, and mask_truncated_completions=True.*\(100 % are: raise max_comp.*=8\)",
+        ),
+        ({"token_mask": "probability", "probability_threshold": 1e-9}, ": rewards differ, but token_mask"),
+        ({"reward_funcs": constant, **CHAIN}, ": the rewards"),
+        ({"reward_funcs": nothing, **CHAIN}, ": no reward function"),
+        ({"reward_funcs": constant, **TREE, "beta": 0.1}, ": the rewards"),  # the update is skipped with its KL term
+        ({"reward_funcs": nothing, **TREE}, ": no reward function"),
+        ({"generation_kwargs": NO_END}, ": all were cut off at max_comp"),
+    ],
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
+)
+def test_a_run_warns_once_and_at_its_end(make_trainer, caplog, settings, message):
+    make_trainer(**settings, max_steps=7).train()
+    now, at_the_end = warnings_in(caplog)
+    what = "no response ended" if "all were" in message else "nothing to learn from"
+    assert re.search(f"{what} in the last 5 generation batches{message}", now)
+    assert re.search(f"{what} in 7 of the 7 generation batches{message}", at_the_end)
+    causes = ("reward function and the format", "num_generations", "temperature", "max_completion_length=8")
+    assert all(cause in now for cause in causes if what != "no response ended")
+
+
+@pytest.mark.parametrize("settings", [{}, CHAIN, TREE, {"steps_per_generation": 2, "num_iterations": 2}], ids=str)
+def test_a_run_with_a_signal_does_not_warn(make_trainer, caplog, settings):
+    make_trainer(**settings, max_steps=7).train()
+    assert warnings_in(caplog) == []
+
+
+def test_a_few_batches_are_not_enough(make_trainer, caplog):
+    calls = []
+
+    def mostly(completions, **kwargs):  # every fifth batch has a signal
+        calls.append(None)
+        return [float(i % 2) if len(calls) % 5 == 0 else 0.0 for i in range(len(completions))]
+
+    make_trainer(reward_funcs=mostly, max_steps=11).train()
+    assert warnings_in(caplog) == []
+
+    calls.clear()
+    # two updates for each batch of two prompts: batches are counted
+    make_trainer(reward_funcs=constant, steps_per_generation=2, max_steps=8).train()
+    assert warnings_in(caplog) == []
+    make_trainer(reward_funcs=constant, steps_per_generation=2, max_steps=9).train()
+    assert "last 5 generation batches" in warnings_in(caplog)[0] and "5 of the 5" in warnings_in(caplog)[1]
+
+
+def test_the_console_shows_each_warning_once(make_trainer, capfd):
+    trainer = make_trainer(reward_funcs=constant, max_steps=7, logging_steps=3, disable_tqdm=False)
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    trainer.add_callback(ConsoleCallback)
+    trainer.train()
+    shown = "".join(capfd.readouterr())
+    assert shown.count("nothing to learn from in the last 5") == shown.count("nothing to learn from in 7 of the 7") == 1
+    assert "warning: nothing to learn" in shown
+
+
+def test_the_line_leaves_out_zeros(capsys):
+    callback, state = ConsoleCallback(), TrainerState(global_step=25, is_world_process_zero=True)
+    logs = {"reward": 0.8418, "reward_std": 0.3659, "loss": 0.00123, "kl": 0.00123, "entropy": 0.312}
+    logs |= {"step_time": 0.214, "credit/clip_fraction": 0.0, "credit/groups_without_signal": 0.25}
+    logs |= {"completions/mean_length": 23.91, "completions/clipped_ratio": 0.125}
+    for row in (logs, dict.fromkeys(logs, 0.0), dict.fromkeys(logs) | {"entropy": 0.5}, {"train_runtime": 1.0}):
+        callback.on_log(None, state, TrainerControl(), row)
+    full, empty, unscored = capsys.readouterr().out.splitlines()
+    assert full == (
+        "step    25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  cut off 12.5 %  no signal 25.0 %  KL 0.0012  "
+        "entropy 0.31  0.21 s/step"
+    )
+    assert empty == "step    25  reward 0.000 ± 0.000  loss +0.0000"
+    assert unscored == "step    25  no reward  entropy 0.50"

@@ -1,0 +1,188 @@
+"""What `trainer.train()` leaves without a script: lines, plots and a card; and the arguments that it names."""
+
+import inspect
+import logging
+import re
+
+import pytest
+import trl
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+import trl_credit
+from trl_credit import CreditTrainer, STraceTrainer
+from trl_credit.hub.results import ResultsCallback
+from trl_credit.lab.evaluation import EvaluationCallback
+from trl_credit.observe.console import ConsoleCallback
+from trl_credit.trainer.refusals import OF_TRL, known_to_trl
+
+
+LEFT = {"reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml"}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def left(tmp_path) -> set[str]:
+    return {path.name for path in (tmp_path / "run").iterdir()} & LEFT
+
+
+@pytest.fixture
+def alone(make_trainer):
+    """A trainer as one makes it in a notebook."""
+
+    def make(*args, **kwargs) -> CreditTrainer:
+        trainer = make_trainer(*args, **kwargs)
+        trainer.results.writes_at_end = True
+        return trainer
+
+    return make
+
+
+def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
+    trainer = alone("grpo_lambda", advantage_floor=None, eval_strategy="no")
+    trainer.train()
+    assert left(tmp_path) == LEFT
+    out = capsys.readouterr().out
+    assert out.startswith("GRPO-λ on 64 prompts: 4 responses per prompt\nstep     1  reward ")
+    assert re.search(r"\nmodel card    .*README.md\nplots +.*curve.png, .*plot.png\nreward +0\.\d+ → 0\.\d+\n$", out)
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"\bNone\b", card) and "| advantage\\_floor | – | -0.1 |" in card
+    assert "* Prompts: 64 rows." in card and "\nalgo: grpo_lambda\n" in card
+
+
+def test_the_card_is_that_of_the_end_and_training_goes_on_after_it(alone, tmp_path):
+    trainer = alone("s_trace", save_strategy="steps", save_steps=1, max_steps=2)
+    cards = []
+
+    class Look(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            cards.append(left(tmp_path))
+
+    trainer.add_callback(Look)
+    trainer.train()
+    assert cards == [set(), set()] and left(tmp_path) == LEFT
+    trainer.args.max_steps = 3
+    trainer.train(resume_from_checkpoint=True)  # Accelerate's state is as it was
+    assert "3 optimizer steps" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+
+
+def test_nothing_is_written_where_nothing_was_trained(alone, tmp_path, capsys):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    alone("s_trace", **settings).train()
+    for name in LEFT:
+        (tmp_path / "run" / name).unlink()
+    capsys.readouterr()
+    again = alone("s_trace", **settings)
+    again.train(resume_from_checkpoint=True)
+    assert again.was_done and left(tmp_path) == set() and "model card" not in capsys.readouterr().out
+
+
+def test_training_that_breaks_off_leaves_nobody_listening(alone):
+    def fails(completions, **kwargs):
+        raise KeyError("no")
+
+    before = list(logging.getLogger("trl_credit").handlers)
+    with pytest.raises(RuntimeError, match="'fails' raised KeyError"):
+        alone("grpo", reward_funcs=fails, max_steps=1).train()
+    assert logging.getLogger("trl_credit").handlers == before
+
+
+def test_another_process_than_the_main_one_writes_nothing(alone, tmp_path, capsys):
+    trainer = alone("s_trace", max_steps=1)
+    trainer.results.writes_at_end = False
+    trainer.train()
+    capsys.readouterr()
+    trainer.results.writes_at_end = True
+    trainer.state.is_world_process_zero = False
+    trainer.results.on_train_end(trainer.args, trainer.state, trainer.control)
+    assert left(tmp_path) == set() and capsys.readouterr().out == ""
+    trainer.state.is_world_process_zero = True
+    trainer.results.on_train_end(trainer.args, trainer.state, trainer.control)
+    assert left(tmp_path) == LEFT
+
+
+def test_a_card_that_fails_costs_no_weights_and_leaves_nothing(alone, tmp_path, capsys, caplog):
+    trainer = alone("s_trace", max_steps=1)
+    trainer.results.card = {"choices": (object(),)}  # of which a recipe cannot be made
+    trainer.train()
+    assert left(tmp_path) == set() and trainer.state.global_step == 1
+    assert "no plots and no card in " in caplog.text
+
+
+def test_they_can_be_taken_away(alone, tmp_path):
+    trainer = alone("s_trace", max_steps=1)
+    trainer.remove_callback(ResultsCallback)
+    trainer.train()
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_one_console_in_the_place_of_transformers(make_trainer, quiet):
+    trainer = make_trainer("s_trace", disable_tqdm=quiet)
+    kinds = [type(callback) for callback in trainer.callback_handler.callbacks]
+    assert kinds.count(ConsoleCallback) == 1 and PrinterCallback not in kinds and ProgressCallback not in kinds
+    trainer.train()
+    console = next(c for c in trainer.callback_handler.callbacks if isinstance(c, ConsoleCallback))
+    assert console.training_bar is None or not quiet
+
+
+def test_a_console_of_ones_own_stays_the_only_one(make_trainer):
+    class Mine(ConsoleCallback):
+        pass
+
+    trainer = make_trainer("s_trace", trainer_kwargs={"callbacks": [Mine()]})
+    kinds = [type(callback) for callback in trainer.callback_handler.callbacks]
+    assert Mine in kinds and ConsoleCallback not in kinds and PrinterCallback not in kinds
+
+
+def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):
+    from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+
+    small = {"max_steps": 1, "per_device_train_batch_size": 8, "disable_tqdm": True, "report_to": "none"}
+    trainer = STraceTrainer(
+        model=demo_model_path(),
+        reward_funcs=demo_reward,
+        args=trl_credit.STraceConfig(output_dir=str(tmp_path / "run"), **DEMO_SETTINGS | small),
+        train_dataset=demo_dataset(),
+    )
+    trainer.add_callback(EvaluationCallback(trainer, protocol="demo_greedy", every_n_steps=10, max_problems=8))
+    trainer.train()
+    assert "checkpoint-1" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+
+
+def test_trls_name_for_a_card_writes_ours(alone, tmp_path):
+    trainer = alone("s_trace", max_steps=1)
+    trainer.train()
+    trainer.create_model_card(model_name="mine", dataset_name="me/sums", tags="sums")
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert "\n# mine\n" in card and "datasets:\n- me/sums" in card and "- sums" in card
+    assert "[on the Hub](https://huggingface.co/datasets/me/sums)), 64 rows" in card
+    assert not re.search(r"\bNone\b", card)
+
+
+# The signature
+
+
+def test_every_argument_of_trl_is_named():
+    theirs = inspect.signature(trl.GRPOTrainer.__init__).parameters
+    for kind in (CreditTrainer, STraceTrainer):
+        ours = inspect.signature(kind.__init__).parameters
+        shared = [name for name in ours if name in theirs]
+        assert shared == [name for name in theirs if name in ours] and set(theirs) <= set(ours)
+        for name in shared[2:]:  # `model` and what has a default of its own
+            assert ours[name].default == theirs[name].default or name == "args"
+    assert set(OF_TRL) <= set(inspect.signature(CreditTrainer.__init__).parameters)
+
+
+def test_an_argument_that_the_installed_trl_lacks(monkeypatch):
+    def older(self, model, reward_funcs=None, args=None, train_dataset=None, optimizers=(None, None)):
+        pass
+
+    monkeypatch.setattr(trl.GRPOTrainer, "__init__", older)
+    given = dict.fromkeys(OF_TRL) | {"train_dataset": [1], "optimizers": (None, None)}
+    assert known_to_trl(given) == {"train_dataset": [1], "optimizers": (None, None)}
+    with pytest.raises(TypeError, match=r"^tools: trl .* has no such argument of GRPOTrainer: leave it out$"):
+        known_to_trl(given | {"tools": [print]})
+
+
+def test_a_misspelt_argument_is_refused(make_trainer):
+    with pytest.raises(TypeError, match="train_datasett"):
+        make_trainer("s_trace", trainer_kwargs={"train_datasett": []})

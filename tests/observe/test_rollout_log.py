@@ -1,0 +1,353 @@
+"""The rollout log: effective credit against closed forms, whole groups, resumes, and training that stays the same."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from segment_helpers import TREE
+
+import trl_credit
+from trl_credit.observe.log_entries import origin_of
+from trl_credit.observe.schema import read_shard, steps
+
+
+def shards(trainer):
+    return {step: read_shard(path) for step, path in steps(trainer.args.output_dir)}
+
+
+def logged(make_trainer, algo, **settings):
+    """The responses of all shards of a run of 4 steps, with the trainer."""
+    trainer = make_trainer(algo, log_credit=1, **{"max_steps": 4, "learning_rate": 3e-3, **settings})
+    trainer.train()
+    found = [(shard.header, row) for shard in shards(trainer).values() for row in shard.responses]
+    assert found
+    return trainer, found
+
+
+def jacobian(args, row):
+    """∂W_t/∂ℓ_k, (T, T), of what the papers say of W; without tool tokens."""
+    n, g = len(row["tokens"]), args.trace_decay
+    t = torch.arange(n, dtype=torch.float64)
+    distance = (t[:, None] - t[None, :]).clamp(min=0)
+    past = torch.tril(torch.ones(n, n, dtype=torch.float64), -1)
+    own = torch.eye(n, dtype=torch.float64)
+    if args.importance == "eligible":
+        left = torch.ones(n) if row["selected"] is None else torch.tensor(row["selected"])
+        return own + past * g**distance * left
+    if args.importance == "lambda_trace":
+        trace = torch.maximum(g**distance, g**t) if args.trace_style == "both" else g**distance
+        return own + past * trace
+    return own
+
+
+def closed_form(args, row):
+    """Σ_t exp(W_t) A_t M_t [not clipped] ∂W_t/∂ℓ_k."""
+    a, w, kept, clipped = (
+        torch.tensor(row[name], dtype=torch.float64)
+        for name in ("advantages", "log_weight", "policy_mask", "is_clipped")
+    )
+    return (w.exp() * a * kept * (1 - clipped)) @ jacobian(args, row)
+
+
+def check_closed_form(args, found):
+    clipped = 0
+    for _, row in found:
+        expected = closed_form(args, row)
+        torch.testing.assert_close(torch.tensor(row["credit"], dtype=torch.float64), expected, rtol=2e-4, atol=2e-5)
+        clipped += sum(row["is_clipped"])
+    assert any(any(row["credit"]) for _, row in found)
+    return clipped
+
+
+# two micro-batches a step, two steps a pass, two passes a batch: every divisor and weight away from 1
+OFF_POLICY = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 4,
+    "num_iterations": 2,
+}
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_credit_of_every_preset_is_its_closed_form(make_trainer, algo):
+    trainer, found = logged(make_trainer, algo, beta=0.05, epsilon=0.02, epsilon_high=0.02, **OFF_POLICY)
+    clipped = check_closed_form(trainer.args, found)
+    assert clipped > 0 and any(row["kl_credit"] and any(row["kl_credit"]) for _, row in found)
+    assert any(w for _, row in found for w in row["log_weight"])
+
+
+class Scaled(trl_credit.CreditTrainer):
+    """Multiplies the loss on its way to the backward pass, as a gradient scaler does."""
+
+    def compute_loss(self, *args, **kwargs):
+        return 1024 * super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo", "luspo", "sapo", "vespo", "cispo", "scaled"])
+def test_an_unclipped_token_on_policy_shows_its_advantage(make_trainer, loss_type):
+    settings = {**OFF_POLICY, "num_iterations": 1, "steps_per_generation": 2, "epsilon_high": 5.0, "max_steps": 2}
+    if loss_type == "scaled":
+        _, found = logged(make_trainer, (trl_credit.CreditConfig, Scaled), **settings)
+    else:
+        _, found = logged(make_trainer, "base", loss_type=loss_type, **settings)
+    for _, row in found:
+        assert row["credit"] == pytest.approx(row["advantages"], rel=1e-4, abs=1e-6)
+    assert any(row["reward"] and any(row["credit"]) for _, row in found)
+
+
+def check_masked(make_trainer, **settings):
+    """Checks the closed form of a run whose loss leaves tokens out, and returns its responses."""
+    trainer, found = logged(make_trainer, "base", **settings)
+    check_closed_form(trainer.args, found)
+    kept = [m for _, row in found for m in row["policy_mask"]]
+    assert 0 < sum(kept) < len(kept)
+    return found
+
+
+@pytest.mark.parametrize("released_code", [None, ["spo_normalizer"]], ids=["paper", "code"])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo"])
+def test_masked_tokens_have_no_credit_and_do_not_count(make_trainer, loss_type, released_code):
+    masked = {"token_mask": "probability", "probability_threshold": 0.03, "released_code": released_code}
+    for _, row in check_masked(make_trainer, loss_type=loss_type, beta=0.05, max_steps=2, **masked):
+        assert not any(c for c, m in zip(row["credit"], row["policy_mask"], strict=True) if not m)
+
+
+@pytest.mark.parametrize("algo", ["base", "gspo", "gspo_token"])
+def test_the_kl_term_is_apart_with_its_correction_too(make_trainer, algo):
+    trainer, found = logged(make_trainer, algo, beta=0.5, use_bias_correction_kl=True, **OFF_POLICY)
+    check_closed_form(trainer.args, found)
+    assert max(abs(x) for _, row in found for x in row["kl_credit"]) > 1e-3
+
+
+def test_kl_credit_is_the_slope_of_the_kl_term(make_trainer):
+    _, found = logged(make_trainer, "grpo_lambda", beta=0.5, **OFF_POLICY)
+    for _, row in found:
+        difference = torch.tensor(row["ref_logprobs"]) - torch.tensor(row["trainer_logprobs"])
+        assert row["kl_credit"] == pytest.approx((0.5 * (difference.exp() - 1)).tolist(), rel=1e-2, abs=1e-5)
+
+
+def test_tokens_that_the_entropy_quantile_leaves_out(make_trainer):
+    check_masked(make_trainer, top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
+
+
+def test_gradient_checkpointing_runs_no_hook_twice(make_trainer):
+    trainer, found = logged(make_trainer, "s_trace", gradient_checkpointing=True, max_grad_norm=1e-3, **OFF_POLICY)
+    check_closed_form(trainer.args, found)
+
+
+def test_policy_iteration_reaches_all_tokens_of_a_segment(make_trainer):
+    settings = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "policy_loss": "policy_iteration"}
+    _, found = logged(make_trainer, "base", beta=0.1, max_steps=2, **settings)
+    for _, row in found:
+        assert row["kl_credit"] is None and row["is_clipped"] is None
+        for k in range(max(row["segment_ids"]) + 1):
+            credit = [c for c, s in zip(row["credit"], row["segment_ids"], strict=True) if s == k]
+            assert credit == pytest.approx([credit[0]] * len(credit), rel=1e-4)
+    assert any(any(row["credit"]) for _, row in found)
+
+
+@pytest.mark.parametrize(
+    "algo, settings",
+    [
+        ("s_trace", {"selector": "random", "beta": 0.04, "num_iterations": 2}),
+        ("spo_chain", {"rollouts_per_state": 2}),
+        ("base", {**TREE, "replay_iterations": 4}),
+        ("base", {"loss_type": "bnpo", "whiten_advantages": "batch", **OFF_POLICY}),
+    ],
+    ids=str,
+)
+def test_training_is_the_same_to_the_last_bit(make_trainer, tmp_path, algo, settings):
+    states = []
+    for every in (0, 1):
+        folder = str(tmp_path / f"run{every}")
+        trainer = make_trainer(algo, log_credit=every, max_steps=3, output_dir=folder, **settings)
+        trainer.train()
+        states.append([*trainer.model.state_dict().values(), torch.get_rng_state()])
+    assert shards(trainer)
+    assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize(
+    "sizes, every, expected",
+    [
+        ((1, 1, 1), 2, {2: [2, 2], 4: [4, 4], 6: [6, 6]}),
+        ((1, 4, 1), 2, {2: [1, 4]}),
+        ((1, 4, 1), 1, {1: [1, 4]}),
+        ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
+        ((2, 2, 2), 4, {4: [4, 4]}),
+        ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
+    ],
+    ids=str,
+)
+def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
+    accumulation, generation, iterations = sizes
+    trainer = make_trainer(
+        "base",
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=generation,
+        num_iterations=iterations,
+        log_credit=every,
+        log_credit_groups=3,
+        max_steps=4 if sizes == (1, 4, 1) else 6,
+    )
+    trainer.train()
+    found = shards(trainer)
+    assert {step: shard.header["steps"] for step, shard in found.items()} == expected
+    for shard in found.values():
+        groups = min(3, generation)
+        assert (shard.header["groups_total"], shard.header["groups_logged"]) == (generation, groups)
+        assert [(r["group"], r["index"]) for r in shard.responses] == [(g, i) for g in range(groups) for i in range(4)]
+        for g in range(groups):
+            rows = shard.responses[4 * g : 4 * g + 4]
+            assert len({row["prompt"] for row in rows}) == 1
+            rewards = torch.tensor([row["reward"] for row in rows])
+            expected_a = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+            assert [row["advantages"][0] for row in rows] == pytest.approx(expected_a.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("max_steps", [5, 6, 7])
+def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(make_trainer, max_steps):
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 4}
+    trainer = make_trainer("base", log_credit=5, max_steps=max_steps, **sizes)
+    trainer.train()
+    for shard in shards(trainer).values():
+        assert shard.header["steps"] == [5, max_steps] and 0 < shard.header["groups_logged"] < 4
+        places = {(row["group"], row["index"]) for row in shard.responses}
+        assert places == {(group, i) for group, _ in places for i in range(4)}
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("every", "warns"), [(1, False), (5, True)])
+def test_a_run_without_a_logged_step_warns(make_trainer, caplog, every, warns):
+    make_trainer("base", log_credit=every, max_steps=2).train()
+    lines = warnings_of(caplog)
+    assert len(lines) == warns and all("log_credit=5: no step was logged" in line for line in lines)
+
+
+def test_an_entry_says_what_was_sampled(make_trainer):
+    trainer, found = logged(make_trainer, "s_trace", max_steps=1, mask_truncated_completions=True)
+    tokenizer = trainer.processing_class
+    cut_off = [row for _, row in found if row["truncated"]]
+    assert cut_off and len(cut_off) < len(found)
+    for header, row in found:
+        assert header["algorithm"] == "S-trace" and header["settings"]["importance"] == "eligible"
+        assert tokenizer.decode(row["token_ids"], skip_special_tokens=True) == row["completion"]
+        assert tokenizer.decode(row["token_ids"]) == "".join(row["tokens"])
+        assert row["rewards"] == {"count_a": row["reward"]} and row["prompt"].endswith("=")
+        assert row["reward"] == pytest.approx(sum(c in "abc" for c in row["completion"][:4]) / 4)
+        assert row["loss_mask"] == [int(not row["truncated"])] * len(row["tokens"])
+        assert len(row["tokens"]) == 8 or row["token_ids"][-1] == tokenizer.eos_token_id
+
+
+def test_values_of_a_chain(make_trainer):
+    _, found = logged(make_trainer, "spo_chain", rollouts_per_state=2, max_steps=2)
+    several = 0
+    for _, row in found:
+        values, ids = row["segment_values"], row["segment_ids"]
+        assert len(values) == max(ids) + 2 and values[-1] == row["reward"]
+        several += len(values) > 2
+        for a, k in zip(row["advantages"], ids, strict=True):
+            assert a == pytest.approx(0.0 if k < 0 else values[k + 1] - values[k], abs=1e-5)
+    assert several
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+def test_trees_and_their_rows(make_trainer, form):
+    mask = {"token_mask": "probability", "probability_threshold": 0.5} if form == "nodes" else {}
+    trainer, _ = logged(make_trainer, "base", **{**TREE, "tree_rows": form, **mask}, max_steps=2, log_credit_groups=1)
+    for shard in shards(trainer).values():
+        nodes = shard.trees[0]
+        for node in nodes[1:]:
+            children = [n for n in nodes if n["parent"] == node["parent"]]
+            parent = nodes[node["parent"]]
+            assert parent["value"] == pytest.approx(sum(n["value"] for n in children) / len(children), abs=1e-5)
+            assert node["advantage"] == pytest.approx(node["value"] - parent["value"], abs=1e-5)
+            assert (node["reward"] is None) == any(n["parent"] == node["id"] for n in nodes)
+        trained = set()
+        for row in shard.responses:
+            for token, k in enumerate(row["segment_ids"]):
+                if k >= 0:
+                    trained.add(row["segment_nodes"][k])
+                    assert row["advantages"][token] == pytest.approx(nodes[row["segment_nodes"][k]]["advantage"])
+            if form != "packed":
+                last = nodes[row["nodes"][-1]]
+                text = "".join(nodes[i]["text"] for i in row["nodes"])
+                assert (row["prompt"] + row["completion"]).endswith(text) and row["reward"] == last["reward"]
+        assert trained == {n["id"] for n in nodes if n["trained"]} == {n["id"] for n in nodes if n["advantage"]}
+
+
+def test_a_resume_removes_what_came_after_the_checkpoint(make_trainer, tmp_path):
+    settings = {"log_credit": 1, "save_strategy": "steps", "save_steps": 2}
+    first = make_trainer("s_trace", max_steps=4, **settings)
+    first.train()
+    before = shards(first)
+    (tmp_path / "run" / "credit_log" / "step-00000009.jsonl").write_text("of an abandoned resume\n")
+    again = make_trainer("s_trace", max_steps=4, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    after = shards(again)
+    assert list(before) == list(after) == [1, 2, 3, 4]
+    for step in before:
+        assert before[step].responses == after[step].responses
+        assert (before[step].header["run"] == after[step].header["run"]) == (step <= 2)
+
+
+def test_a_new_run_removes_the_log_of_the_one_before(make_trainer, tmp_path):
+    make_trainer("base", log_credit=1, max_steps=3).train()
+    trainer = make_trainer("base", log_credit=2, max_steps=2)
+    trainer.train()
+    assert list(shards(trainer)) == [2]
+    make_trainer("base", max_steps=1).train()  # without a log of its own
+    assert not shards(trainer)
+
+
+class Broken(trl_credit.CreditTrainer):
+    """Fails where the log asks it for text."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.engine.decode = self.fail
+
+    def fail(self, ids):
+        raise RuntimeError("no\ntext")
+
+
+@pytest.mark.parametrize(("trainer_class", "words"), [(trl_credit.CreditTrainer, "credit_log"), (Broken, "no text")])
+def test_what_cannot_be_written_stops_the_log_and_not_the_run(make_trainer, tmp_path, caplog, trainer_class, words):
+    if trainer_class is not Broken:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "credit_log").write_text("in the way")
+    trainer = make_trainer((trl_credit.CreditConfig, trainer_class), log_credit=1, max_steps=3)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    lines = warnings_of(caplog)
+    assert len(lines) == 1 and words in lines[0] and "\n" not in lines[0]
+    assert trainer_class is not Broken or not shards(trainer)
+
+
+class Infinite(trl_credit.CreditTrainer):
+    """Has a loss that is not finite in its second step."""
+
+    def credit(self, tokens):
+        shift = 1e4 if self.state.global_step == 1 else 0.0
+        log_weight = tokens.logp_t - tokens.old_logp_t + shift
+        return trl_credit.Credit(log_weight=log_weight, advantage=super().credit(tokens).advantage)
+
+
+def test_a_loss_that_is_not_finite_is_logged_without_credit(make_trainer):
+    trainer, _ = logged(make_trainer, (trl_credit.CreditConfig, Infinite), max_steps=3, epsilon_high=1e30)
+    for step, shard in shards(trainer).items():
+        assert all((row["credit"] is None) == (step == 2) for row in shard.responses)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
+    rows = (("a", 1), ("b", 3), ("c", 2), ("b", 3), ("d", 3))
+    drawn = [SimpleNamespace(question=question, birth=birth) for question, birth in rows]
+    plan = SimpleNamespace(drawn=drawn, iteration=3, n_real=2)
+    made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
+    origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=rank, count=2)), made)
+    assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]

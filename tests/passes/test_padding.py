@@ -1,0 +1,320 @@
+"""Rows sorted by length inside an accumulation window, and micro-batches without padding: equal steps, fewer tokens."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import trl
+from passes_helpers import SIZES, Watch, check_equal, compared, model_of, trained, with_slow, with_tokenizer
+from peft import LoraConfig
+from tiny_models import tiny_qwen3_moe
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
+
+import trl_credit
+from trl_credit.observe.schema import read_shard, steps
+from trl_credit.passes import reduced, row_order
+from trl_credit.passes.model_traits import is_random
+from trl_credit.passes.padding import Padding
+from trl_credit.passes.prefix_layout import PromptRow
+from trl_credit.passes.row_order import Span
+
+
+PROMPTS = ["1+1=", "12+3+4=", "a=", "1234567-1234567=", "0+0+0=", "7-=", "11+22-33+44=", "5="]
+
+
+@pytest.fixture
+def run(make_trainer, tmp_path):
+    """Trains with `length_sort`, or TRL's own trainer, and returns the trainer and what was watched."""
+
+    def train(length_sort, algo="base", *, prompts=PROMPTS, **settings):
+        knob = {} if length_sort == "trl" else {"length_sort": length_sort}
+        settings = {"output_dir": str(tmp_path / length_sort), **knob, **settings}
+        return trained(make_trainer, algo, prompts=prompts, **settings)
+
+    return train
+
+
+TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
+ROWS = {**TREE, "rollouts": "tree", "loss_type": "dapo"}
+MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
+LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
+CASES = {
+    "grpo": ("grpo", {}),
+    "reference": ("grpo", {"beta": 0.1}),
+    "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
+    "two iterations": ("dapo", {"num_iterations": 2, "beta": 0.0}),
+    "s_trace": ("s_trace", {"beta": 0.05}),
+    "grpo_lambda": ("grpo_lambda", {"loss_weight_confidence": False}),
+    "gspo": ("gspo", {}),
+    "luspo": ("base", {"loss_type": "luspo", "importance": "sequence"}),
+    "vespo": ("base", {"loss_type": "vespo"}),
+    "difficulty": ("ha_dw", {}),
+    "mask": ("base", {**MASKED, "loss_type": "dapo"}),
+    "mask of the code": ("base", {**MASKED, "loss_type": "grpo", "released_code": ["spo_normalizer"]}),
+    "prompts": ("base", {"loss_type": "dapo", "prompt_average": True, "beta": 0.1}),
+    "whitened batch": ("base", {"whiten_advantages": "batch"}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
+    "tree": ("spo_tree", TREE),
+    "paths": ("base", {**ROWS, "tree_rows": "paths"}),
+    "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
+    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
+}
+SLOW = ["difficulty", "grpo_lambda", "gspo", "luspo", "mask of the code", "prompts", "two iterations", "vespo"]
+
+
+@pytest.mark.parametrize("case", with_slow(CASES, *SLOW, "whitened batch"))
+def test_the_gradient_of_a_window_is_the_same_for_fewer_tokens(run, case):
+    algo, settings = CASES[case]
+    off, trainer, auto = compared(run, algo, mode="auto", **settings)
+    assert trainer._passes.padding.window == 4
+    assert all(("lora" in name) == (case == "lora") for step in auto.gradients for name in step)
+    assert auto.tokens(trained=True) < 0.9 * off.tokens(trained=True)
+    if not trainer.args.rollouts == "tree":  # passes over trees without a gradient are trimmed in any case
+        assert auto.tokens(trained=False) < 0.9 * off.tokens(trained=False)
+
+
+def test_off_is_trl_to_the_last_bit_and_auto_to_rounding(run):
+    settings = {"beta": 0.04, "num_iterations": 2, "loss_type": "dapo"}
+    theirs, seen = run("trl", (trl.GRPOConfig, trl.GRPOTrainer), **settings)
+    off, of_off = run("off", **settings)
+    auto, of_auto = run("auto", **settings)
+    assert of_off.shapes == seen.shapes
+    for name, p in theirs.model.named_parameters():
+        assert torch.equal(off.model.get_parameter(name), p), name
+        torch.testing.assert_close(auto.model.get_parameter(name), p, rtol=0, atol=1e-6)
+    check_equal(seen, of_auto)
+
+
+def test_the_tokens_of_a_window_are_those_of_the_longest_rows(run):
+    trainer, watch = run("auto", max_steps=2, beta=0.0, prompts=[f"{i}+{j}=" for i in range(4) for j in range(2)])
+    batches = trainer._buffered_inputs
+    shapes = [shape for grad, shape in watch.shapes if grad]
+    lengths = [batch["completion_mask"].sum(1).tolist() for batch in batches]
+    for window in (lengths[:4], lengths[4:]):
+        rows = [n for batch in window for n in batch]
+        assert rows == sorted(rows, reverse=True) and len(set(rows)) > 1
+    for batch, shape in zip(batches, shapes, strict=True):
+        longest = [int(batch[f"{part}_mask"].sum(1).max()) for part in ("prompt", "completion")]
+        assert shape == (2, sum(longest))
+        sizes = {name: tuple(x.shape) for name, x in batch.items() if isinstance(x, torch.Tensor) and x.dim() == 2}
+        assert sizes.pop("prompt_ids") == sizes.pop("prompt_mask") == (2, longest[0])
+        assert sizes and all(shape == (2, longest[1]) for shape in sizes.values()), sizes
+
+
+def test_logs_are_the_same(run):
+    found = []
+    for length_sort in ("off", "auto"):
+        trainer, _ = run(length_sort, "s_trace", beta=0.05, log_credit=1, num_iterations=2)
+        found.append((trainer.state.log_history, [read_shard(p) for _, p in steps(trainer.args.output_dir)]))
+    (log, shards), (other_log, other_shards) = found
+    names = {
+        *("loss", "grad_norm", "num_tokens", "frac_reward_zero_std", "completions/mean_length"),
+        *("reward", "reward_std", "reward_min", "reward_max", "completions/clipped_ratio"),
+        *("credit/groups_without_signal", "credit/unique_responses", "credit/trained_tokens_per_row"),
+    }
+    for left, right in zip(log, other_log, strict=True):
+        assert left.keys() == right.keys()
+        for name in names & left.keys():
+            assert right[name] == pytest.approx(left[name], rel=1e-4, abs=1e-6), name
+    assert len(shards) == len(other_shards) > 0
+    for left, right in zip(shards, other_shards, strict=True):
+        assert left.header["settings"] == right.header["settings"]
+        assert len(left.responses) == len(right.responses) == 16
+        for row, other in zip(left.responses, right.responses, strict=True):
+            assert row.keys() == other.keys()
+            for name, value in row.items():
+                if isinstance(value, (list, float)) and name not in ("tokens", "token_ids"):
+                    value = pytest.approx(value, rel=1e-4, abs=1e-5)
+                assert other[name] == value, name
+
+
+def test_metrics_of_windows_of_one_micro_batch_are_the_same(run):
+    sizes = {"gradient_accumulation_steps": 1, "steps_per_generation": 8, "max_steps": 8, "beta": 0.05}
+    logs = [run(length_sort, "s_trace", **sizes)[0].state.log_history for length_sort in ("off", "auto")]
+    for left, right in zip(*logs, strict=True):
+        assert left.keys() == right.keys()
+        for name, value in left.items():
+            if value is not None and not any(word in name for word in ("time", "second", "flos")):
+                assert right[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
+
+
+@pytest.mark.parametrize(("algo", "settings"), [("ha_dw", {"beta": 0.05}), ("spo_tree", TREE)])
+def test_resumed_is_uninterrupted(run, tmp_path, algo, settings):
+    saves = {**settings, "save_strategy": "steps", "save_steps": 2, "max_steps": 4, "lr_scheduler_type": "constant"}
+    whole, _ = run("auto", algo, **saves, output_dir=str(tmp_path / "whole"))
+    run("auto", algo, **saves | {"max_steps": 2})
+    resumed, _ = run("auto", algo, resume=True, **saves)
+    assert whole._passes.padding.window == 4 and resumed.state.global_step == 4
+    for name, p in whole.model.named_parameters():
+        assert torch.equal(resumed.model.get_parameter(name), p), name
+    states = [Path(t.args.output_dir) / "checkpoint-4" / "credit_state.json" for t in (whole, resumed)]
+    assert states[0].read_bytes() == states[1].read_bytes()
+
+
+def test_a_run_may_be_resumed_with_the_other_setting(run):
+    saves = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+    trainer, _ = run("off", **saves)
+    resumed, _ = run("auto", resume=True, output_dir=trainer.args.output_dir, **saves, max_steps=6)
+    assert resumed.state.global_step == 6
+
+
+def check_warns(caplog, words) -> None:
+    lines = [r.getMessage() for r in caplog.records if "length_sort='auto'" in r.getMessage()]
+    assert len(lines) == 1 and words in lines[0], lines
+
+
+@pytest.fixture
+def models(tiny_model):
+    """Functions that make a model."""
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    absolute = GPT2Config(n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.2, **no_dropout)
+
+    def experts():
+        return with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
+
+    def scaled():
+        model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+        model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+        return with_tokenizer(type(model)(model.config), tiny_model)
+
+    return {"experts": experts, "absolute": partial(model_of, absolute, tiny_model, torch.float32), "scaled": scaled}
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "window", "words"),
+    [
+        ({"loss_type": "bnpo"}, None, 1, "loss_type='bnpo'"),
+        ({"entropy_coef": 0.1}, None, 1, "entropy bonus"),
+        ({"whiten_advantages": "microbatch"}, None, 1, "whiten_advantages='microbatch'"),
+        ({"top_entropy_quantile": 0.5}, None, 1, "top_entropy_quantile"),
+        ({"steps_per_generation": 6, "gradient_accumulation_steps": 4}, None, 1, "do not divide each other"),
+        ({}, "experts", 1, "experts"),
+        ({}, "absolute", 4, "keeps the padding of prompts"),
+    ],
+    ids=["bnpo", "entropy", "whitened", "quantile", "windows", "experts", "positions"],
+)
+def test_what_a_loss_or_a_model_needs_is_kept(run, models, caplog, settings, model, window, words):
+    off, trainer, auto = compared(run, mode="auto", model=models.get(model), **settings)
+    assert auto.tokens(trained=True) < off.tokens(trained=True)
+    check_warns(caplog, words)
+    assert trainer._passes.padding.window == window
+
+
+def test_positions_by_the_length_of_a_batch_leave_all_padding(run, models, caplog):
+    (_, off), (trainer, auto) = (run(x, model=models["scaled"], max_steps=2) for x in ("off", "auto"))
+    assert not trainer._passes.padding.trims and auto.shapes == off.shapes
+    check_warns(caplog, "keeps the padding, on which")
+
+
+def compares(config, tokens):
+    return trl_credit.assign_credit(config, tokens)
+
+
+class CustomMethod(trl_credit.CreditTrainer):
+    def credit(self, tokens):
+        return trl_credit.assign_credit(self.args, tokens)
+
+
+DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.1)}
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "words"),
+    [
+        ("base", {"credit": compares}, "your custom credit"),
+        ((trl_credit.CreditConfig, CustomMethod), {}, "your custom credit"),
+        ("base", {"importance": "eligible", "selector": "random"}, "selector='random'"),
+        ("base", {"neftune_noise_alpha": 5.0}, "dropout or noise"),
+        ("base", {"trainer_kwargs": DROPOUT}, "dropout"),
+    ],
+    ids=["credit", "method", "selector", "noise", "dropout"],
+)
+def test_rows_stay_where_sorting_may_change_the_step(make_trainer, caplog, algo, settings, words):
+    padding = make_trainer(algo, **SIZES, **settings)._passes.padding
+    assert padding.window == 1 and padding.trims
+    check_warns(caplog, words)
+
+
+def test_dropout_that_is_no_module_is_found(make_trainer):
+    model = make_trainer().model
+    assert not is_random(model)
+    model.model.layers[1].self_attn.attention_dropout = 0.1
+    assert is_random(model)
+
+
+def test_widths_are_rounded_up_where_that_is_asked_for(run):
+    trainer, _ = run("auto", pad_to_multiple_of=8, max_steps=2)
+    widths = {batch["completion_ids"].size(1) for batch in trainer._buffered_inputs}
+    prompts = {batch["prompt_ids"].size(1) for batch in trainer._buffered_inputs}
+    assert len(widths) > 1 and all(width % 8 == 0 for width in widths | prompts)
+    rule = Padding(trainer, kind="relative", multiple=reduced.OF_ACCELERATORS)
+    there = Span(200, 150)
+    assert rule.width([PromptRow(0, 1, 64), PromptRow(0, 65, 0)], there) == (128, 64)
+    assert rule.width([PromptRow(0, 3, 65), PromptRow(0, 193, 129)], there) == (200, 150)  # no further than there is
+    assert rule.width([PromptRow(0, 0, 0)], there) == (64, 64)
+
+
+def test_images_that_are_not_one_for_each_row_keep_rows_in_their_place():
+    ids = torch.arange(4).view(2, 2)
+    batch = {"prompt_ids": ids, "num_items_in_batch": torch.tensor(3), "old_per_token_logps": None}
+    assert row_order.is_by_row(batch)
+    assert row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [1, 1]})
+    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [2, 0]})
+    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(8, 3), "num_images": [1, 1]})
+
+
+def test_columns_of_packed_rows_and_of_images():
+    batch = {
+        "prompt_ids": torch.arange(10).view(2, 5),
+        "prompt_mask": torch.tensor([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1]]),
+        "completion_ids": torch.arange(8).view(2, 4),
+        "completion_mask": torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]]),
+        "token_type_ids": torch.tensor([[0, 0, 0, 7, 7, 6, 7, 0, 0], [0, 0, 6, 6, 6, 6, 0, 0, 0]]),
+        "pixel_values": torch.zeros(2, 4),
+        "advantages": torch.ones(2),
+        "importance_sampling_ratio": torch.ones(2, 1),
+    }
+    rows, _ = row_order.rows_of(batch["prompt_mask"], batch["completion_mask"])
+    assert [row[1:] for row in rows] == [(2, 2), (3, 1)]
+    kept = {name: batch[name] for name in ("pixel_values", "advantages", "importance_sampling_ratio")}
+    for are_columns, types in ((True, [[0, 5, 5, 4, 5], [4, 4, 4, 4, 0]]), (False, [[0, 7, 7, 6, 7], [6, 6, 6, 6, 0]])):
+        found = row_order.trimmed(batch, Span(3, 2), are_columns=are_columns)
+        assert found["token_type_ids"].tolist() == types
+        assert found["prompt_ids"].tolist() == [[2, 3, 4], [7, 8, 9]]
+        assert found["completion_ids"].tolist() == [[0, 1], [4, 5]]
+        assert all(found[name] is x for name, x in kept.items())
+    one = {"a": torch.tensor([1, 2]), "b": ["x", "y"], "n": torch.tensor(3)}
+    two = {"a": torch.tensor([3, 4]), "b": ["z", "w"], "n": torch.tensor(3)}
+    turned = [(x["a"].tolist(), x["b"], x["n"].item()) for x in row_order.reordered([one, two], [3, 0, 2, 1])]
+    assert turned == [([4, 1], ["w", "x"], 3), ([3, 2], ["z", "y"], 3)]
+
+
+def test_the_order_is_that_of_trl_where_nothing_is_gained():
+    row = partial(PromptRow, 0)
+    assert row_order.cheapest_order([row(4, 2), row(4, 2), row(4, 2)], 1) == [0, 1, 2]
+    assert row_order.cheapest_order([row(4, 1), row(4, 9), row(4, 2), row(4, 9)], 2) == [1, 3, 2, 0]
+    # by response 2 · (20 + 5) + 2 · (20 + 4) tokens, by row 2 · (20 + 4) + 2 · (1 + 5)
+    assert row_order.cheapest_order([row(1, 5), row(20, 4), row(1, 4), row(20, 1)], 2) == [1, 3, 0, 2]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_row_has_the_positions_that_it_has_in_trl(make_trainer, lora):
+    config = LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False) if lora else None
+    trainer = make_trainer(trainer_kwargs={"peft_config": config})
+    trainer.model.double()  # all that is left to round are the angles of positions, in float32 by number
+    ids = torch.randint(3, 18, (4, 120), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    for row, (first, last) in enumerate(((60, 120), (95, 104), (97, 111), (99, 110))):
+        mask[row, :first], mask[row, last:] = 0, 0
+    given = {"batch_size": 2, "compute_entropy": True}
+    theirs = trl.GRPOTrainer._get_per_token_logps_and_entropies
+    with torch.no_grad():
+        whole = theirs(trainer, trainer.model, ids, mask, 20, **given)
+        watch = Watch(trainer)
+        ours = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 20, **given)
+    assert [shape for _, shape in watch.shapes] == [(2, 60), (2, 14)]
+    inside = mask[:, -20:].bool()
+    for left, right in zip(ours[:2], whole[:2], strict=True):
+        assert (left[~inside] == 0).all()
+        torch.testing.assert_close(left[inside], right[inside], rtol=0, atol=2e-7)

@@ -1,0 +1,384 @@
+"""Prompts that rows share, computed once: the numbers of plain rows, fewer tokens, and where rows stay as they are."""
+
+import json
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from passes_helpers import (
+    Watch,
+    check_equal,
+    compared,
+    dense,
+    distinct,
+    model_of,
+    scripted,
+    trained,
+    with_slow,
+    with_tokenizer,
+)
+from peft import LoraConfig
+from tiny_models import LAYERS, tiny_qwen3_moe
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    NemotronConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+import trl_credit
+from trl_credit.loss.keys import PACKED_LAYOUT
+from trl_credit.passes import flops
+from trl_credit.passes.flops import Cost, cost_of
+from trl_credit.passes.prefix_layout import Packing, PromptRow, by_prompt, layout_of, packing_of
+from trl_credit.passes.row_order import rows_of
+from trl_credit.trainer.engine_calls import temporarily
+
+
+LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "11-22+33-44+55-66+77-88+99-11="]
+
+
+# Which token lies where
+
+
+def test_two_responses_to_a_prompt():
+    rows = [PromptRow(0, 3, 2), PromptRow(1, 1, 0), PromptRow(0, 3, 1)]
+    packing = packing_of(rows)
+    # two tokens of the prompt; the third with a response of two, and again with one of one
+    assert packing == Packing([[0, 2]], padding=0, length=7, kept=5, squares=2 * 2 + 2 * 3 * (2 + 3), calls=2)
+    # columns: one of padding, three of a prompt; two of a response
+    layout = layout_of(packing, rows, widths=(4, 2))
+    assert layout.source.tolist() == [[1, 2, 3, 4, 5, 2 * 6 + 3, 2 * 6 + 4]]
+    assert layout.mask.tolist() == [[1] * 7]
+    assert layout.branches.sizes == [2, 3, 2]
+    assert layout.branches.pieces == [((), [(0,)]), ((0,), [(1,), (2,)])]
+    assert layout.place.tolist() == [[1, 2], [-1, -1], [4, -1]]
+    found = layout.rows_of(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]))
+    assert found.tolist() == [[2.0, 3.0], [0.0, 0.0], [5.0, 0.0]]
+
+
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_every_token_sees_what_it_saw_in_its_row(multiple):
+    rows = [PromptRow(0, 4, 3), PromptRow(1, 1, 1), PromptRow(2, 2, 1), PromptRow(1, 1, 4), PromptRow(0, 4, 2)]
+    rows += [PromptRow(0, 4, 0), PromptRow(1, 1, 2)]
+    packing = packing_of(rows, multiple=multiple)
+    layout = layout_of(packing, rows, widths=(5, 4))
+    assert packing.length % multiple == 0 and packing.kept == 3 + 2 + 1 + 4 + 1 + 2 + 6
+    assert layout.mask.sum() == packing.kept + 3 + 1 and layout.mask[0, packing.padding :].all()
+    seen, source = dense(layout.branches, 1, packing.length)[0], layout.source[0]
+    for i, row in enumerate(rows):
+        for t in range(4):
+            at = int(layout.place[i, t])
+            assert (at >= 0) == (t < row.response)
+            if at >= 0:
+                at += packing.length - packing.kept
+                # the prompt, of the first row that has it, without the last token; each response has its own copy
+                prompt = [row.number * 9 + k for k in range(5 - row.prompt, 4)]
+                assert source[seen[at]].tolist() == [*prompt, *(i * 9 + 4 + k for k in range(t + 2))]
+
+
+def test_what_a_packing_costs():
+    eight = [PromptRow(0, 512, 256)] * 8
+    assert packing_of(eight).cost == (511 + 8 * 257, 511**2 + 8 * 257 * (511 + 257), 8 * 257)
+    assert packing_of(eight, multiple=64).cost == (2624, 511**2 + 8 * 257 * (511 + 257), 8 * 257)
+    # TRL asks for one logit more than it keeps: one token of padding, where prompts leave none
+    assert packing_of([PromptRow(0, 1, 2)] * 2).cost == (1 + 6, 2 * 3 * 3, 6)
+    # responses are padded to the longest to their prompt, in attention alone
+    uneven = packing_of([PromptRow(0, 3, 1), PromptRow(0, 3, 5), PromptRow(1, 3, 9)])
+    assert uneven.cost == (2 + 2 + 2 + 6 + 10, 2 * 4 + 2 * 6 * 8 + 10 * 12, 18)
+    # where nothing is shared there is none, whatever the prompts without a response
+    assert packing_of([PromptRow(0, 9, 1), PromptRow(1, 9, 1), PromptRow(1, 9, 0)]) is None
+
+
+def test_rows_of_a_prompt_stand_together():
+    rows = [PromptRow(n, 4, r) for n, r in ((0, 1), (1, 5), (0, 2), (2, 9), (1, 6), (1, 5))]
+    assert by_prompt(rows) == [4, 1, 5, 2, 0, 3]
+
+
+def test_which_prompts_are_the_same():
+    ids = torch.tensor([[0, 0, 5], [0, 5, 5], [0, 0, 5], [9, 0, 5]])
+    mask = torch.tensor([[0, 1, 1], [0, 1, 1], [0, 1, 1], [0, 1, 1]])
+    rows, is_whole = rows_of(mask, torch.tensor([[1, 0], [1, 1], [0, 0], [1, 0]]), prompt_ids=ids)
+    numbers = [row.number for row in rows]
+    assert is_whole and numbers[0] == numbers[2] == numbers[3] != numbers[1]
+    assert [(row.prompt, row.response) for row in rows] == [(2, 1), (2, 2), (2, 0), (2, 1)]
+    mask[0, 1:] = torch.tensor([1, 0])  # a hole, or an empty prompt
+    assert not rows_of(mask, torch.ones(4, 2), prompt_ids=ids)[1]
+    assert not rows_of(torch.zeros(1, 2), torch.ones(1, 2))[1]
+
+
+def test_what_a_model_costs():
+    config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, **LAYERS, num_key_value_heads=1)
+    model = AutoModelForCausalLM.from_config(config)
+    weights = sum(m.weight.numel() for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear))
+    assert cost_of(config) == Cost(2.0 * weights, 4.0 * 2 * 32, 2.0 * 50 * 32)
+    assert cost_of(GPT2Config()) is None
+
+
+# The numbers of plain rows
+
+SMALL = {"hidden_size": 32, "intermediate_size": 64, **LAYERS, "num_key_value_heads": 1, "initializer_range": 0.2}
+KINDS = {
+    "qwen2": Qwen2Config(**SMALL, use_sliding_window=False),
+    "qwen3": Qwen3Config(**SMALL, head_dim=16),
+    "llama": LlamaConfig(**SMALL),
+    "gemma": GemmaConfig(**SMALL, head_dim=16),
+}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
+    make_trainer, tiny_model, kind, dtype, checkpointing
+):
+    model = model_of(KINDS[kind], tiny_model, dtype)
+    config = (trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model))
+    trainer = make_trainer(config, shared_prefix="on", gradient_checkpointing=checkpointing)
+    model = trainer.model.train()
+    torch.manual_seed(1)
+    prompts = torch.randint(3, 20, (3, 9))
+    which, lengths, widths = [0, 1, 0, 2, 0, 1, 2, 2], [7, 3, 1, 4, 0, 7, 7, 2], [9, 4, 6]
+    ids = torch.cat([prompts[which], torch.randint(3, 20, (8, 7))], dim=1)
+    columns = torch.arange(9)
+    prompt_mask = torch.stack([(columns >= 9 - widths[w]).long() for w in which])
+    mask_t = torch.stack([(torch.arange(7) < n).long() for n in lengths])
+    mask = torch.cat([prompt_mask, mask_t], dim=1)
+    rows, _ = rows_of(prompt_mask, mask_t, prompt_ids=ids[:, :9])
+    packing = packing_of(rows)
+    assert 0 < packing.length < 0.7 * ids.numel()
+    weight_t = torch.randn(2, 8, 7, dtype=dtype) * mask_t
+    found = []
+    for layout in (None, layout_of(packing, rows, widths=(9, 7))):
+        loss_pass = SimpleNamespace(inputs={PACKED_LAYOUT: layout}, hook_calls=1)
+        with temporarily(trainer, _loss_pass=loss_pass):  # whose hook has run: no credit is written
+            output = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7, compute_entropy=True)[:2]
+        total = sum((w * x).sum() for w, x in zip(weight_t, output, strict=True))
+        gradients = torch.autograd.grad(total, list(model.parameters()))
+        found.append(([x.detach().masked_fill(mask_t == 0, 0.0) for x in output], gradients))
+    most = 1e-6 if dtype == torch.float64 else 1e-5
+    (plain, plain_gradients), (packed, packed_gradients) = found
+    for left, right in zip(plain, packed, strict=True):
+        torch.testing.assert_close(right.double(), left.double(), rtol=0, atol=most)
+    assert plain[0].abs().max() > 1 and (plain[0] != 0).sum() == mask_t.sum()
+    largest = max(x.abs().max().item() for x in plain_gradients)
+    for left, right in zip(plain_gradients, packed_gradients, strict=True):
+        torch.testing.assert_close(right, left, rtol=0, atol=most * max(1.0, largest))
+
+
+@pytest.fixture
+def run(make_trainer, tmp_path, tiny_model):
+    """Trains with `shared_prefix` in float64, and returns the trainer and what was watched."""
+
+    def train(mode, algo="base", *, model=None, prompts=LONG, **settings):
+        settings = {"output_dir": str(tmp_path / mode), "max_completion_length": 9, **settings}
+        model = model or partial(model_of, Qwen3Config(**SMALL, head_dim=16), tiny_model)
+        return trained(make_trainer, algo, model=model, prompts=prompts, shared_prefix=mode, **settings)
+
+    return train
+
+
+EIGHT = {"per_device_train_batch_size": 8}
+LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
+CASES = {
+    "grpo": ("grpo", {}),
+    "reference": ("grpo", {"beta": 0.1}),
+    "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
+    "two iterations": ("dapo", {"num_iterations": 2}),
+    "one micro-batch": ("dapo", {**EIGHT, "gradient_accumulation_steps": 1, "steps_per_generation": 1}),
+    "rows in their places": ("grpo", {**EIGHT, "length_sort": "off"}),
+    "s_trace": ("s_trace", {"beta": 0.05}),
+    "p_trace": ("p_trace", {}),
+    "grpo_lambda": ("grpo_lambda", {}),
+    "gspo": ("gspo", {}),
+    "difficulty": ("ha_dw", {}),
+    "entropy": ("grpo", {**EIGHT, "entropy_coef": 0.1}),
+    # at a threshold that no two tokens tie at, or rounding decides
+    "quantile": ("grpo", {**EIGHT, "top_entropy_quantile": 0.77}),
+    "mask": ("base", {"token_mask": "probability", "probability_threshold": 0.5, "loss_type": "dapo", "beta": 0.1}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
+    "tree": ("spo_tree", {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}),
+    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
+}
+
+
+SLOW = ["difficulty", "entropy", "grpo_lambda", "gspo", "mask", "one micro-batch", "p_trace", "quantile", "truncated"]
+
+
+@pytest.mark.parametrize("case", with_slow(CASES, *SLOW, "two iterations"))
+def test_every_algorithm_has_the_gradients_of_rows(run, case):
+    algo, settings = CASES[case]
+    off, trainer, on = compared(run, algo, mode="on", **{"steps_per_generation": 4, **settings})
+    assert trainer._passes.prefix.is_exact
+    assert all(("lora" in name) == (case == "lora") for step in on.gradients for name in step)
+    size = trainer.args.per_device_train_batch_size
+    share = 0.5 if size == 8 else 0.9 if algo == "spo_tree" else 0.85  # rows of trees have other prompts too
+    assert on.tokens(trained=True) < share * off.tokens(trained=True)
+    if settings.get("beta"):
+        assert on.tokens(trained=False) < off.tokens(trained=False)
+
+
+def test_rows_without_credit_stand_together_and_are_left_out(run):
+    def some(prompts, completions, **kwargs):
+        return [x * (prompt == LONG[0]) for x, prompt in zip(distinct(completions), prompts, strict=True)]
+
+    settings = {"reward": some, "gradient_accumulation_steps": 8}
+    (_, off), (_, on) = (run(mode, skip_zero_advantage=s, **settings) for mode, s in (("off", "off"), ("on", "auto")))
+    check_equal(off, on)
+    passes = [sum(grad for grad, _ in watch.shapes) for watch in (off, on)]
+    assert passes[0] == 32 and passes[1] < 20  # four groups in each of four windows, of which one in three has credit
+    assert on.tokens(trained=True) < 0.6 * off.tokens(trained=True)
+
+
+def test_tokens_of_tools_are_seen_and_not_trained(make_trainer):
+    def rollout(prompts, trainer):
+        n = len(prompts)
+        masks = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
+        return {
+            "prompt_ids": [[3, 4, 5, 6, 7, 8, 9, 10]] * n,
+            "completion_ids": [[5 + (i + k) % 7 for k in range(len(mask) - 1)] + [1] for i, mask in enumerate(masks)],
+            "logprobs": None,
+            "env_mask": masks,
+        }
+
+    found = []
+    for shared_prefix in ("off", "on"):
+        settings = {"optim": "sgd", "learning_rate": 0.1, "shared_prefix": shared_prefix}
+        trainer = make_trainer(reward_funcs=distinct, trainer_kwargs={"rollout_func": rollout}, **settings)
+        found.append(Watch(trainer))
+        trainer.train()
+    check_equal(*found)
+    assert found[1].tokens(trained=True) < 0.7 * found[0].tokens(trained=True)
+
+
+# When
+
+
+@pytest.fixture
+def free_calls(monkeypatch):
+    """Calls cost nothing, or nothing would be packed on models as small as these."""
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
+
+
+BATCH = {**EIGHT, "steps_per_generation": 4}
+SAVES = {**BATCH, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 2}
+
+
+def test_auto_leaves_small_models_alone(run):
+    (_, off), (trainer, auto) = (run(mode, **BATCH) for mode in ("off", "auto"))
+    assert trainer._passes.prefix.is_exact is None and auto.shapes == off.shapes
+
+
+def test_auto_packs_where_that_is_cheaper(run, free_calls):
+    (_, off), (long, packed) = (run(mode, **BATCH) for mode in ("off", "auto"))
+    assert long._passes.prefix.is_exact is True
+    assert packed.tokens(trained=True) < off.tokens(trained=True) / 1.3
+    # prompts of two tokens are not worth it, and nothing is compared
+    (_, off), (short, plain) = (run(mode, prompts=["1=", "2=", "3="], **BATCH) for mode in ("off", "auto"))
+    assert short._passes.prefix.is_exact is None and plain.shapes == off.shapes
+
+
+class Neighbour(torch.nn.Module):
+    """An embedding that mixes a token with the one in the column before it, as convolutions do."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.weight = inner, inner.weight
+
+    def forward(self, ids):
+        x = self.inner(ids)
+        return x + 0.5 * torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog, free_calls):
+    def model():
+        found = model_of(Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=False), tiny_model)
+        found.model.embed_tokens = Neighbour(found.model.embed_tokens)
+        return found
+
+    off, trainer, auto = compared(run, mode="auto", model=model, **BATCH)
+    assert "shared_prefix='auto' leaves rows unpacked: log-probabilities" in caplog.text
+    assert trainer._passes.prefix.is_exact is False
+    assert auto.tokens(trained=True) == off.tokens(trained=True)
+    with pytest.raises(ValueError, match=r"shared_prefix='on': .* nats per token away .*: set shared_prefix='off'"):
+        run("on", model=model, **BATCH)
+
+
+def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path, free_calls):
+    whole, _ = run("auto", **SAVES, output_dir=str(tmp_path / "whole"))
+    run("auto", **SAVES, max_steps=2)
+    state = json.loads((tmp_path / "auto" / "checkpoint-2" / "credit_state.json").read_text())
+    assert state["found"] == {"shared_prefix_is_exact": True}
+    resumed, watch = run("auto", resume=True, **SAVES)
+    assert resumed.state.global_step == 4
+    for name, p in whole.model.named_parameters():
+        assert torch.equal(resumed.model.get_parameter(name), p), name
+    # two steps of four micro-batches, and no pass besides
+    assert sum(grad for grad, _ in watch.shapes) == len(watch.shapes) == 8
+
+
+def check_refused(make_trainer, model, words, **settings):
+    """Checks that "on" is refused with this reason, and that "auto" packs nothing."""
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)
+    assert not make_trainer(pair, shared_prefix="auto", **settings)._passes.prefix.may_pack
+    with pytest.raises(ValueError, match=f"shared_prefix='on' .*{words}.*set shared_prefix='auto'"):
+        make_trainer(pair, shared_prefix="on", **settings)
+
+
+SCALED = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (MistralConfig(**SMALL, sliding_window=8), "full attention in every layer"),
+        (LlamaConfig(**SMALL, rope_parameters=SCALED), "positions whose distances alone count"),
+        (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "positions whose distances alone count"),
+        (NemotronConfig(**SMALL), "layers that pass keyword arguments on to attention"),
+    ],
+    ids=["sliding", "scaled", "learned", "layers"],
+)
+def test_models_that_cannot_are_refused(make_trainer, tiny_model, config, words):
+    check_refused(make_trainer, model_of(config, tiny_model, torch.float32), words)
+
+
+def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
+    experts = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
+    check_refused(make_trainer, experts, "experts.*router_aux_loss_coef=0", model_init_kwargs=None)
+    plain = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
+    check_refused(make_trainer, plain, "compiled again: set torch_compile=False", torch_compile=True)
+    for implementation in ("flash_attention_2", "flex_attention", "eager"):
+        plain.config._attn_implementation = implementation
+        check_refused(make_trainer, plain, f"attn_implementation='sdpa', and has '{implementation}'")
+    tree = {"rollouts": "tree", "tree_rows": "packed", "loss_type": "dapo"}
+    with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree' and tree_rows='packed'"):
+        trl_credit.CreditConfig("out", shared_prefix="on", bf16=False, **tree)
+
+
+def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):
+    config = LlamaConfig(**SMALL, attention_dropout=0.5)
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model_of(config, tiny_model, torch.float32))
+    assert not make_trainer(pair, shared_prefix="auto")._passes.prefix.may_pack
+    # draws differ between any two passes
+    trainer, watch = run("on", model=partial(model_of, config, tiny_model), **EIGHT, max_steps=1)
+    assert trainer._passes.prefix.may_pack and all(rows == 1 for grad, (rows, _) in watch.shapes if grad)
+    layouts = [batch[PACKED_LAYOUT] for batch in trainer._buffered_inputs]
+    assert layouts and not any(layout.branches.were_used for layout in layouts)  # masks do not outlast their pass
+
+
+def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, tiny_model, free_calls, tmp_path):
+    """With dropout, and in a run that goes on with `off` after `auto` has found packed rows to be exact."""
+    draws = partial(model_of, LlamaConfig(**SMALL, attention_dropout=0.1), tiny_model)
+    _, watch = run("auto", model=draws, max_steps=1, beta=0.1, **BATCH)
+    assert {grad for grad, _ in watch.shapes} == {False, True} and all(rows > 1 for _, (rows, _) in watch.shapes)
+    settings = {**SAVES, "beta": 0.1, "output_dir": str(tmp_path / "one")}
+    first, _ = run("auto", max_steps=2, **settings)
+    assert first._passes.prefix.is_exact
+    resumed, watch = run("off", resume=True, max_steps=4, **settings)
+    assert resumed.state.global_step == 4 and all(rows > 1 for _, (rows, _) in watch.shapes)

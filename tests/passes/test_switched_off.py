@@ -1,0 +1,46 @@
+"""Delete the room `passes` and it still trains: without it, every pass is TRL's own."""
+
+import pytest
+import torch
+
+import trl_credit
+from trl_credit.passes import reduced
+from trl_credit.passes.transform import PlainPasses
+from trl_credit.trainer import credit_trainer
+
+
+CASES = {
+    "grpo": ("base", {}),
+    "s_trace": ("s_trace", {}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2}),
+    "tree": ("spo_tree", {"tree_rows": "nodes"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_trains_the_same_with_the_room_switched_off(case, make_trainer, monkeypatch, tmp_path):
+    algo, settings = CASES[case]
+    settings = settings | {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "max_steps": 2}
+    found = {}
+    for name in ("on", "off"):
+        with monkeypatch.context() as patch:
+            if name == "off":
+                patch.setattr(credit_trainer, "make_passes", lambda trainer, forward: PlainPasses(forward))
+            trainer = make_trainer(algo, **settings, optim="sgd", output_dir=str(tmp_path / name))
+        assert isinstance(trainer._passes, PlainPasses if name == "off" else reduced.ReducedPasses)
+        trainer.train()
+        assert trainer.state.global_step == 2
+        found[name] = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    torch.testing.assert_close(found["on"], found["off"], rtol=1e-4, atol=1e-6)
+
+
+def test_knobs_that_are_off_leave_trls_passes(make_trainer):
+    off = {"length_sort": "off", "shared_prefix": "off", "skip_zero_advantage": "off"}
+    assert isinstance(make_trainer(**off)._passes, PlainPasses)
+
+
+@pytest.mark.parametrize("knob", ["length_sort", "shared_prefix", "skip_zero_advantage"])
+def test_an_unknown_value_of_a_knob_is_refused(knob):
+    modes = "'auto', 'on', 'off'" if knob == "shared_prefix" else "'auto', 'off'"
+    with pytest.raises(ValueError, match=f"{knob} must be one of {modes}, got 'yes'"):
+        trl_credit.CreditConfig("out", bf16=False, **{knob: "yes"})

@@ -1,0 +1,199 @@
+"""Branches side by side in a row: the same logits as each branch by itself."""
+
+import pytest
+import torch
+from passes_helpers import dense
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, NemotronConfig, Qwen3Config
+
+from trl_credit.passes import flops
+from trl_credit.passes.attention import BRANCHES, check_tree_attention, takes_branches, tree_attention, visible_mask
+from trl_credit.passes.branches import branches_of
+
+
+def test_mask_of_a_small_tree():
+    # prompt 0 1; branch 2 3; a copy of 1 at 4, and branch 5; a token 6 of padding
+    until = torch.tensor([[6, 4, 4, 4, 6, 6, 0]])
+    seen = visible_mask(until, mask_t=torch.tensor([[1, 1, 1, 1, 1, 1, 0]]))[0].long().tolist()
+    assert seen == [
+        [1, 0, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 0, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 0, 0, 1],
+    ]
+
+
+@pytest.fixture(autouse=True)
+def free_calls(monkeypatch):
+    """Calls of attention cost nothing, or trees as small as these would have a mask."""
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
+
+
+PROMPT, FIRST, SECOND = [5, 6, 7], [8, 9], [10, 11, 12]
+
+
+@pytest.mark.parametrize("kind", ["pieces", "mask", "eager"])
+def test_logits_of_branches_are_those_of_the_branch_alone(tiny_model, kind, monkeypatch):
+    implementation = "eager" if kind == "eager" else "sdpa"
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation=implementation).double().eval()
+    if kind == "mask":  # as models do whose layers are not transformers' own
+        monkeypatch.setattr(type(model), "_supports_attention_backend", False)
+    if kind == "eager":  # transformers rounds the softmax of eager attention to float32
+        softmax = torch.nn.functional.softmax
+        monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
+    assert takes_branches(model) == (kind == "pieces")
+    row = [0, *PROMPT, *FIRST, PROMPT[-1], *SECOND]  # a token of padding on the left
+    until = torch.tensor([[0, 10, 10, 6, 6, 6, 10, 10, 10, 10]])
+    mask = torch.tensor([[0] + [1] * 9])
+    with torch.no_grad(), tree_attention(model):
+        packed = model(input_ids=torch.tensor([row]), attention_mask=mask, token_type_ids=until).logits[0]
+    with torch.no_grad():
+        for branch, places in ((FIRST, [1, 2, 3, 4, 5]), (SECOND, [1, 2, 6, 7, 8, 9])):
+            alone = model(input_ids=torch.tensor([PROMPT + branch])).logits[0]
+            torch.testing.assert_close(packed[places], alone, rtol=1e-9, atol=1e-9)
+    assert not model._forward_pre_hooks  # and the model is as it was
+
+
+def random_tree(length: int, *, rows: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """`visible_until` and mask of rows of trees of random shape, padded on both sides."""
+    torch.manual_seed(length)
+    until, mask_t = torch.zeros(rows, length, dtype=torch.long), torch.ones(rows, length, dtype=torch.long)
+
+    def grow(row: int, at: int, end: int) -> None:
+        """A node of some tokens in front, and its children."""
+        own = min(end, at + 1 + int(torch.randint(0, max(1, (end - at) // 3), ())))
+        until[row, at:own] = end
+        if own == end:
+            return
+        first = own
+        while own < end:
+            after = min(end, own + 1 + int(torch.randint(0, max(1, 2 * (end - own) // 3), ())))
+            grow(row, own, after)
+            until[row, first - 1] = min(int(until[row, first - 1]), after)  # others have a copy of the last token
+            own = after
+
+    for row in range(rows):
+        begin, end = 3 * row, length - 2 * row
+        grow(row, begin, end)
+        mask_t[row, :begin] = mask_t[row, end:] = 0
+    return until, mask_t
+
+
+@pytest.mark.parametrize("length", [12, 40, 41, 90, 200])
+def test_branches_are_those_of_the_mask(length):
+    until, mask_t = random_tree(length)
+    branches = branches_of(until, mask_t=mask_t)
+    seen = visible_mask(until, mask_t=mask_t)
+    assert sum(branches.sizes) == 3 * length and len(branches.pieces) > 1
+    found = dense(branches, 3, length)
+    assert torch.equal(found, seen & mask_t.bool().unsqueeze(2))
+    assert torch.equal(branches.positions((3, length)), (found.sum(-1) - 1).clamp(min=0))
+    assert branches.squares() < 3 * length**2
+    # padding alone, as the rows of a process that has none of its own
+    assert not branches_of(until, mask_t=torch.zeros_like(mask_t)).pieces
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing):
+    until, mask_t = random_tree(60)
+    ids = torch.randint(3, 20, until.shape)
+    found = []
+    for in_pieces in (True, False):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa").double().train()
+        monkeypatch.setattr(type(model), "_supports_attention_backend", in_pieces)
+        if checkpointing:  # which makes passes again when the context is gone
+            model.gradient_checkpointing_enable()
+        with tree_attention(model):
+            logits = model(input_ids=ids, attention_mask=mask_t, token_type_ids=until, use_cache=False).logits
+        total = (logits * mask_t.unsqueeze(-1)).square().sum()
+        found.append((logits[mask_t == 1].detach(), torch.autograd.grad(total, list(model.parameters()))))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-9)
+    largest = max(x.abs().max() for x in found[1][1])
+    for left, right in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-12)
+
+
+def seen_by_attention(model, until, mask_t, **named) -> list[bool]:
+    """Whether the attention of each layer got branches, in a pass."""
+    found = []
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, args, kwargs: found.append(BRANCHES in kwargs), with_kwargs=True
+        )
+    with torch.no_grad(), tree_attention(model, **named):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
+    return found
+
+
+def test_a_mask_where_that_is_cheaper_or_the_model_is_compiled(tiny_model, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+    until, mask_t = random_tree(60)
+    assert all(seen_by_attention(model, until, mask_t))
+    assert not any(seen_by_attention(model, until, mask_t, is_compiled=True))
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 2e7)
+    assert not any(seen_by_attention(model, until, mask_t))
+
+
+SMALL = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+def test_models_are_tried_before_they_get_branches():
+    state = torch.get_rng_state()
+    # layers of the second do not pass keyword arguments on
+    for config, takes in ((LlamaConfig(**SMALL), True), (NemotronConfig(**SMALL), False)):
+        with torch.random.fork_rng(devices=[]):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        assert type(model)._supports_attention_backend and takes_branches(model) == takes
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_mask_of_a_layer_is_not_lost(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+
+    def own(module, args, kwargs):
+        return args, kwargs | {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
+
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(own, with_kwargs=True)
+    until, mask_t = random_tree(12)
+    with pytest.raises(RuntimeError, match="a layer has made its own attention mask"), tree_attention(model):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_are_of_the_kind_that_attention_computes_in(dtype):
+    query, whole = torch.zeros(1, 2, 5, 4), torch.ones(1, 5, dtype=torch.long)
+    branches = branches_of(5 * whole, mask_t=whole)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        mask = branches.mask(3, 2, query)
+    assert mask.dtype == dtype and mask.shape == (1, 1, 2, 5) and mask.stride(2) == 8
+    assert branches.mask(0, 2, query) is None
+    assert (mask[0, 0] == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
+    assert not branches.fresh().were_used
+
+
+def test_branches_that_get_lost_on_the_way_are_an_error(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
+    for layer in model.model.layers:
+        layer.register_forward_pre_hook(
+            lambda module, args, kwargs: (args, {k: x for k, x in kwargs.items() if k != BRANCHES}), with_kwargs=True
+        )
+    until, mask_t = random_tree(12)
+    with pytest.raises(RuntimeError), tree_attention(model):
+        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
+
+
+def test_models_that_cannot_are_refused():
+    mixed = {"layer_types": ["full_attention", "sliding_attention"]}
+    check_tree_attention(Qwen3Config(num_hidden_layers=2, attn_implementation="sdpa"))
+    for config, words in (
+        (Qwen3Config(num_hidden_layers=2, attn_implementation="flash_attention_2"), "sdpa"),
+        (Qwen3Config(num_hidden_layers=2, attn_implementation="sdpa", **mixed), "sliding_attention"),
+        (MistralConfig(num_hidden_layers=2, attn_implementation="sdpa", sliding_window=64), "sliding_attention"),
+    ):
+        with pytest.raises(ValueError, match=f"{words}.*tree_rows='paths'"):
+            check_tree_attention(config)

@@ -1,0 +1,277 @@
+"""The processes that judge answers: whatever a model writes, they end, and training goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from trl_credit.rewards import accuracy_reward
+from trl_credit.rewards.judging import JudgePool, Rules, default_pool, extract_answer
+from trl_credit.rewards.judging.pool import Counts, _limit
+from trl_credit.rewards.judging.worker import wall_limit
+
+
+@pytest.fixture
+def pool():
+    pool = JudgePool(1)
+    yield pool
+    pool.close()
+
+
+def pid(pool):
+    worker = pool._idle.get()
+    pool._idle.put(worker)
+    return worker._process.pid
+
+
+def judge_of(pool):
+    """The child that judges, where a worker has one."""
+    children = Path(f"/proc/{pid(pool)}/task/{pid(pool)}/children")
+    return int(children.read_text()) if children.is_file() else pid(pool)
+
+
+def test_what_hangs_is_killed_counted_and_its_judge_replaced(pool):
+    assert pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])[0] == [True, True]
+    before = judge_of(pool)
+    verdicts, counts = pool.equal([("9^{9^{9^{9}}}", "4"), ("(10^{8})!", "5"), ("\\sqrt{16}", "4")], timeout=1.0)
+    assert verdicts == [False, False, True]
+    assert counts.timed_out >= 1 and counts.timed_out + counts.failed <= 2
+    assert judge_of(pool) != before
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+
+
+def test_a_verdict_does_not_depend_on_its_neighbours(pool):
+    # the slowest answers of the data sets, which need some tenths of a second
+    slow = [
+        ("\\frac{\\cos (2 t)}{15}+C_{1} e^{t}+C_{2} e^{-t}+C_{3} \\cos (t)+C_{4} \\sin (t)",) * 2,
+        ("\\frac{1}{s+a}", "\\frac{2}{2s+2a}"),
+        ("(x+1)^{20}", "(x+1)^{19}(1+x)"),
+    ]
+    alone = [pool.equal([pair], timeout=2.0)[0][0] for pair in slow]
+    hangs = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 21)]
+    worker = pid(pool)
+    verdicts, counts = JudgePool.equal(pool, hangs[:6] + slow + hangs[6:], timeout=2.0)
+    assert (counts.timed_out + counts.failed, verdicts[6:9], alone) == (12, alone, [True, True, True])
+    assert pid(pool) == worker  # no worker had to start again
+
+
+def test_the_limit_depends_on_the_answer_alone():
+    heavy = ["9^{9^{9}}", "2^{(3^{4})}", "2^{100000}", "(10^{8})!", "100000!", "5!!", "9**9**9"]
+    light = ["42", "2^{10}", "x^{n^2}", "10!", "\\frac{1}{2}", "e^{-2t}", "10^{-9}", "x^2+y^2", "12345678"]
+    assert [_limit((text, "4", Rules(), 1.0)) for text in heavy] == [0.1] * len(heavy)
+    assert [_limit((text, "4", Rules(), 1.0)) for text in light] == [1.0] * len(light)
+
+
+def slow_pairs(n):
+    """Answers of ordinary looks that take their judge seconds, none of them right."""
+    return [(f"(x+1)^{{{60 + i}}}(y+2)^{{60}}", f"(x+1)^{{{59 + i}}}(y+2)^{{61}}") for i in range(n)]
+
+
+def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(pool):
+    ordinary = [(f"\\frac{{{2 * i}}}{{2}}", str(i + (i % 5 == 0))) for i in range(1, 30)]
+    alone = JudgePool.equal(pool, ordinary)[0]
+    pool._remembered.clear()
+    hangs = slow_pairs(12)
+    verdicts, counts = pool.equal(hangs[:6] + ordinary + hangs[6:], timeout=1.0, slow_answers=2)
+    assert verdicts[6:-6] == alone and sum(alone) == 24 and not any(verdicts[:6] + verdicts[-6:])
+    assert (counts.timed_out, counts.over_budget, counts.failed) == (12, 10, 0)
+    heavy = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 14)]  # these have a tenth anyway
+    verdicts, counts = pool.equal([*heavy, *hangs[:1]], timeout=1.0, slow_answers=1)
+    assert (counts.timed_out, counts.over_budget) == (6, 0)
+
+
+def test_the_first_answer_of_a_kind_in_a_new_judge_takes_no_longer(pool):
+    """What a parser imports and builds with its first polynomial or set is not counted as an answer's time."""
+    kinds = [("x^{2}", "x^2"), ("(y+2)^2", "y^2+4y+4"), ("\\{3,1\\}", "\\{1,3\\}"), ("\\sqrt{12}", "2\\sqrt{3}")]
+    pool.equal([("4", "4")])
+    for hang, kind in zip(slow_pairs(len(kinds)), kinds, strict=True):  # each ends a judge, the next one is new
+        verdicts, counts = pool.equal([hang, kind], timeout=0.4, slow_answers=0)
+        assert verdicts == [False, True] and counts.over_budget == 1
+
+
+@pytest.mark.parametrize(("forks", "wall"), [(True, 11.0), (False, 0.2)])
+def test_wall_time_is_a_limit_where_processor_time_is_not_counted(monkeypatch, forks, wall):
+    monkeypatch.setattr("trl_credit.rewards.judging.worker.FORKS", forks)
+    assert wall_limit(0.2, timeout=1.0) == wall
+
+
+def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):
+    monkeypatch.setattr("trl_credit.rewards.judging.pool.FIRST_SHARE", 0.01)
+    slow, hangs = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2)
+    verdicts, counts = pool.equal([*hangs, slow], timeout=1.0, slow_answers=2)
+    assert (verdicts, counts.timed_out, counts.over_budget) == ([False] * 3, 3, 1)
+    assert slow not in [question[:2] for question in pool._remembered]  # nothing is known of it
+    for pairs, budget in (([slow, *hangs], 1), ([*hangs, slow], None)):
+        pool._remembered.clear()
+        verdicts, counts = pool.equal(pairs, timeout=1.0, slow_answers=budget)
+        assert verdicts[pairs.index(slow)] and counts.over_budget == (2 if budget else 0)
+
+
+def test_the_accuracy_reward_says_what_was_over_its_budget():
+    logged = {}
+    texts = [f"\\boxed{{{answer}}}" for answer, _ in slow_pairs(4)] + ["\\boxed{7.0}"]
+    golds = [gold for _, gold in slow_pairs(4)] + ["7"]
+    given = {"timeout": 0.5, "slow_answers": 1, "log_metric": logged.__setitem__}
+    assert accuracy_reward(texts, golds, **given) == [0.0] * 4 + [1.0]
+    assert (logged["accuracy/timed_out"], logged["accuracy/over_budget"]) == (4.0, 3.0)
+
+
+def test_equal_pairs_are_judged_once(pool):
+    verdicts, counts = pool.equal([("0.5", "\\frac{1}{2}")] * 100 + [("0.5", "\\frac{1}{3}")] * 100)
+    assert verdicts == [True] * 100 + [False] * 100 and counts.judged == 2
+    assert pool.equal([("0.5", "\\frac{1}{2}")])[1].judged == 0
+
+
+def test_a_worker_that_dies_between_answers_costs_none(pool):
+    pool.equal([("4", "4")])
+    before = pid(pool)
+    os.kill(before, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    verdicts, counts = pool.equal([("1+1", "2"), ("1+2", "3")])
+    assert verdicts == [True, True] and counts.failed == 0 and pid(pool) != before
+
+
+def test_a_worker_that_dies_over_an_answer_is_replaced_and_counted(pool):
+    pool.equal([("4", "4")])
+    killer = threading.Timer(1.0, os.kill, (pid(pool), signal.SIGKILL))
+    killer.start()
+    verdicts, counts = pool.equal([("9^{9^{9^{9}}}", "2"), ("1+2", "3")], timeout=60.0)
+    assert verdicts == [False, True] and (counts.failed, counts.timed_out) == (1, 0)
+
+
+def test_every_answer_that_hangs_is_counted_each_time(pool):
+    pairs = [("9^{9^{9^{9}}}", "2")] * 3 + [("2", "2")]
+    assert [pool.equal(pairs, timeout=0.5)[1].timed_out for _ in range(2)] == [3, 3]
+
+
+def test_a_verdict_is_remembered_for_its_own_limit_of_time(pool):
+    pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])
+    os.killpg(pid(pool), signal.SIGSTOP)  # so that no machine is fast enough
+    assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")], timeout=0.1) == ([False], Counts(judged=1, timed_out=1))
+    assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")])[0] == [True]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
+def test_memory_is_limited():
+    pool = JudgePool(1, memory=1.0)
+    # a number of 8 GB; without a limit it is there in less than the time allowed
+    verdicts, counts = pool.equal([("\\left(2^{64000000000}\\right)", "4"), ("\\frac{8}{2}", "4")], timeout=20.0)
+    pool.close()
+    assert verdicts == [False, True] and counts.timed_out + counts.failed <= 1
+
+
+def test_from_many_threads_at_once():
+    pairs = [[(f"\\frac{{{2 * i}}}{{2}}", str(i + (t % 2))) for i in range(10)] for t in range(6)]
+    verdicts = [None] * 6
+
+    def judge(t):
+        verdicts[t] = default_pool().equal(pairs[t])[0]
+
+    threads = [threading.Thread(target=judge, args=(t,)) for t in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert verdicts == [[t % 2 == 0] * 10 for t in range(6)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_has_workers_of_its_own():
+    default_pool().equal([("\\frac{6}{3}", "2")])
+    code = (
+        "import os\n"
+        "from trl_credit.rewards.judging import default_pool\n"
+        "assert default_pool().equal([('\\\\frac{6}{3}', '2')])[0] == [True]\n"
+        "child = os.fork()\n"
+        "verdict = default_pool().equal([('\\\\frac{9}{3}', '3')] if child else [('\\\\frac{9}{3}', '4')])[0]\n"
+        "if child == 0:\n    default_pool().close(); os._exit(7 if verdict == [False] else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and verdict == [True]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_workers_end_with_their_parent_even_if_it_is_killed():
+    code = (
+        "import sys, time\n"
+        "from trl_credit.rewards.judging import JudgePool\n"
+        "pool = JudgePool(1); pool.equal([('1+1', '2')])\n"
+        "worker = pool._idle.get(); print(worker._process.pid, flush=True)\n"
+        "pool._idle.put(worker); pool.equal([('9^{9^{9^{9}}}', '2')], timeout=2.0 if len(sys.argv) < 2 else 100.0)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    for _ in range(100):  # its own alarm ends it, after the time that the answer had
+        try:
+            state = Path(f"/proc/{worker}/stat").read_text().split()[2] if sys.platform == "linux" else ""
+            os.kill(worker, 0)
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":  # where nobody waits for orphans
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("the worker outlived its parent")
+
+
+def test_a_script_without_a_main_guard_is_not_run_again(tmp_path):
+    script = tmp_path / "no_guard.py"
+    script.write_text(
+        "from trl_credit.rewards import accuracy_reward\n"
+        "print('once')\n"
+        "print(accuracy_reward(['so \\\\boxed{\\\\frac{1}{2}}'], ['0.5']))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout == "once\n[1.0]\n"
+
+
+HOSTILE = {
+    "tower": "\\boxed{9^{9^{9^{9^{9}}}}}",
+    "factorial": "\\boxed{(10^{8})!}",
+    "brackets": "\\boxed{" + "(" * 3000 + ")" * 3000 + "}",
+    "open brackets": "\\boxed{" + "(" * 3000 + "}",
+    "nested fractions": "\\boxed{" + "\\frac{1}{" * 500 + "2" + "}" * 500 + "}",
+    "digits": "\\boxed{" + "9" * 1_000_000 + "}",
+    "many digits": "\\boxed{" + "9" * 15_000 + "}",
+    "commas": "\\boxed{" + "1," * 9_000 + "1}",
+    "groups": "\\boxed{" + ",".join(["123"] * 4_000) + "}",
+    "spaces": "\\boxed{1" + " " * 19_000 + "/2}",
+    "unit": "\\boxed{" + "1 " * 9_000 + "cm}",
+    "open boxes": "\\boxed{" * 20_000,
+    "boxes": "\\boxed{1}" * 20_000,
+    "bare boxes": "\\boxed " * 20_000,
+    "thinking": "<think>" * 50_000,
+    "thought": "</think>" * 50_000,
+    "tags": "<answer>" * 50_000 + "</answer>" * 50_000,
+    "answers": "answer is " * 50_000,
+    "bold": "**" * 100_000,
+    "hashes": "####" * 100_000,
+    "dollars": "the answer is " + "$" * 1_000,
+    "nul": "\x00\\boxed{<script>\x00</script>}",
+    "surrogate": "\\boxed{\ud800}",
+    "spaces between boxes": "\\boxed{1}" + " " * 1_000_000 + "x\\boxed{2}",
+    "gaps": ("\\boxed{1}" + " " * 40_000 + "x") * 25,
+    "newlines": "\n" * 1_000_000,
+    "html": "\\boxed{<img src=x onerror=alert(1)>}",
+    "json": '\\boxed{"], 1]\n1}',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_outputs_score_zero_and_the_next_answer_is_judged(text):
+    assert accuracy_reward([text, "\\boxed{\\frac{10}{2}}"], ["5", "5"]) == [0.0, 1.0]
+
+
+def test_a_whole_batch_of_them_leaves_the_others_right():
+    texts = [text for text in HOSTILE.values() for _ in range(2)] + [f"\\boxed{{{i}.0}}" for i in range(50)]
+    golds = ["5"] * (2 * len(HOSTILE)) + [str(i) for i in range(50)]
+    assert accuracy_reward(texts, golds) == [0.0] * (2 * len(HOSTILE)) + [1.0] * 50
+
+
+def test_an_answer_that_is_longer_than_allowed_is_not_cut():
+    assert extract_answer("\\boxed{" + "1" * 30_000 + "}") is None

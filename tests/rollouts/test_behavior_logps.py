@@ -1,0 +1,87 @@
+"""π_old from the engine, and TRL's correction for the engine with every weight."""
+
+import itertools
+
+import pytest
+import torch
+from conftest import toy_inputs
+from segment_helpers import TREE, RecordingEngine, generation_batch, passes, with_engine
+
+
+@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correction, aligned):
+    found = {}
+    for kind in ("recomputed", "sampler"):
+        trainer = make_trainer("s_trace", beta=0.1, num_iterations=1 if aligned else 2)
+        trainer.args.behavior_logps = kind
+        trainer = with_engine(trainer, RecordingEngine())
+        trainer.vllm_importance_sampling_correction = correction
+        calls = passes(trainer)
+        found[kind] = generation_batch(trainer), len(calls)
+    recomputed, sampler = found["recomputed"], found["sampler"]
+    mask = sampler[0]["completion_mask"].bool()
+    assert (sampler[0]["old_per_token_logps"][mask] == -0.5).all()
+    assert sampler[1] == 0  # the reference is another model
+    assert recomputed[1] == (0 if aligned and not correction else 1)
+    torch.testing.assert_close(sampler[0]["ref_per_token_logps"], recomputed[0]["ref_per_token_logps"])
+    if correction:
+        assert (sampler[0]["importance_sampling_ratio"] == 1).all()
+        assert (recomputed[0]["importance_sampling_ratio"] != 1).any()
+
+
+@pytest.mark.parametrize("correction", [False, True])
+def test_what_the_engine_does_not_know_is_computed(make_trainer, correction):
+    trainer = make_trainer("s_trace", beta=0.0)
+    trainer.args.behavior_logps = "sampler"
+    trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
+    trainer.vllm_importance_sampling_correction = correction
+    calls = passes(trainer)
+    output = generation_batch(trainer)
+    assert len(calls) == 1
+    old = output["old_per_token_logps"]
+    assert (old[:, 0] == -0.5).all() and (old[:, 1] < -0.5).any() and old.isfinite().all()
+
+
+def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_branches(make_trainer):
+    """This pass comes before the batch has the columns that its branches see."""
+    rows = {"tree_segment_length": 1, "num_generations": 2, "per_device_train_batch_size": 4}
+    trainer = make_trainer(**{**TREE, **rows}, tree_rows="packed")
+    trainer.args.behavior_logps = "sampler"
+    trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
+    rewards = itertools.count()
+    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    output = generation_batch(trainer)
+    unknown = output["sampling_per_token_logps"].isnan() & (output["segment_ids"] >= 0)
+    assert unknown.any()
+    computed = trainer.engine.behavior_logps(output)
+    torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
+
+
+def test_the_engines_log_probabilities_need_an_engine(make_trainer):
+    with pytest.raises(ValueError, match="use_vllm=True"):
+        make_trainer(behavior_logps="sampler")
+
+
+@pytest.mark.parametrize("importance", ["token", "sequence", "sequence_token", "eligible", "lambda_trace"])
+def test_the_correction_for_the_engine_composes_with_every_weight(make_trainer, toy_loss, importance):
+    """A ratio that is the same for all tokens of a row scales that row's loss and gradient, whatever the weight."""
+    t = {
+        "logps": (-2 * torch.rand(2, 5, dtype=torch.float64)).requires_grad_(),
+        "advantages": torch.tensor([1.0, -0.5], dtype=torch.float64),
+    }
+    t["old"] = t["logps"].detach() + 0.1
+    trainer = make_trainer("base", importance=importance, loss_type="grpo")
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
+
+    def run(ratio):
+        inputs = toy_inputs(
+            torch.ones(2, 5, dtype=torch.long),
+            advantages=t["advantages"],
+            old_per_token_logps=t["old"],
+            importance_sampling_ratio=torch.tensor(ratio, dtype=torch.float64).unsqueeze(1),
+        )
+        loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=torch.ones(2, 5, dtype=torch.float64))
+        return torch.autograd.grad(loss, t["logps"])[0]
+
+    torch.testing.assert_close(run([0.5, 3.0]), run([1.0, 1.0]) * torch.tensor([[0.5], [3.0]]), rtol=1e-12, atol=0)

@@ -1,0 +1,276 @@
+"""Segments of chains and trees through the real trainer: what is graded, their credit, and the rows they become."""
+
+import functools
+
+import pytest
+import torch
+from conftest import count_a
+from segment_helpers import (
+    CHAIN,
+    TREE,
+    assert_same_weights,
+    engine_calls,
+    generation_batch,
+    gradients,
+    plans,
+    steps_of,
+    texts_of,
+    weights,
+)
+
+from trl_credit.rollouts import forest
+from trl_credit.rollouts.tree import packed_rows
+
+
+SHORT = {**CHAIN, "segmentation": "fixed_length", "segment_length": 3}
+ONE = {**CHAIN, "segmentation": "fixed_count", "num_segments": 1}
+
+
+def rewards_of(trainer, output):
+    return torch.tensor(count_a([text for _, text in texts_of(trainer, output)]))
+
+
+def test_rollouts_are_graded_as_whole_responses_with_their_columns(make_trainer):
+    seen = []
+
+    def reward(prompts, completions, completion_ids, answer, **kwargs):
+        seen.append((prompts, completions, completion_ids, answer))
+        return [float(len(set(text))) for text in completions]
+
+    trainer = make_trainer(**SHORT, reward_funcs=reward)
+    output = generation_batch(trainer)
+    (_, own, own_ids, _), (prompts, texts, ids, answers) = seen
+    assert len(prompts) == len(texts) == len(ids) == len(answers)
+    right = dict(zip(trainer.train_dataset["prompt"], trainer.train_dataset["answer"], strict=True))
+    assert all(right[p] == a for p, a in zip(prompts, answers, strict=True))
+    decode = trainer.processing_class.batch_decode
+    assert texts == decode(ids, skip_special_tokens=True)
+    assert all(len(x) <= 8 for x in ids)  # the prefix counts towards the budget
+    # three by three they share a prefix of 0, 3 or 6 tokens with a response of the same prompt
+    asked = [prompt for prompt, _ in texts_of(trainer, output)]
+    main = {p: [x for q, x in zip(asked, own_ids, strict=True) if q == p] for p in right}
+    for i in range(0, len(ids), 3):
+        candidates = [x[:b] for x in main[prompts[i]] for b in (0, 3, 6) if b < len(x)]
+        assert any(all(y[: len(c)] == c for y in ids[i : i + 3]) for c in candidates)
+
+
+def test_values_are_means_of_rollouts_and_the_own_reward_ends_the_chain(make_trainer):
+    calls = []
+
+    def reward(completions, **kwargs):  # the responses themselves come first
+        calls.append(len(completions))
+        return [0.75 if len(calls) == 1 else 0.25 * (i % 3) for i in range(len(completions))]
+
+    trainer = make_trainer(**SHORT, reward_funcs=reward)
+    output = generation_batch(trainer)
+    lengths = output["completion_mask"].sum(1).tolist()
+    for row, n in enumerate(lengths):  # each state is worth (0 + 0.25 + 0.5)/3 = 0.25: only the last one gains
+        boundaries = [b for b in range(0, n, 3) if b < n - 1 or n == 1]
+        expected = [0.5 if t >= boundaries[-1] and t < n else 0.0 for t in range(output["completion_ids"].size(1))]
+        assert output["advantages"][row].tolist() == pytest.approx(expected)
+        ids = output["segment_ids"][row].tolist()
+        assert ids[:n] == [sum(b <= t for b in boundaries) - 1 for t in range(n)] and set(ids[n:]) <= {-1}
+
+
+@pytest.mark.parametrize("truncated", [None, -3.0])
+def test_the_initial_value_is_free_from_the_group(make_trainer, truncated):
+    trainer = make_trainer(**ONE, initial_value="group", truncated_value=truncated)
+    calls = engine_calls(trainer)
+    output = generation_batch(trainer)
+    assert len(calls) == 1
+    ended = (output["completion_ids"] == 1).any(1)
+    assert ended.any() and not ended.all()
+    own = rewards_of(trainer, output)
+    own = own if truncated is None else own.where(ended, truncated)
+    others = (own.view(-1, 4).sum(1, keepdim=True) - own.view(-1, 4)) / 3
+    torch.testing.assert_close(output["advantages"][:, 0], own - others.flatten())
+
+
+def test_certain_states_get_no_rollouts(make_trainer):
+    settings = {**SHORT, "segment_length": 1}
+    trainer = make_trainer(**settings, certain_tolerance=1 - 1e-15)
+    calls = engine_calls(trainer)
+    output = generation_batch(trainer)
+    assert len(calls) == 1 and not output["advantages"].any()  # all states worth the own reward
+    trainer = make_trainer(**settings, certain_tolerance=0.95)
+    output = generation_batch(trainer)
+    mask = output["completion_mask"]
+    tail = (output["old_per_token_logps"] * mask).flip(1).cumsum(1).flip(1).exp()
+    known = (tail >= 0.05) & mask.bool()
+    assert known.any() and not (known & (tail < 1)).all()
+    last = mask.sum(1) - 1
+    for row in range(len(mask)):  # between two states that are worth the own reward lies no advantage
+        first_known = (known[row].nonzero().flatten().tolist() or [last[row]])[0]
+        assert not output["advantages"][row, first_known : last[row]].any()
+
+
+def test_states_beyond_the_cap_are_worth_the_own_reward(make_trainer):
+    trainer = make_trainer(**{**SHORT, "segment_length": 1}, max_valued_steps=2)
+    output = generation_batch(trainer)
+    lengths = output["completion_mask"].sum(1).tolist()
+    assert max(lengths) > 5
+    for row, n in enumerate(lengths):
+        assert not output["advantages"][row, 3:n].any()
+
+
+def test_what_did_not_end_can_have_a_fixed_value(make_trainer):
+    trainer = make_trainer(**ONE, truncated_value=-7.0)
+    output = generation_batch(trainer)
+    ended = (output["completion_ids"] == 1).any(1)
+    own = output["advantages"].sum(1) / output["completion_mask"].sum(1)
+    assert ended.any() or (~ended).any()
+    # A = R − V with R = −7 where the response did not end, and V a mean of −7s and of rewards between 0 and 1
+    assert (own[~ended] <= 1e-6).all() and (own[ended] >= 0).any() == ended.any()
+
+
+def test_responses_that_cannot_be_split_are_left_out(make_trainer, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def split(text):\n"
+        "    if text.startswith(tuple('0123456789')):\n"
+        "        raise ValueError('no steps')\n"
+        "    return [0, len(text)] if text else [0]\n"
+    )
+    trainer = make_trainer(**CHAIN, segmentation="steps", step_splitter=f"{tmp_path}/own.py:split", beta=0.1)
+    output = generation_batch(trainer)
+    unsplit = torch.tensor([text[:1].isdigit() for _, text in texts_of(trainer, output)])
+    assert unsplit.any() and not unsplit.all()
+    assert not output["advantages"][unsplit].any()
+    assert (output["tool_mask"].sum(1) == 0).tolist() == unsplit.tolist()
+    assert output["num_items_in_batch"] == (output["completion_mask"] * output["tool_mask"]).sum()
+
+
+def test_unscored_rollouts_are_left_out(make_trainer):
+    def sometimes(completions, **kwargs):
+        return [None if i % 3 == 2 else float(i % 3) for i in range(len(completions))]
+
+    for settings in (SHORT, TREE):
+        output = generation_batch(make_trainer(**settings, reward_funcs=sometimes))
+        assert output["advantages"].isfinite().all() and output["advantages"].any()
+    nothing = make_trainer(**CHAIN, reward_funcs=lambda completions, **kwargs: [None] * len(completions))
+    assert not generation_batch(nothing)["advantages"].any()
+
+
+def test_difficulty_weighs_segments(make_trainer):
+    found = []
+    for knobs in ({}, {"difficulty": "fixed", "difficulty_threshold": 0.3}):
+        trainer = make_trainer(**SHORT, temperature=1.3, **knobs)
+        torch.manual_seed(5)
+        found.append((trainer, generation_batch(trainer)))
+    (trainer, plain), (_, weighted) = found
+    assert torch.equal(plain["completion_ids"], weighted["completion_ids"])
+    p_hat = rewards_of(trainer, plain).view(-1, 4).mean(1).repeat_interleave(4).unsqueeze(1)
+    phi = 1.3 * torch.exp(-plain["advantages"].sign() * (p_hat - 0.3))
+    torch.testing.assert_close(weighted["advantages"], plain["advantages"] * phi)
+
+
+def test_a_tree_of_one_level_is_grpo_to_the_last_bit(make_trainer, tmp_path):
+    def distinct(completions, **kwargs):  # no advantage of 0, which would be a row less
+        return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
+
+    common = {
+        "reward_funcs": distinct,
+        "loss_type": "dapo",
+        "beta": 0.04,
+        "scale_rewards": "none",
+        "max_steps": 3,
+        "num_generations": 4,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "temperature": 1.3,
+    }
+    plain = make_trainer(**common, output_dir=str(tmp_path / "plain"))
+    plain.train()
+    tree = make_trainer(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
+    tree.train()
+    left, right = steps_of(plain), steps_of(tree)
+    assert all(row["credit/rows_missing"] == 0 for row in right)
+    for a, b in zip(left, right, strict=True):
+        for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "kl"):
+            assert a[name] == b[name], name
+        assert b["credit/rows"] == 8
+    assert_same_weights(plain, weights(tree))
+
+
+@pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability"}, {"beta": 0.05}], ids=str)
+def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
+    found = {}
+    one_row = functools.partial(packed_rows, max_rows=1)
+    monkeypatch.setattr(forest, "packed_rows", lambda tree, max_rows, **given: one_row(tree, **given))
+    for form in ("nodes", "paths", "packed"):
+        settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
+        trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
+        trainer.model.double()
+        if trainer.ref_model is not None:
+            trainer.ref_model.double()
+            with torch.no_grad():
+                for p in trainer.ref_model.parameters():
+                    p.mul_(0.9)
+        torch.manual_seed(11)
+        output = generation_batch(trainer)
+        rows = (output["tool_mask"].sum(1) > 0).sum().item()
+        found[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
+    (n_rows, n_items, nodes), (p_rows, p_items, paths) = found["nodes"], found["paths"]
+    (k_rows, k_items, packed) = found["packed"]
+    assert 1 <= k_rows <= 2 < p_rows < n_rows < 64 and n_items == p_items == k_items
+    scale = max(g.abs().max().item() for g in nodes.values())
+    assert scale > 1e-6
+    for name, g in nodes.items():
+        torch.testing.assert_close(paths[name], g, rtol=1e-6, atol=1e-6 * scale)
+        torch.testing.assert_close(packed[name], g, rtol=1e-6, atol=1e-6 * scale)
+
+
+def test_rows_hold_the_nodes_that_were_grown(make_trainer):
+    trainer = make_trainer(**{**TREE, "per_device_train_batch_size": 32, "num_generations": 16})
+    kept = plans(trainer)
+    output = generation_batch(trainer)
+    nodes = {}
+    for tree in kept[0].trees:
+        for node in tree.root.walk()[1:]:
+            prefix = tuple(tree.prompt_ids + node.parent.written())
+            nodes.setdefault((prefix, tuple(node.segment.ids)), []).append(node.advantage)
+    credited = [k for k, a in nodes.items() if any(a)]
+    masks = output["tool_mask"].sum(1)
+    assert (masks > 0).sum() == sum(sum(x != 0 for x in a) for a in nodes.values()) and credited
+    for row in range(32):
+        prompt = tuple(output["prompt_ids"][row][output["prompt_mask"][row].bool()].tolist())
+        segment = tuple(output["completion_ids"][row][output["completion_mask"][row].bool()].tolist())
+        advantage = output["advantages"][row][: len(segment)].tolist()
+        if masks[row] > 0:
+            assert len(set(advantage)) == 1 and any(a == pytest.approx(advantage[0]) for a in nodes[prompt, segment])
+        else:
+            assert not any(advantage)
+
+
+def test_logged_responses_of_a_tree_are_whole(make_trainer):
+    trainer = make_trainer(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
+    trainer.train()
+    row = steps_of(trainer)[0]
+    texts, rewards = list(trainer._logs["completion"]), list(trainer._logs["rewards"]["count_a"])
+    assert len(texts) == len(rewards) == len(trainer._logs["advantages"]) == len(trainer._logs["prompt"]) == 16
+    assert rewards == pytest.approx(count_a(texts))
+    assert row["reward"] == pytest.approx(sum(rewards) / 16)
+    assert row["completions/max_length"] > 3  # longer than a segment of an inner level
+
+
+def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
+    trainer = make_trainer(
+        **{**TREE, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8},
+        reward_funcs=lambda completions, **kwargs: [1.0] * len(completions),
+        weight_decay=0.5,
+        max_steps=3,
+    )
+    # momentum from an earlier step, on which a gradient of zeros would act
+    before = weights(trainer)
+    trainer.create_optimizer()
+    for p in trainer.model.parameters():
+        p.grad = torch.ones_like(p) * 1e-3
+    trainer.optimizer.step()
+    trainer.optimizer.zero_grad()
+    moved = weights(trainer)
+    assert any(not torch.equal(moved[name], before[name]) for name in moved)
+    with caplog.at_level("WARNING"):
+        trainer.train()
+    assert trainer.state.global_step == 3
+    assert_same_weights(trainer, moved)
+    assert "no segment of this generation batch has an advantage" in caplog.text
+    assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))

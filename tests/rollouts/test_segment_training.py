@@ -1,0 +1,379 @@
+"""Training with segments: other knobs, conversations, passes for π_old, replay, and what is refused."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors.torch import save_file
+from segment_helpers import (
+    CHAIN,
+    TREE,
+    RecordingEngine,
+    assert_same_weights,
+    batches,
+    engine_calls,
+    generation_batch,
+    plans,
+    steps_of,
+    weights,
+    with_engine,
+)
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Qwen3Config
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.credit.selection import probability_mask
+from trl_credit.loss import keys
+from trl_credit.rollouts.behavior import PACKED_MODELS, can_pack
+
+
+KNOBS = [
+    {"importance": "eligible", "selector": "entropy"},
+    {"importance": "lambda_trace", "trace_style": "both"},
+    {"importance": "sequence_token"},
+    {"difficulty": "history"},
+    {"loss_type": "grpo"},
+    {"loss_type": "bnpo", "token_mask": "probability", "released_code": ["spo_normalizer"], "beta": 0.1},
+    {"loss_type": "dr_grpo"},
+    {"loss_type": "cispo"},
+    {"loss_type": "sapo"},
+    {"token_mask": "probability", "whiten_advantages": "batch"},
+    {"token_mask": "probability", "whiten_advantages": "microbatch"},
+    {"policy_loss": "policy_iteration", "beta": 0.1},
+    {"process_reward_weight": 5.0, "process_reward_best_of": 4},
+    {"process_reward_weight": 5.0, "process_reward_best_of": 4, "process_reward_form": "value"},
+    {"loss_weight": "trace_past", "loss_weight_confidence": True, "advantage_floor": -0.1},
+    {"clip_form": "ratio", "num_iterations": 2, "beta": 0.01, "use_bias_correction_kl": False},
+    {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
+]
+OF_TREES = [
+    {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
+    {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
+    {"tree_rows": "packed", "clip_form": "ratio", "num_iterations": 2},
+    {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "knobs"),
+    [*((CHAIN, knobs) for knobs in KNOBS), *((TREE, knobs) for knobs in KNOBS + OF_TREES)],
+    ids=lambda value: {id(CHAIN): "chain", id(TREE): "tree"}.get(id(value), str(value)),
+)
+def test_segments_compose(make_trainer, base, knobs):
+    trainer = make_trainer(**{**base, **knobs}, max_steps=3)
+    before = weights(trainer)
+    trainer.train()
+    assert any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
+    values = [v for row in steps_of(trainer) for v in row.values() if isinstance(v, float)]
+    assert values and all(map(math.isfinite, values))
+
+
+def test_policy_iteration_without_a_segment(make_trainer):
+    settings = {"policy_loss": "policy_iteration", "beta": 0.1, "mask_truncated_completions": True}
+    trainer = make_trainer(
+        **CHAIN, **settings, max_completion_length=2, generation_kwargs={"suppress_tokens": [0, 1]}, max_steps=1
+    )
+    trainer.train()
+    assert steps_of(trainer)[0]["loss"] == 0.0
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_rewards_of_any_size(make_trainer, settings):
+    def signs(completions, **kwargs):
+        return [3.0 if "a" in text else -1.0 for text in completions]
+
+    trainer = make_trainer(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
+    trainer.train()
+    assert any(row["grad_norm"] > 0 for row in steps_of(trainer))
+    with pytest.raises(ValueError, match="reward_range"):
+        make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0, process_reward_best_of=2).train()
+
+
+def test_conversations_are_continued_and_graded_as_messages(make_trainer, tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
+    )
+    seen = []
+
+    def reward(prompts, completions, **kwargs):
+        seen.extend(zip(prompts, completions, strict=True))
+        return [float("a" in c[0]["content"]) for c in completions]
+
+    for settings in (CHAIN, TREE):
+        trainer = make_trainer(
+            **settings, reward_funcs=reward, max_steps=1, trainer_kwargs={"processing_class": tokenizer}
+        )
+        chat = [{"prompt": [{"role": "user", "content": f"{i}+1"}], "answer": "x"} for i in range(8)]
+        trainer.train_dataset = Dataset.from_list(chat)
+        trainer.train()
+    assert len(seen) > 16 + 8
+    assert all(p[0]["role"] == "user" and c[0]["role"] == "assistant" for p, c in seen)
+
+
+def test_the_model_card_names_the_paper(make_trainer, tmp_path):
+    trainer = make_trainer("spo_tree", max_steps=1, tree_segment_length=2, output_dir=str(tmp_path / "card"))
+    trainer.create_model_card(model_name="card")
+    card = (Path(tmp_path) / "card" / "README.md").read_text()
+    assert "2505.23564" in card and "Segment Policy Optimization" in card
+    assert json.loads(json.dumps(trainer.args.to_dict()))["tree_branching"] == [2, 2, 2]
+
+
+def test_an_evaluation_between_two_updates_does_not_undo_an_empty_batch(make_trainer):
+    trainer = make_trainer(**TREE, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
+    batch = generation_batch(trainer)
+    assert all(batch[keys.NO_UPDATE])
+    trainer.model.eval()
+    rows = [trainer.train_dataset[0]] * trainer.num_generations_eval
+    assert keys.NO_UPDATE not in trainer._generate_and_score_completions(rows)
+    assert all(batch[keys.NO_UPDATE])
+
+
+# Passes for π_old
+
+
+REPLAY = {**TREE, "tree_branching": [4, 3, 3], "tree_segment_length": 2, "replay_iterations": 3, "replay_cap": 8}
+
+
+def length(completions, **kwargs):
+    return [len(text) / 7 for text in completions]
+
+
+def tokens_without_gradient(trainer):
+    """Rows of each pass for π_old, and their tokens, padding included."""
+    found = []
+    measure = trainer.engine.behavior_logps
+
+    def counted(output):
+        rows, tokens = output["prompt_ids"].size(0), output["prompt_ids"].numel() + output["completion_ids"].numel()
+        found.append((rows, tokens))
+        return measure(output)
+
+    trainer.engine.behavior_logps = counted
+    return found
+
+
+def unique_tokens(trees):
+    needed = [{id(n): n for node in tree.root.walk() if node.advantage for n in node.path()} for tree in trees]
+    return sum(
+        len(tree.prompt_ids) + sum(len(n.segment.ids) for n in nodes.values())
+        for tree, nodes in zip(trees, needed, strict=True)
+    )
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths"])
+@pytest.mark.parametrize("kind", PACKED_MODELS)
+def test_packed_passes_give_what_plain_rows_have(tiny_model, tmp_path, form, kind):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "max_position_embeddings": 128}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[kind](vocab_size=len(tokenizer), eos_token_id=1, pad_token_id=0, **sizes)
+    model = AutoModelForCausalLM.from_config(config).double()
+    args = CreditConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", disable_tqdm=True, tree_rows=form,
+        max_completion_length=8, gradient_accumulation_steps=1, **REPLAY,
+    )  # fmt: skip
+    prompts = Dataset.from_dict({"prompt": ["1+1=", "23+45=6-", "7="] * 4})
+    trainer = CreditTrainer(model, length, args, train_dataset=prompts, processing_class=tokenizer)
+    assert trainer.forest.can_pack
+    trees = trainer.forest.plan([dict(prompts[i // 8]) for i in range(16)]).trees
+    found = {}
+    for trainer.forest.can_pack in (False, True):
+        found[trainer.forest.can_pack] = [row.behavior_logps for row in trainer.forest._new_rows(trees)]
+    assert len(found[True]) == len(found[False]) > 10
+    for packed, plain in zip(found[True], found[False], strict=True):
+        assert packed == pytest.approx(plain, rel=1e-6, abs=2e-6) and max(plain) < 0
+
+
+def test_models_whose_tokens_know_their_column_have_plain_rows():
+    config = GPT2Config(n_layer=1)
+    config._attn_implementation = "sdpa"
+    assert not can_pack(config)
+    config = Qwen3Config(num_hidden_layers=2)
+    config._attn_implementation = "flash_attention_2"
+    assert not can_pack(config)
+    config._attn_implementation = "sdpa"
+    assert can_pack(config)
+
+
+@pytest.mark.parametrize(("form", "most"), [("nodes", 1.5), ("paths", 1.5), ("packed", 3.5)])
+def test_no_token_has_its_log_probability_computed_twice(make_trainer, form, most):
+    trainer = make_trainer(
+        **{**REPLAY, "num_generations": 4 if form == "packed" else 8, "replay_cap": 2}, tree_rows=form
+    )
+    torch.manual_seed(5)
+    counted, kept, planned = tokens_without_gradient(trainer), batches(trainer), plans(trainer)
+    for _ in range(3):
+        counted.clear()
+        generation_batch(trainer)
+        # rows that are drawn at once and those of earlier batches cost nothing
+        assert 0 < sum(tokens for _, tokens in counted) <= most * unique_tokens(planned[-1].trees)
+    assert planned[-1].has_replayed
+    for output, made in zip(kept[1:], planned[1:], strict=True):
+        for row, old in zip(made.rows[: made.n_real], output["old_per_token_logps"], strict=False):
+            n = len(row.completion_ids)
+            torch.testing.assert_close(old[:n], torch.tensor(row.behavior_logps))
+    # no step was taken: π_old is that of the policy at hand for all rows of the batch
+    del trainer.engine.behavior_logps
+    now = trainer.engine.behavior_logps(kept[-1])
+    mask = (kept[-1]["completion_mask"] * kept[-1]["tool_mask"]).bool()
+    torch.testing.assert_close(kept[-1]["old_per_token_logps"][mask], now[mask], rtol=1e-4, atol=1e-4)
+
+
+def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer):
+    trainer = with_engine(make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), RecordingEngine())
+    rewards = itertools.count()
+    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    counted, planned = tokens_without_gradient(trainer), plans(trainer)
+    generation_batch(trainer)
+    assert counted == []
+    for _ in range(3):
+        counted.clear()
+        generation_batch(trainer)
+        new = sum(row.birth == planned[-1].iteration for row in planned[-1].drawn)
+        assert planned[-1].has_replayed and sum(rows for rows, _ in counted) == new
+
+
+# Replay
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
+    trainer = make_trainer(
+        tree_rows=form,
+        **{**TREE, "num_generations": 4, "per_device_train_batch_size": 8},
+        replay_iterations=4,
+        replay_cap=2,
+        learning_rate=3e-2,
+        max_steps=4,
+        token_mask="probability",
+    )
+    planned = plans(trainer)
+    kept = batches(trainer)
+    trainer.train()
+    for row, logp in zip(planned[0].rows[: planned[0].n_real], kept[0]["old_per_token_logps"], strict=False):
+        # what is stored with a new row is what TRL computes for it
+        assert row.behavior_logps == pytest.approx(logp[: len(row.completion_ids)].tolist(), abs=1e-5)
+    rows = steps_of(trainer)
+    assert rows[0]["credit/replay/age"] == 0 and max(row["credit/replay/age"] for row in rows) > 0
+    # under the weights of the end, rows of the last batch that are new fit π_old less the further the weights moved
+    last = kept[-1]
+    with torch.no_grad():
+        now = trainer.engine.behavior_logps(last)
+    mask = last["completion_mask"] * last["tool_mask"]
+    gaps = ((now - last["old_per_token_logps"]).abs() * mask).amax(1)[mask.sum(1) > 0]
+    assert gaps.max() > 0.05
+    first = kept[0]
+    kept_tokens = probability_mask(
+        first["old_per_token_logps"], threshold=0.9, mask_t=first["completion_mask"] * first["tool_mask"]
+    )
+    assert first["num_items_in_batch"] == kept_tokens.sum()
+
+
+def test_resuming_with_replay_is_going_on(make_trainer, tmp_path):
+    settings = {
+        **TREE,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "replay_iterations": 4,
+        "replay_cap": 3,
+        "difficulty": "history",
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "max_steps": 5,
+    }
+    whole = make_trainer(**settings, output_dir=str(tmp_path / "whole"))
+    whole.train()
+    checkpoint = tmp_path / "whole" / "checkpoint-2"
+    assert {"replay.safetensors", "credit_state.json"} <= {p.name for p in checkpoint.iterdir()}
+    resumed = make_trainer(**settings, output_dir=str(tmp_path / "resumed"))
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert_same_weights(whole, weights(resumed))
+    (checkpoint / "replay.safetensors").unlink()
+    with pytest.raises(ValueError, match="replay buffer"):
+        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+    save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
+    with pytest.raises(ValueError, match="replay buffer"):
+        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+
+
+def test_one_seed_one_run(make_trainer):
+    for settings in (CHAIN, {**CHAIN, "rollout_batch_size": 6}, {**TREE, "replay_iterations": 3, "replay_cap": 2}):
+        histories = []
+        for _ in range(2):
+            trainer = make_trainer(**settings, max_steps=3)
+            trainer.train()
+            histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
+        assert histories[0] == histories[1]
+
+
+# Refusals
+
+
+def test_a_reward_that_is_no_number_stops_before_any_update(make_trainer):
+    def fails_on_rollouts(kind):
+        calls = []
+
+        def picky(prompts, completions, **kwargs):
+            calls.append(len(completions))
+            if len(calls) == 1:
+                return [1.0] * len(completions)
+            if kind == "raise":
+                raise KeyError("no such column")
+            return [1.0] * (len(completions) - 1) + [kind]
+
+        return picky
+
+    for kind in (math.nan, math.inf, "raise"):
+        trainer = make_trainer(**CHAIN, reward_funcs=fails_on_rollouts(kind))
+        before = weights(trainer)
+        with pytest.raises((ValueError, RuntimeError)) as caught:
+            trainer.train()
+        assert "picky" in str(caught.value) and any(f"{i}+" in str(caught.value) for i in range(10))
+        assert_same_weights(trainer, before)
+
+
+@pytest.mark.parametrize("name", ["tools", "rollout_func"])
+def test_what_cannot_be_continued_is_refused(make_trainer, name):
+    def anything(x: str) -> str:
+        """A tool.
+
+        Args:
+            x: A string.
+        """
+        return x
+
+    value = [anything] if name == "tools" else anything
+    with pytest.raises(ValueError, match=f"{name}.*rollouts='none'"):
+        make_trainer(**CHAIN, trainer_kwargs={name: value})
+
+
+def test_images_are_refused(make_trainer):
+    trainer = make_trainer(**CHAIN)
+    trainer.model.train()
+    with pytest.raises(ValueError, match="images"):
+        trainer._generate_and_score_completions([{"prompt": "1", "image": object()}] * 8)
+
+
+def test_a_splitter_that_returns_anything_else_stops_the_run(make_trainer, tmp_path):
+    (tmp_path / "bad.py").write_text("def split(text):\n    return [len(text), 0]\n")
+    trainer = make_trainer(**CHAIN, segmentation="steps", step_splitter=f"{tmp_path}/bad.py:split")
+    with pytest.raises(TypeError, match="ascending offsets"):
+        trainer.train()
+
+
+def test_a_batch_without_a_boundary_says_so(make_trainer, caplog):
+    trainer = make_trainer(**CHAIN, token_mask="probability", probability_threshold=1e-9)
+    calls = engine_calls(trainer)
+    with caplog.at_level("WARNING"):
+        output = generation_batch(trainer)
+    assert "no boundary" in caplog.text and "probability_threshold" in caplog.text
+    assert len(calls) == 1 and not output["advantages"].any()
+    trainer.current_gradient_accumulation_steps = 1
+    assert trainer.compute_loss(trainer.model, output).item() == 0.0  # its normaliser would be 0

@@ -1,0 +1,333 @@
+"""Values of segments: estimates against enumeration, the calls of an engine, and what comes back from it."""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+import trl
+from datasets import Dataset
+from segment_helpers import (
+    CHAIN,
+    TREE,
+    RecordingEngine,
+    assert_same_weights,
+    engine_calls,
+    generation_batch,
+    plans,
+    steps_of,
+    weights,
+    with_engine,
+)
+from tiny_models import tiny_qwen3
+
+import trl_credit.trainer.engine
+from trl_credit import CreditConfig
+from trl_credit.demo.warm_start import make_tokenizer
+from trl_credit.observe.meter import Meter
+from trl_credit.runs.resumable import ResumableTrainer
+from trl_credit.trainer.engine import TrlEngine
+
+
+@pytest.fixture(scope="module")
+def enumerable(tmp_path_factory):
+    """A model of six tokens, and the exact value of every prefix of at most three, by enumeration."""
+    folder = str(tmp_path_factory.mktemp("enumerable"))
+    tokenizer = make_tokenizer("abc")
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "head_dim": 8, "max_position_embeddings": 32}
+    model = tiny_qwen3(tokenizer, seed=3, initializer_range=0.6, **sizes).eval()
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def spelling(completions, **kwargs):
+    """Between 0 and 1, and different for most strings."""
+    return [sum(("abc".index(c) + 1) * 0.3 ** (i + 1) for i, c in enumerate(t) if c in "abc") for t in completions]
+
+
+def exact_values(model, tokenizer, prompt, *, length, temperature):
+    """V and the variance of a single rollout's reward, for every prefix of a response: all strings, weighed."""
+
+    @torch.no_grad()
+    def next_probabilities(ids):
+        return (model(torch.tensor([prompt + list(ids)])).logits[0, -1].double() / temperature).softmax(-1)
+
+    def moments(ids):
+        if len(ids) == length or (ids and ids[-1] == 1):
+            reward = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
+            return {tuple(ids): (reward, reward**2)}
+        p = next_probabilities(ids).tolist()
+        found, first, second = {}, 0.0, 0.0
+        for token, weight in enumerate(p):
+            below = moments([*ids, token])
+            found.update(below)
+            first += weight * below[(*ids, token)][0]
+            second += weight * below[(*ids, token)][1]
+        found[tuple(ids)] = (first, second)
+        return found
+
+    return {ids: (v, s - v * v) for ids, (v, s) in moments([]).items()}
+
+
+@pytest.mark.parametrize("n", [32, pytest.param(2048, marks=pytest.mark.slow)])
+def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_path, n):
+    folder, model = enumerable
+    args = trl_credit.CreditConfig(
+        output_dir=str(tmp_path),
+        report_to="none",
+        rollouts="chain",
+        segmentation="fixed_length",
+        segment_length=1,
+        released_code=["spo_last_token"],
+        rollouts_per_state=n,
+        per_device_train_batch_size=16,
+        num_generations=16,
+        max_completion_length=3,
+        temperature=0.8,
+        disable_tqdm=True,
+    )
+    data = Dataset.from_dict({"prompt": ["ab", "ca"] * 4})
+    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=data)
+    tokenizer = trainer.processing_class
+    squares = []
+    for inputs in itertools.islice(trainer.get_train_dataloader(), 4):
+        trainer.model.train()
+        output = trainer._generate_and_score_completions(inputs)
+        exact = exact_values(model, tokenizer, tokenizer(inputs[0]["prompt"])["input_ids"], length=3, temperature=0.8)
+        states = {}
+        for ids, mask, advantages in zip(
+            output["completion_ids"], output["completion_mask"], output["advantages"], strict=True
+        ):
+            ids = ids[mask.bool()].tolist()
+            final = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
+            for b in range(len(ids)):  # from the end: V(s_b) = R − Σ_{k ≥ b} A_k
+                states[tuple(ids[:b])] = final - advantages[b : len(ids)].sum().item()
+        for ids, value in states.items():
+            mean, variance = exact[ids]
+            assert variance > 0
+            squares.append((value - mean) ** 2 / (variance / n))
+    # squared errors in units of the variance that N rollouts have: 1 on average, whatever N
+    mean, count = sum(squares) / len(squares), len(squares)
+    assert count > 20
+    assert abs(mean - 1) < 5 * math.sqrt(2 / count), (mean, count)
+
+
+def test_tree_values_converge_to_enumeration(enumerable, tmp_path):
+    folder, model = enumerable
+    args = trl_credit.CreditConfig(
+        output_dir=str(tmp_path),
+        report_to="none",
+        rollouts="tree",
+        tree_branching=[400, 20],
+        tree_segment_length=1,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=3,
+        temperature=0.8,
+        disable_tqdm=True,
+    )
+    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": ["ab"] * 4}))
+    tokenizer = trainer.processing_class
+    kept = plans(trainer)
+    generation_batch(trainer)
+    (tree,) = kept[0].trees
+    exact = exact_values(model, tokenizer, tree.prompt_ids, length=3, temperature=0.8)
+    # Var V̂(root) = Var of a child's mean / 400, at most the variance of a single rollout / 400
+    assert abs(tree.root.value - exact[()][0]) < 4.5 * math.sqrt(exact[()][1] / 400)
+    squares = [
+        (node.value - exact[tuple(node.written())][0]) ** 2 / (exact[tuple(node.written())][1] / 20)
+        for node in tree.root.children
+        if node.children
+    ]
+    assert len(squares) > 100
+    assert abs(sum(squares) / len(squares) - 1) < 5 * math.sqrt(3 / len(squares))
+
+
+# Calls of the engine
+
+
+@pytest.mark.parametrize("segmentation", ["cutpoints", "fixed_length", "fixed_count", "steps"])
+def test_a_chain_takes_two_engine_calls(make_trainer, segmentation):
+    knobs = {"fixed_length": {"segment_length": 2}, "steps": {}}.get(segmentation, {"num_segments": 3})
+    trainer = make_trainer(**CHAIN, segmentation=segmentation, max_steps=2, **knobs)
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) == 2 * 2
+    assert calls[0] == (8, 8) and calls[1][0] % 3 == 0
+    row = steps_of(trainer)[0]
+    assert row["credit/rollouts"] == calls[1][0]
+    assert 0 < row["credit/rollout_token_share"] < 1
+    assert {f"credit/seconds/{phase}" for phase in ("generate", "rollouts", "rewards", "train")} <= set(row)
+
+
+def test_rollout_batches_bound_a_call(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=2, rollout_batch_size=12, max_steps=1)
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
+    assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
+
+
+def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
+    rng = random.Random(0)
+    prefixes = [[rng.randrange(3, 20) for _ in range(rng.randint(1, 9))] for _ in range(9)]
+    budgets = [1, 8, 2, 7, 1, 8, 2, 7, 1]
+    found, calls = {}, {}
+    for size in (None, 4):
+        trainer = make_trainer(**CHAIN, rollout_batch_size=size, top_k=1)  # the most probable token: nothing is drawn
+        calls[size] = engine_calls(trainer)
+        found[size] = trainer.engine.continue_prefixes(prefixes, n=2, budgets=budgets)
+    assert calls == {None: [(18, 8)], 4: [(4, 8), (4, 7), (4, 2), (4, 1), (2, 1)]}  # 74 slots; as they come, 122
+    assert [c.ids for c in found[4]] == [c.ids for c in found[None]]
+    assert all(1 <= len(c.ids) <= budgets[i // 2] for i, c in enumerate(found[4]))
+    assert max(len(c.ids) for c in found[4]) == 8
+
+
+@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
+def test_a_progress_bar_of_rollouts(make_trainer, monkeypatch, capsys, settings):
+    monkeypatch.setattr(trl_credit.trainer.engine, "PROGRESS_DELAY", 0.0)
+    trainer = make_trainer(**settings, disable_tqdm=False, max_steps=1)
+    trainer.train()
+    shown = capsys.readouterr().err
+    label = "rollouts" if settings is CHAIN else "tree level 2 of 2"
+    assert f"{label}:" in shown and "token/s" in shown
+    assert not trainer.model._forward_pre_hooks
+    trainer = make_trainer(**settings, disable_tqdm=True, max_steps=1)
+    trainer.train()
+    assert label not in capsys.readouterr().err
+
+
+def test_a_tree_takes_one_engine_call_per_level(make_trainer):
+    trainer = make_trainer(**{**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 2}, max_steps=2)
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert len(calls) == 3 * 2
+    assert calls[:3] == [(4, 2), (calls[1][0], 2), (calls[2][0], 4)] and calls[1][0] <= 8 and calls[2][0] <= 16
+    row = steps_of(trainer)[0]
+    assert row["credit/nodes"] == sum(rows for rows, _ in calls[:3])
+    # the cost of the specification's formula: M tokens on the inner levels, what is left on the last
+    assert row["credit/rollout_tokens"] <= calls[0][0] * 2 + calls[1][0] * 2 + calls[2][0] * 4
+
+
+def test_equal_prefixes_share_their_rollouts(make_trainer):
+    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=100, max_completion_length=101)
+    trainer.args.max_completion_length = trainer.max_completion_length = 8
+    calls = engine_calls(trainer)
+    trainer.train()
+    assert calls[1] == (2 * 3, 8)  # two prompts with four responses each: one state per prompt
+    assert steps_of(trainer)[0]["credit/rollouts_saved"] == (8 - 2) * 3
+
+
+def test_evaluation_is_of_plain_responses(make_trainer):
+    for settings in (CHAIN, TREE):
+        trainer = make_trainer(
+            **settings,
+            per_device_eval_batch_size=8,
+            num_generations_eval=4,
+            trainer_kwargs={"eval_dataset": Dataset.from_dict({"prompt": ["1+1="] * 2, "answer": ["2"] * 2})},
+        )
+        calls = engine_calls(trainer)
+        metrics = trainer.evaluate()
+        assert len(calls) == 1 and "eval_reward" in metrics and math.isfinite(metrics["eval_loss"])
+
+
+# Recorded engines
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+def test_the_engine_is_synced_once_and_awake_for_all_calls_of_a_batch(make_trainer, sleeping):
+    for settings, calls in ((CHAIN, 2), ({**TREE, "tree_branching": [2, 2], "tree_segment_length": 1}, 2)):
+        engine = RecordingEngine(sleeping=sleeping)
+        trainer = with_engine(make_trainer(**settings), engine)
+        generation_batch(trainer)
+        names = [entry if isinstance(entry, str) else entry[0] for entry in engine.log]
+        inner = ["generate"] * calls
+        assert names == (["sync", "wake kv_cache", *inner, "sleep"] if sleeping else ["sync", *inner])
+        assert engine._llm_weights_sleeping == sleeping and engine.enable_sleep_mode == sleeping
+
+
+def test_a_prefix_is_one_request_with_its_own_budget(make_trainer):
+    engine = RecordingEngine()
+    trainer = with_engine(make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1), engine)
+    output = generation_batch(trainer)
+    (_, first), (_, second) = [entry for entry in engine.log if entry != "sync"]
+    assert first == [(4, 1, 8)] * 8
+    # [3, 4, 1] from every prompt: s_0 and s_1 of each of two prompts, the end token beginning no segment
+    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, 7), (5, 3, 7)]
+    assert output["advantages"].shape == (8, 3)
+
+
+def test_a_server_gets_equal_blocks_of_repeated_prefixes(make_trainer):
+    engine = RecordingEngine(mode="server")
+    trainer = with_engine(make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1), engine)
+    generation_batch(trainer)
+    (_, first), (_, second) = [entry for entry in engine.log if entry != "sync"]
+    assert first == [(4, 4, 8)] * 2
+    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, 8), (5, 3, 8)]  # one limit for all: the rest is cut off
+    assert engine.max_completion_length == 8 and trainer.num_generations == 4  # as they were
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+@pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
+def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form, mode):
+    engine = RecordingEngine(unknown_at=1)
+    settings = {
+        **TREE,
+        "tree_branching": [2, 2, 2],
+        "tree_segment_length": 1,
+        "replay_iterations": 3,
+        "tree_rows": form,
+    }
+    trainer = with_engine(make_trainer(**settings, replay_cap=1), engine)
+    trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
+    rng = iter(range(10**6))
+    trainer.reward_funcs = [lambda completions, **kwargs: [next(rng) % 7 / 7 for _ in completions]]
+    kept = plans(trainer)
+    outputs = [generation_batch(trainer) for _ in range(2)]
+    trainer.forest.buffer.save(tmp_path / "replay.safetensors")  # with what the engine did not know
+    assert kept[1].has_replayed
+    for output, planned in zip(outputs, kept, strict=True):
+        ids, sampling = output["segment_ids"], output["sampling_per_token_logps"]
+        old, ratio = output["old_per_token_logps"], output["importance_sampling_ratio"]
+        assert (ids >= 0).any() and set(sampling[ids >= 0].nan_to_num(7.0).tolist()) == {-0.5, 7.0}
+        assert (old[ids >= 0] < 0).all()  # no 0 in the place of what is not known
+        for row, made in enumerate(planned.rows):
+            for k in range(int(ids[row].max()) + 1):
+                inside = ids[row] == k
+                difference = (old[row] - sampling[row])[inside].nan_to_num()
+                if made.birth < planned.iteration:
+                    assert (ratio[row][inside] == 1).all()
+                    known = ~sampling[row][inside].isnan()
+                    assert (old[row][inside][known] == -0.5).all()
+                elif mode == "sequence_mask":
+                    torch.testing.assert_close(ratio[row][inside], difference.sum().exp().expand(inside.sum()))
+                else:
+                    torch.testing.assert_close(ratio[row][inside], difference.exp())
+
+
+def test_a_response_cut_by_the_context_did_not_end(make_trainer):
+    engine = RecordingEngine(answer=[3, 4, 5])
+    trainer = with_engine(
+        make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, truncated_value=-7.0), engine
+    )
+    trainer.args.vllm_max_model_length = 4 + 3  # a prompt has four tokens
+    output = generation_batch(trainer)
+    assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
+
+
+def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path):
+    """It needs nothing of the trainer that stands on it."""
+    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"))
+    ours = make_trainer((CreditConfig, ResumableTrainer), output_dir=str(tmp_path / "ours"))
+    for trainer in (theirs, ours):
+        torch.manual_seed(1)
+        trainer.train()
+    assert_same_weights(theirs, weights(ours))
+    engine = TrlEngine(ours, Meter(ours._metrics, ours.processes, lambda: ours.model.training))
+    found = engine.continue_prefixes([[3, 4], [5]], n=2, budgets=[3, 1])
+    assert [len(c.ids) <= budget for c, budget in zip(found, (3, 3, 1, 1), strict=True)] == [True] * 4
+    rewards = engine.score_responses([{"prompt": "1+1="}] * 2, [[3, 4], [5, 6]])
+    assert rewards.shape == (2, 1) and engine.total_reward(rewards).shape == (2,)

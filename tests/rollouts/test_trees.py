@@ -1,0 +1,355 @@
+"""Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit.trees import backed_up_value, sibling_advantage
+from trl_credit.rollouts.tree import (
+    Continuation,
+    Node,
+    Tree,
+    assign_tree_credit,
+    grow_trees,
+    packed_rows,
+    sample_paths,
+    training_rows,
+)
+
+
+def build(shape, tree=None, parent=None):
+    """A tree from nested lists of leaf values; tokens number the nodes, two per segment."""
+    tree = tree or Tree({}, [100, 101])
+    parent = parent or tree.root
+    for part in shape:
+        n = len(tree.root.walk())
+        child = Node(parent, Continuation([2 * n, 2 * n + 1], None), parent.depth + 1)
+        parent.children.append(child)
+        if isinstance(part, list):
+            build(part, tree, child)
+        else:
+            child.value = float(part)
+    return tree
+
+
+def credit(shape, **settings):
+    tree = build(shape)
+    assign_tree_credit([tree], **settings)
+    return tree
+
+
+def shapes(values, *, max_leaves):
+    """Nested lists of leaf values, as `build` takes them."""
+    lists = st.recursive(values, lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=max_leaves)
+    return lists.map(lambda shape: shape if isinstance(shape, list) else [shape])
+
+
+def lengths(rows):
+    return [len(row.prompt_ids) + len(row.completion_ids) for row in rows]
+
+
+def values(nodes):
+    return [node.advantage for node in nodes]
+
+
+def test_two_by_two():
+    root = credit([[1, 0], [1, 1]]).root
+    a, b = root.children
+    assert (a.value, b.value, root.value) == (0.5, 1.0, 0.75)
+    assert values([a, b]) == [-0.25, 0.25] and values(a.children) == [0.5, -0.5] and values(b.children) == [0.0, 0.0]
+    rows = training_rows(credit([[1, 0], [1, 1]]))
+    assert len(rows) == 4
+    root = credit([[1, 0], [1, 1]], kind="loo").root
+    assert values(root.children) == [-0.5, 0.5] and values(root.children[0].children) == [1.0, -1.0]
+    root = credit([[1, 0], [1, 1]], kind="std").root
+    assert values(root.children) == pytest.approx([-1.0, 1.0]) and values(root.children[1].children) == [0.0, 0.0]
+
+
+def test_an_early_finisher_counts_as_one_child():
+    shape = [[1, 0, 0], [0, 0, 0], 1]
+    root = credit(shape).root
+    a, b, c = root.children
+    assert root.value == pytest.approx(4 / 9)
+    assert values([a, b, c]) == pytest.approx([-1 / 9, -4 / 9, 5 / 9])
+    assert values(a.children) == pytest.approx([2 / 3, -1 / 3, -1 / 3]) and values(b.children) == [0, 0, 0]
+    assert a.advantage + a.children[0].advantage == pytest.approx(1 - 4 / 9)
+    assert len(training_rows(credit(shape))) == 6
+    loo = credit(shape, kind="loo").root
+    assert values(loo.children) == pytest.approx([-1 / 6, -2 / 3, 5 / 6])
+    assert values(loo.children[0].children) == pytest.approx([1, -0.5, -0.5])
+    std = credit(shape, kind="std").root
+    assert values(std.children) == pytest.approx([-0.267261, -1.069045, 1.336306], abs=1e-6)
+    assert values(std.children[0].children) == pytest.approx([1.414214, -0.707107, -0.707107], abs=1e-6)
+
+
+@given(shapes(st.floats(0, 1), max_leaves=20))
+@settings(max_examples=80)
+def test_siblings_add_up_to_zero_and_paths_to_the_gain(shape):
+    tree = credit(shape)
+    for node in tree.root.walk():
+        if node.children:
+            assert sum(values(node.children)) == pytest.approx(0.0, abs=1e-5)
+    for leaf in tree.root.leaves():
+        assert sum(values(leaf.path())) == pytest.approx(leaf.value - tree.root.value, abs=1e-5)
+
+
+def test_one_level_is_the_group_mean_of_trl_to_the_last_bit():
+    g = torch.Generator().manual_seed(0)
+    rewards = torch.randn(7, 6, generator=g)
+    trl_mean = torch.nanmean(rewards.flatten().view(-1, 6), dim=1).repeat_interleave(6)
+    assert torch.equal(sibling_advantage(rewards).flatten(), rewards.flatten() - trl_mean)
+
+
+def test_unscored_children_are_left_out():
+    children = torch.tensor([[1.0, math.nan, 0.0], [math.nan] * 3])
+    assert backed_up_value(children)[0] == 0.5 and backed_up_value(children)[1].isnan()
+    for kind in ("mean", "loo", "std"):
+        assert sibling_advantage(children, kind=kind)[1].tolist() == [0, 0, 0]
+        assert sibling_advantage(children, kind=kind)[0, 1] == 0
+    assert sibling_advantage(children, kind="loo")[0].tolist() == [1.0, 0.0, -1.0]
+    assert sibling_advantage(torch.tensor([[3.0]]), kind="loo").tolist() == [[0.0]]  # K = 1
+    with pytest.raises(ValueError, match="'mean', 'loo', 'std'"):
+        sibling_advantage(children, kind="median")
+
+
+@pytest.mark.parametrize("kind", ["mean", "loo", "std"])
+def test_equal_siblings_have_no_advantage_at_all(kind):
+    for value, count in ((0.3, 6), (0.9, 6), (1.2, 6), (5 / 7, 7), (7 / 9, 9), (-0.3, 6)):
+        assert not sibling_advantage(torch.full((1, count), value), kind=kind).any(), (value, count)
+    # nor have values that differ by what a mean is rounded by
+    assert not sibling_advantage(torch.tensor([[0.3, 0.3 + 3e-8, 0.3]]), kind=kind).any()
+
+
+def test_process_reward_of_unscored_and_rounded_values():
+    root = credit([[1.1] * 10, [math.nan] * 2, math.nan, 0.1], process_weight=1.0, reward_range=(0.0, 1.1)).root
+    assert all(math.isfinite(n.advantage) for n in root.walk())
+    root = credit([[5, math.nan], [1, 3]], process_weight=1.0, reward_range=(1.0, 5.0)).root
+    assert root.children[0].children[1].advantage == 0.0 and root.children[0].advantage > 0
+
+
+def test_process_reward():
+    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_best_of=4).root
+    a, b = root.children
+    best = {v: 1 - (1 - v) ** 4 for v in (0.5, 0.75, 1.0)}
+    assert a.advantage == pytest.approx(-0.25 + 5 * (best[0.5] - best[0.75]))
+    assert b.advantage == pytest.approx(0.25 + 5 * (1 - best[0.75]))
+    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_form="value").root
+    assert root.children[1].children[0].advantage == pytest.approx(1.0)  # V(child), though it has no advantage
+    assert root.children[0].advantage == pytest.approx(0.5 + 5 * (best[0.5] - best[0.75]))
+    with pytest.raises(ValueError, match="reward_range"):
+        credit([[-2, 0], [1, 1]], process_weight=5.0)
+
+
+def credited(rows):
+    """(position in the response, tokens before it, token) → advantage, of all tokens that rows give credit."""
+    found = []
+    for row in rows:
+        for i, token in enumerate(row.completion_ids):
+            if row.segments[i] >= 0:
+                found.append(((*row.prompt_ids, *row.completion_ids[:i]), token, row.advantages[i]))
+    return sorted(found)
+
+
+@given(shapes(st.sampled_from([0, 1]), max_leaves=20))
+@settings(max_examples=80)
+def test_node_rows_and_path_rows_credit_the_same_tokens_once(shape):
+    tree = credit(shape)
+    nodes, paths = training_rows(tree), training_rows(tree, form="paths")
+    assert credited(nodes) == credited(paths)
+    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
+    assert sum(lengths(paths)) <= sum(lengths(nodes))
+    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
+
+
+def credited_in_packed(rows):
+    """As `credited`, with the context that `visible_until` leaves of each row."""
+    found = []
+    for row in rows:
+        tokens = [*row.prompt_ids, *row.completion_ids]
+        assert len(row.visible_until) == len(tokens)
+        for j in range(len(row.prompt_ids), len(tokens)):
+            if row.segments[j - len(row.prompt_ids)] >= 0:
+                context = tuple(tokens[i] for i in range(j) if j < row.visible_until[i])
+                # the token before it, from which it is predicted, is the last one it sees
+                assert j < row.visible_until[j - 1]
+                found.append((context, tokens[j], row.advantages[j - len(row.prompt_ids)]))
+    return sorted(found)
+
+
+@given(
+    shapes(st.sampled_from([0, 1]), max_leaves=20),
+    st.integers(1, 5),
+)
+@settings(max_examples=120)
+def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
+    tree = credit(shape)
+    nodes, packed = training_rows(tree), packed_rows(tree, max_rows=max_rows)
+    assert credited(nodes) == credited_in_packed(packed)
+    assert len(packed) == min(max_rows, len(packed))
+    if max_rows == 1 and packed:
+        needed = {id(n): n for node in tree.root.walk() if node.advantage for n in node.path()}
+        unique = len(tree.prompt_ids) + sum(len(n.segment.ids) for n in needed.values())
+        children = [sum(id(c) in needed for c in n.children) for n in tree.root.walk()]
+        copies = sum(max(n - 1, 0) for n in children)
+        assert lengths(packed) == [unique + copies]
+
+
+def test_packed_rows_are_of_about_equal_length():
+    rng = random.Random(0)
+    shape = [[[rng.random() for _ in range(6)] for _ in range(6)] for _ in range(6)]
+    tree = credit(shape)
+    assert len(training_rows(tree)) == 258
+    one, four = packed_rows(tree, max_rows=1), packed_rows(tree, max_rows=4)
+    assert len(four) == 4 and max(lengths(four)) < 1.35 * min(lengths(four))
+    unique = 2 + 2 * 258
+    assert lengths(one) == [unique + 5 * 43]
+    assert sum(lengths(training_rows(tree))) > 3 * unique
+
+
+def test_the_longest_of_many_packed_rows_is_not_what_repeated_ancestors_make_it():
+    rng = random.Random(0)
+    tree = Tree({}, [1] * 20)
+    for level in range(3):
+        for parent in [node for node in tree.root.walk() if node.depth == level]:
+            for _ in range(6):
+                parent.children.append(Node(parent, Continuation([2] * 60, None), level + 1, value=rng.random()))
+    assign_tree_credit([tree])
+    for max_rows, longest in ((8, 2086), (16, 1113), (32, 626)):  # 2,513, 1,965 and 2,209 without counting them
+        rows = packed_rows(tree, max_rows=max_rows)
+        assert len(rows) <= max_rows and max(lengths(rows)) == longest < 1.05 * sum(lengths(rows)) / len(rows)
+
+
+@given(
+    shapes(st.sampled_from([0, 1]), max_leaves=8),
+    st.integers(1, 4),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_other_cuts_make_the_longest_packed_row_shorter(shape, max_rows, seed):
+    tree, rng = build(shape), random.Random(seed)
+    for node in tree.root.walk()[1:]:
+        node.segment = Continuation([7] * rng.randint(0, 9), None)
+        node.advantage = rng.choice([0.0, 0.5])
+    nodes = [node for node in tree.root.walk_paths() if node.segment.ids and node.advantage]
+
+    def longest(groups):
+        """Of the rows that each group makes on its own."""
+        found = [0]
+        for group in groups:
+            for node in tree.root.walk():
+                node.advantage = float(any(node is mine for mine in group))
+            found += lengths(packed_rows(tree, max_rows=1))
+        return max(found)
+
+    rows = packed_rows(tree, max_rows=max_rows)
+    assert len(rows) <= max_rows
+    cuts = (c for n in range(max_rows) for c in itertools.combinations(range(1, len(nodes)), n))
+    best = min(longest([nodes[i:j] for i, j in itertools.pairwise([0, *c, len(nodes)])]) for c in cuts) if nodes else 0
+    assert max([0, *lengths(rows)]) == best
+
+
+def test_the_row_of_a_node_has_its_whole_prefix_as_prompt():
+    tree = credit([[1, 0], [1, 1]])
+    a = tree.root.children[0]
+    row = next(r for r in training_rows(tree) if list(r.completion_ids) == a.children[0].segment.ids)
+    assert list(row.prompt_ids) == tree.prompt_ids + a.segment.ids
+    assert list(row.advantages) == [0.5, 0.5] and list(row.segments) == [0, 0]
+
+
+# growing
+
+
+class Script:
+    """A policy that writes token 1 forever, unless `ends` gives the length at which a continuation ends (token 9)."""
+
+    def __init__(self, ends=lambda i: None, *, limit=20, context=10**6):
+        self.ends, self.limit, self.context, self.calls = ends, limit, context, []
+
+    def remaining_budget(self, prompt_length, written):
+        return min(self.limit - written, self.context - prompt_length - written)
+
+    def is_finished(self, ids, budget):
+        return len(ids) < budget or ids[-1] == 9
+
+    def continue_prefixes(self, prefixes, *, n, budgets, label):
+        self.calls.append((len(prefixes), n, list(budgets)))
+        found = []
+        for budget in budgets:
+            for i in range(n):
+                end = self.ends(i)
+                ids = [1] * budget if end is None or end > budget else [1] * (end - 1) + [9]
+                found.append(Continuation(ids, None))
+        return found
+
+
+def grow(branching, script):
+    trees = [Tree({}, [5]), Tree({}, [5, 5])]
+    grow_trees(trees, script, branching=branching, segment_length=3)
+    return trees
+
+
+def test_one_call_per_level_and_only_the_last_is_free():
+    script = Script()
+    tree, _ = grow([2, 3, 2], script)
+    assert script.calls == [(2, 2, [3] * 2), (4, 3, [3] * 4), (12, 2, [14] * 12)]
+    assert len(tree.root.walk()) == 1 + 2 + 6 + 12
+    assert all(leaf.truncated and len(leaf.written()) == 20 for leaf in tree.root.leaves())
+
+
+def test_who_ends_early_is_a_leaf_and_stays_one_child():
+    script = Script(lambda i: 2 if i == 0 else None)
+    tree, _ = grow([3, 2], script)
+    first, *others = tree.root.children
+    assert not first.truncated and not first.children and len(first.segment.ids) == 2
+    assert all(len(node.children) == 2 for node in others)
+    assert script.calls[1][0] == 4
+
+
+def test_no_prefixes_are_left_once_all_have_ended():
+    script = Script(lambda i: 1)
+    grow([2, 2, 2], script)
+    assert [prefixes for prefixes, _, _ in script.calls] == [2, 0, 0]
+
+
+def test_a_full_context_is_a_truncated_leaf():
+    # the second prompt is one token longer, and has no room left after two inner levels
+    script = Script(context=8)
+    roomy, full = grow([2, 2, 2], script)
+    assert {leaf.depth for leaf in roomy.root.leaves()} == {3}
+    assert {leaf.depth for leaf in full.root.leaves()} == {2} and all(x.truncated for x in full.root.leaves())
+    assert script.calls[2] == (4, 2, [1] * 4)
+
+
+def test_the_root_value_is_unbiased_with_early_finish():
+    """Values from a known process: the mean of V(root) over many trees, which the mean over leaves is not."""
+    rng = random.Random(0)
+    # a segment ends the response with probability ½, and is then right; later ones are right with probability ¼
+    exact = 0.5 + 0.5 * 0.25
+
+    def sample():
+        shape = []
+        for _ in range(3):
+            ends = rng.random() < 0.5
+            shape.append(1 if ends else [float(rng.random() < 0.25) for _ in range(4)])
+        return credit(shape).root
+
+    roots = [sample() for _ in range(4000)]
+    estimates = torch.tensor([root.value for root in roots], dtype=torch.float64)
+    error = estimates.std().item() / math.sqrt(len(estimates))
+    assert abs(estimates.mean().item() - exact) < 4 * error
+    flat = torch.tensor([sum(x.value for x in r.leaves()) / len(r.leaves()) for r in roots], dtype=torch.float64)
+    assert abs(flat.mean().item() - exact) > 20 * error
+
+
+def test_sampled_paths_are_plain_responses():
+    tree = credit([[0, 0, 0, 0], 1])
+    leaves = sample_paths(tree, 1000, seed="0")
+    assert sum(leaf.value for leaf in leaves) == 500  # the root's children take turns
+    assert {id(leaf) for leaf in leaves} == {id(leaf) for leaf in tree.root.leaves()}
+    flat = credit([0, 1, 0])
+    assert sample_paths(flat, 3, seed="0") == flat.root.children

@@ -1,0 +1,164 @@
+"""Checkpoints are taken between generation batches, where a resumed run equals an uninterrupted one to the last bit."""
+
+import json
+from pathlib import Path
+
+import pytest
+from custom_functions import config, same_weights
+from transformers import TrainerCallback, TrainerControl
+
+from trl_credit.runs.boundaries import CheckpointBoundaries
+
+
+# two prompts of four responses feed four optimizer steps
+BATCH = {"per_device_train_batch_size": 2, "steps_per_generation": 4, "save_strategy": "steps"}
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
+
+
+def position(checkpoint: Path) -> list[int]:
+    return json.loads((checkpoint / "credit_state.json").read_text())["position"]
+
+
+class SaveAtStep2(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "updates"),
+    [
+        ({}, 1),
+        ({"steps_per_generation": 4}, 4),
+        ({"steps_per_generation": 4, "num_iterations": 2}, 8),
+        ({"steps_per_generation": 4, "gradient_accumulation_steps": 2}, 2),
+        ({"steps_per_generation": 2, "gradient_accumulation_steps": 4}, 1),
+        ({"steps_per_generation": 3, "gradient_accumulation_steps": 2}, 3),
+    ],
+)
+def test_updates_from_one_boundary_to_the_next(tmp_path, settings, updates):
+    assert CheckpointBoundaries(config(tmp_path, per_device_train_batch_size=8, **settings)).updates == updates
+
+
+def test_save_steps_are_rounded_up_with_one_warning(make_trainer, tmp_path, caplog):
+    trainer = make_trainer("ha_dw", max_steps=8, save_steps=3, **BATCH)
+    assert caplog.text.count("save_steps 3 → 4") == 1
+    trainer.train()
+    assert checkpoints(tmp_path / "run") == [4, 8]
+    caplog.clear()
+    assert make_trainer("ha_dw", save_steps=8, **BATCH).args.save_steps == 8 and "save_steps" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_iterations": 2, "steps_per_generation": 2},
+        {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
+    ],
+    ids=["steps", "iterations", "windows"],
+)
+def test_resumed_is_uninterrupted(make_trainer, tmp_path, settings):
+    settings = {**BATCH, "save_steps": 1, "max_steps": 8, "lr_scheduler_type": "constant", **settings}
+    reference = make_trainer("ha_dw", output_dir=str(tmp_path / "reference"), **settings)
+    reference.train()
+    make_trainer("ha_dw", **{**settings, "max_steps": 4}).train()
+    resumed = make_trainer("ha_dw", **settings)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 8 and checkpoints(tmp_path / "run") == [4, 8]
+    assert same_weights(reference, resumed)
+    assert reference.difficulty.state_dict() == resumed.difficulty.state_dict()
+    assert len(reference.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
+
+
+@pytest.mark.parametrize(
+    ("settings", "at"),
+    [
+        ({"n_prompts": 4}, 3),
+        ({"n_prompts": 4}, 4),
+        ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
+    ],
+    ids=["within", "between", "windows"],
+)
+def test_epochs_after_a_resume_have_their_own_order(make_trainer, tmp_path, settings, at):
+    """TRL's sampler alone would start with the order of the first epoch again."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3, "max_steps": -1, **settings}
+    reference = make_trainer("grpo", output_dir=str(tmp_path / "reference"), **settings)
+    reference.train()
+    resumed = make_trainer("grpo", **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "reference" / f"checkpoint-{at}"))
+    assert resumed.state.global_step == reference.state.global_step > at and same_weights(reference, resumed)
+
+
+def test_a_checkpoint_asked_for_inside_a_batch_is_taken_at_its_end(make_trainer, tmp_path):
+    callbacks = {"callbacks": [SaveAtStep2()]}
+    make_trainer("ha_dw", max_steps=8, save_steps=8, trainer_kwargs=callbacks, **BATCH).train()
+    assert checkpoints(tmp_path / "run") == [4, 8]
+
+
+def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(make_trainer, tmp_path, caplog):
+    settings = {**BATCH, "save_steps": 4}
+    short = make_trainer("ha_dw", max_steps=6, **settings)
+    short.train()
+    assert checkpoints(tmp_path / "run") == [4, 6]  # the last step is always saved
+    assert position(tmp_path / "run" / "checkpoint-6") == [2, 4]
+    longer = make_trainer("ha_dw", max_steps=8, **settings)
+    longer.train(resume_from_checkpoint=True)
+    assert "inside a generation batch" in caplog.text
+    assert longer.difficulty.state_dict()["beliefs"] == short.difficulty.state_dict()["beliefs"]
+    # afterwards the next batch begins where it would have
+    caplog.clear()
+    longest = make_trainer("ha_dw", max_steps=12, **settings)
+    longest.train(resume_from_checkpoint=True)
+    assert "inside" not in caplog.text
+    assert len(longest.difficulty.state_dict()["beliefs"]) == 3
+
+
+def test_saves_of_the_best_stay_where_it_is_evaluated(tmp_path):
+    steps = {"save_strategy": "steps", "eval_strategy": "steps", "eval_steps": 5, "save_steps": 10}
+    args = config(tmp_path, per_device_train_batch_size=8, steps_per_generation=4, load_best_model_at_end=True, **steps)
+    assert CheckpointBoundaries(args).rounded == "save_steps 10 → 16, eval_steps 5 → 8"  # 12 would never be evaluated
+
+
+class InterruptInside(TrainerCallback):
+    """Raises once, as Ctrl-C in a notebook does."""
+
+    is_armed = True
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+
+def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped(tmp_path):
+    args = config(tmp_path, per_device_train_batch_size=8, steps_per_generation=4)
+    boundaries, control = CheckpointBoundaries(args), TrainerControl(should_save=True)
+    boundaries.after_update(1, control=control)
+    assert not control.should_save
+    boundaries.begin()
+    boundaries.after_update(4, control=control)
+    assert not control.should_save
+
+
+def test_training_again_after_an_interruption_begins_at_a_boundary(make_trainer, tmp_path):
+    settings = {**BATCH, "gradient_accumulation_steps": 4, "save_steps": 1, "max_steps": 2}
+    trainer = make_trainer("ha_dw", trainer_kwargs={"callbacks": [InterruptInside()]}, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train()
+    assert checkpoints(tmp_path / "run") == [1, 2]
+    assert position(tmp_path / "run" / "checkpoint-1") == [0, 4]
+
+
+def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, tmp_path):
+    steps = {"max_steps": 8, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "per_device_eval_batch_size": 4}
+    prompts = {"eval_dataset": make_trainer("grpo").train_dataset.select(range(2))}
+    trainer = make_trainer("grpo", trainer_kwargs=prompts, **steps, **best, **BATCH)
+    trainer.train()
+    evaluated = [row["step"] for row in trainer.state.log_history if "eval_reward" in row]
+    assert evaluated == [4, 8] == checkpoints(tmp_path / "run")
+    assert trainer.state.best_model_checkpoint is not None

@@ -1,0 +1,87 @@
+"""Checkpoints: the state in them, which of them are complete, and runs that are killed during a save."""
+
+import json
+
+import pytest
+from processes import results, run
+
+from trl_credit.runs import checkpoints
+from trl_credit.runs.checkpoints import STATE_VERSION, is_complete, last_checkpoint, read_state, write_state
+
+
+NEEDED = {"difficulty": "difficulty='history'"}
+
+
+def test_state_survives(tmp_path):
+    write_state(tmp_path, {"difficulty": {"beliefs": [0.1, 0.2]}})
+    assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
+    assert [p.name for p in tmp_path.iterdir()] == ["credit_state.json"]
+    write_state(tmp_path, {})
+    assert read_state(tmp_path, needed={})["parts"] == {}
+
+
+def test_a_state_that_cannot_be_resumed_is_named_with_the_fix(tmp_path):
+    path = tmp_path / "credit_state.json"
+    assert read_state(tmp_path, needed={})["parts"] == {}  # a checkpoint of plain TRL
+    with pytest.raises(ValueError, match=r"no .*credit_state.json.*difficulty='history'.*leave them out"):
+        read_state(tmp_path, needed=NEEDED)
+    write_state(tmp_path, {"difficulty": {"beliefs": []}})
+    text = path.read_text()
+    for damaged in (text[:25], "", "[]", "{}", '{"version": 1}'):
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match="credit_state.json is damaged.*resume from another checkpoint"):
+            read_state(tmp_path, needed=NEEDED)
+    path.write_text(json.dumps({"version": STATE_VERSION + 1, "parts": {}}))
+    with pytest.raises(ValueError, match="newer trl_credit.*upgrade"):
+        read_state(tmp_path, needed={})
+    write_state(tmp_path, {"replay": {}})
+    with pytest.raises(ValueError, match="holds no state for difficulty='history'"):
+        read_state(tmp_path, needed=NEEDED)
+    with pytest.raises(ValueError, match="would lose .replay."):
+        read_state(tmp_path, needed={})
+
+
+def test_the_last_checkpoint_is_the_last_complete_one(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    for step, text in ((2, '{"global_step": 2}'), (10, '{"global_step": 10}'), (11, '{"global_st'), (12, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if text is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
+    (tmp_path / "checkpoint-best").mkdir()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert not is_complete(tmp_path / "checkpoint-11") and not is_complete(tmp_path / "nowhere")
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_skipped(make_trainer, tmp_path, monkeypatch):
+    make_trainer("ha_dw", max_steps=1, save_strategy="steps", save_steps=1).train()
+    kept, gone = tmp_path / "run" / "checkpoint-1", tmp_path / "run" / "checkpoint-2"
+    monkeypatch.setattr(checkpoints, "checkpoints_of", lambda folder, complete: [kept, gone])
+    assert last_checkpoint(tmp_path / "run") == kept
+
+
+def test_resuming_takes_the_last_complete_checkpoint(make_trainer, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    make_trainer("ha_dw", max_steps=2, **settings).train()
+    (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").write_text("{")
+    trainer = make_trainer("ha_dw", max_steps=3, **settings)
+    trainer.train(resume_from_checkpoint=True)
+    assert [row["step"] for row in trainer.state.log_history if "reward" in row] == [1, 2, 3]
+    with pytest.raises(ValueError, match="no complete checkpoint in"):
+        make_trainer("ha_dw", output_dir=str(tmp_path / "empty")).train(resume_from_checkpoint=True)
+
+
+def test_the_checkpoint_of_another_algorithm_is_refused(make_trainer, tmp_path):
+    make_trainer("ha_dw", max_steps=1, save_strategy="steps", save_steps=1).train()
+    checkpoint = str(tmp_path / "run" / "checkpoint-1")
+    with pytest.raises(ValueError, match="would lose .difficulty."):
+        make_trainer("s_trace", max_steps=2).train(resume_from_checkpoint=checkpoint)
+    with pytest.raises(ValueError, match="no state for rollouts='tree'"):
+        make_trainer("spo_tree", difficulty="history", max_steps=2).train(resume_from_checkpoint=checkpoint)
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_no_checkpoint(tmp_path):
+    (result,) = results(run("run_kills.py", tmp_path / "run", 20))
+    steps = result["steps"]
+    assert len(steps) == 20 and steps == sorted(set(steps))  # every resume continued from the save before
+    assert result["half_written"] > 0  # or no kill hit a save, and nothing was shown

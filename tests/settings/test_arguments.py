@@ -1,0 +1,144 @@
+"""Flags over files, files over their bases."""
+
+import re
+from dataclasses import fields
+
+import pytest
+from trl import ModelConfig
+
+from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.config import KNOBS
+from trl_credit.data import DataArguments
+from trl_credit.demo import demo_model_path
+from trl_credit.settings.arguments import ScriptArguments, parse_arguments
+from trl_credit.settings.files import read_settings
+
+
+def read_config(paths):
+    return read_settings(paths)[0]
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".yaml").write_text(text)
+
+
+def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
+    write(
+        tmp_path,
+        root="algo: grpo\nbeta: 0.1\nlearning_rate: 1.0e-6\n",
+        other="beta: 0.2\nepsilon: 0.3\n",
+        sub__leaf="base: [../root.yaml, ../other.yaml]\nalgo: s_trace\n",
+        last="epsilon: 0.4\n",
+    )
+    files = [str(tmp_path / "sub" / "leaf.yaml"), str(tmp_path / "last.yaml")]
+    assert read_config(files) == {"algo": "s_trace", "beta": 0.2, "learning_rate": 1e-6, "epsilon": 0.4}
+    script, _, args, _, config = parse_arguments(
+        ["--config", *files, "--epsilon", "0.25", "--output_dir", str(tmp_path / "out")]
+    )
+    assert (script.algo, args.beta, args.epsilon, config["epsilon"]) == ("s_trace", 0.2, 0.25, 0.4)
+
+
+def test_what_a_file_says_about_itself_is_no_setting(tmp_path):
+    write(
+        tmp_path,
+        root="about: {what: 'a base', gpus: 8}\nalgo: grpo\n",
+        leaf="about:\n  what: a run\n  learning_rate: 1.0\nbase: root.yaml\nbeta: 0.1\n",
+        bare="base: root.yaml\nbeta: 0.2\n",
+    )
+    leaf, bare = str(tmp_path / "leaf.yaml"), str(tmp_path / "bare.yaml")
+    assert read_config([leaf]) == {"algo": "grpo", "beta": 0.1}
+    assert read_config([leaf, bare]) == {"algo": "grpo", "beta": 0.2}
+    _, _, args, _, config = parse_arguments(["--config", leaf, "--output_dir", str(tmp_path / "out")])
+    assert args.beta == 0.1 and args.learning_rate != 1.0 and config == {"algo": "grpo", "beta": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a": "base: b.yaml\n", "b": "base: a.yaml\n"}, "is its own `base`"),
+        ({"a": "base: none.yaml\n"}, "check --config and `base`"),
+        ({"a": "about: a run\n"}, "^`about` in '.*a.yaml' must hold [^\n]*$"),
+        ({"a": "about:\n"}, "^`about` in '.*a.yaml' must hold"),
+        ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
+        ({"a": "trace_lambda: 1.5\n"}, "^trace_lambda must be in .*is set in .*a.yaml"),
+        ({"a": "evaluation_protocol: demo\n"}, "^evaluation_protocol='demo' is unknown.*is set in .*a.yaml"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path, files, message):
+    write(tmp_path, **files)
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(["--config", str(tmp_path / "a.yaml"), "--output_dir", str(tmp_path / "out")])
+
+
+def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
+    write(
+        tmp_path,
+        a="reward: demo\ndecontaminate: math500\nmodel_name_or_path: demo\nenv: {TOKENIZERS_PARALLELISM: 'false'}\n",
+    )
+    script, data, args, model, _ = parse_arguments(["--config", str(tmp_path / "a.yaml"), "--output_dir", "out"])
+    assert (
+        script.reward == ["demo"]
+        and data.decontaminate == ["math500"]
+        and model.model_name_or_path == demo_model_path()
+        and args.max_steps == 200
+    )
+    _, _, args, model, _ = parse_arguments(["--model_name_or_path", "some/model", "--output_dir", "out"])
+    assert model.model_name_or_path == "some/model" and args.max_steps == -1
+
+
+HEADINGS = [
+    *("Run and checkpoints", "Model", "Data", "Rewards", "Credit", "Segments", "Rollouts", "Evaluation"),
+    *("TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
+]
+RUN_ORDER = (
+    "seed length_sort shared_prefix skip_zero_advantage logging_steps log_credit log_credit_groups report_to run_name "
+    "save_strategy save_steps save_total_limit save_only_model resume_from_checkpoint overwrite_output_dir "
+    "allow_changed nonfinite_patience push_to_hub"
+).split()
+
+
+def parts_of_help(capsys, monkeypatch, *argv):
+    """The flags under each heading, with their text."""
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments([*argv, "--help"], protocols={"demo": ["demo"]})
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0 and max(map(len, shown.splitlines())) <= 120
+    headings = re.split(r"^(\S[^\n]*):$", shown, flags=re.MULTILINE)[1:]
+    return {
+        title: {flag[0]: " ".join(flag[1].split()) for flag in re.findall(r"^  --(\w+)(.*(?:\n {34}.*)*)", text, re.M)}
+        for title, text in zip(headings[::2], headings[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_flag_is_listed_once_under_its_heading(algo, capsys, monkeypatch):
+    parts = parts_of_help(capsys, monkeypatch, "--algo", algo)
+    assert list(parts) == HEADINGS and all(parts.values())
+    shown = {flag: text for flags in parts.values() for flag, text in flags.items()}
+    assert len(shown) == sum(map(len, parts.values()))
+    known = {f.name for of in (CreditConfig, DataArguments, ModelConfig, ScriptArguments) for f in fields(of) if f.init}
+    assert set(shown) == known | {"config"}
+    for name in KNOBS:
+        assert "(default: " in shown[name] and len(shown[name].partition(" (default: ")[0].split()) > 2, name
+    for title, flags in (
+        ("Run and checkpoints", "algo config learning_rate log_credit"),
+        ("Model", "lora_r"),
+        ("Data", "dataset_name"),
+        ("Rewards", "reward reward_weights reward_timeout reward_range difficulty_reward"),
+        ("Credit", "trace_lambda behavior_logps prompt_average"),
+        ("Segments", "segmentation policy_loss segment_advantage"),
+        ("Rollouts", "rollouts tree_branching replay_cap"),
+        ("Evaluation", "evaluation_protocol evaluate_every"),
+        ("TRL's (GRPOConfig)", "loss_type"),
+        ("transformers' (TrainingArguments)", "weight_decay"),
+    ):
+        assert set(flags.split()) <= parts[title].keys()
+    run = list(parts["Run and checkpoints"])
+    assert run[run.index("seed") : run.index("hub_model_id")] == RUN_ORDER
+    assert parts["Run and checkpoints"]["max_steps"].startswith("N ")
+    assert parts["Run and checkpoints"]["num_generations"].startswith("N ")
+    assert "by one of demo" in shown["evaluation_protocol"] and "s_trace (" in shown["algo"]

@@ -1,0 +1,288 @@
+"""The recipes: each parses, builds its trainer and runs; its `about` says what its fields do; the README lists it."""
+
+import importlib.util
+import json
+import math
+import re
+import shutil
+import sys
+from dataclasses import MISSING, fields, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+from trl import ModelConfig
+from trl.scripts import sft
+
+from trl_credit import ALGORITHMS
+from trl_credit.cli import training
+from trl_credit.demo import demo_dataset, demo_model_path
+from trl_credit.demo.task import work_out
+from trl_credit.settings.arguments import parse_arguments
+from trl_credit.settings.files import read_settings
+
+
+ROOT = Path(__file__).resolve().parents[2] / "examples"
+RECIPES = ROOT / "recipes"
+EMBEDDED, EMBEDDED_TREE = RECIPES / "embedded.yaml", RECIPES / "embedded_tree.yaml"
+PAPERS = ("s_trace", "ha_dw", "grpo_lambda", "gspo", "spo")
+# read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
+SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "variants.yaml")
+TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
+LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
+SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
+SCRIPT_FIELDS = {"algo", "dataset_name", "prompt_style", "max_prompt_tokens", "reward"}
+
+
+def load(name: str, path: Path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+index = load("make_index", RECIPES / "make_index.py")
+ROWS = [row for paper in PAPERS for row in index.rows_of(paper)]
+FILES = [row for row in ROWS if not row.flags]
+BY_NAME = {(row.folder, row.name): row for row in ROWS}
+
+
+def read_config(paths) -> dict:
+    return read_settings(paths)[0]
+
+
+def name(row) -> str:
+    return str(row.relative_to(RECIPES).with_suffix("")) if isinstance(row, Path) else f"{row.folder}/{row.name}"
+
+
+def build(row, folder: Path):
+    small = EMBEDDED_TREE if resolved(row)["rollouts"] == "tree" else EMBEDDED
+    # flags win over files: one for model or data would win over the embedded ones
+    flags = {key: value for key, value in row.flags.items() if key not in yaml.safe_load(EMBEDDED.read_text())}
+    argv = ["--config", str(row.recipe), str(small), *replace(row, flags=flags).argv, "--output_dir", str(folder)]
+    return training.build(argv, command=["trl-credit", "train"])[0]
+
+
+def either_way(completions, **kwargs):
+    return [float(sum(map(ord, text)) % 2) for text in completions]
+
+
+def resolved(row) -> dict:
+    """Every field of the row's configuration, set by a file, by a flag or by the algorithm's preset."""
+    merged = read_config([str(row.recipe)]) | row.flags
+    values = {}
+    for field in fields(ALGORITHMS[merged["algo"]][0]):
+        values[field.name] = field.default if field.default_factory is MISSING else field.default_factory()
+    return values | merged
+
+
+def differences(row, other) -> set[str]:
+    ours, theirs = resolved(row), resolved(other)
+    changed = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
+    return changed - {"output_dir", "algo"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_two_steps_on_the_embedded_model(row, tmp_path, one_thread):
+    trainer = build(row, tmp_path)
+    own, shrunk = read_config([str(row.recipe)]) | row.flags, read_config([str(EMBEDDED_TREE)])
+    for key in own.keys() - shrunk.keys() - {"output_dir"}:
+        if key in {f.name for f in fields(trainer.args)}:  # the others are the script's or the model's
+            assert getattr(trainer.args, key) == own[key], key
+    trainer.reward_funcs[0] = either_way  # of the task's own a small batch may have nothing but zeros
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert trainer.state.global_step == 2 and len(rows) == 2
+    assert all(math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]) for row in rows)
+    assert any(row["grad_norm"] > 0.0 for row in rows)  # some group had signal, and the gradient arrived
+
+
+def test_embedded_changes_model_data_and_lengths_alone():
+    model = {"model_name_or_path", "use_vllm", "bf16", "temperature", "top_p"}
+    data = {"dataset_name", "reward", "reward_weights"}
+    run = {"logging_steps", "save_strategy"}
+    assert set(yaml.safe_load(EMBEDDED.read_text())) == model | data | LENGTHS | run
+    assert set(yaml.safe_load(EMBEDDED_TREE.read_text())) == {"base", "tree_segment_length"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_a_row_parses_as_it_is_written(row):
+    _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *row.argv])
+    given = resolved(row)
+    written = read_config([str(row.recipe)]).keys() | row.flags.keys()
+    for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft wants a word
+        for part in (data, args, model):
+            assert not hasattr(part, key) or getattr(part, key) == given[key], key
+    assert args.output_dir == f"runs/{name(row)}"  # two rows never write to one folder
+    assert model.model_name_or_path == given["model_name_or_path"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_about_is_complete(row):
+    said = row.about
+    assert all(isinstance(said[key], str) and said[key] for key in TEXTS)
+    assert all(type(said[key]) is int and said[key] > 0 for key in NUMBERS)
+    assert said.keys() - TEXTS - NUMBERS <= {"target", "note", "measured", "ablates", "adds"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_about_says_what_the_batch_is(row):
+    given, said = resolved(row), row.about
+    gpus, prompts, updates = said["gpus"], said["prompts_per_batch"], said["optimizer_steps_per_batch"]
+    accumulation = given["gradient_accumulation_steps"]
+    steps = given["steps_per_generation"] or accumulation
+    responses = given["per_device_train_batch_size"] * gpus * steps
+    assert divmod(responses, given["num_generations"]) == (prompts, 0)
+    assert divmod(steps * given["num_iterations"], accumulation) == (updates, 0)
+    # a group may not be torn apart on any process of the paper's layout, nor on the one process of the test above
+    assert given["per_device_train_batch_size"] * steps % given["num_generations"] == 0
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_fields_exist_and_agree(row):
+    given = resolved(row)
+    config_class, _ = ALGORITHMS[given["algo"]]
+    known = {f.name for cls in (config_class, ModelConfig) for f in fields(cls)} | SCRIPT_FIELDS
+    assert set(given) <= known
+    assert given["vllm_max_model_length"] == given["max_prompt_tokens"] + given["max_completion_length"]
+    if given["max_steps"] > 0 and given["warmup_steps"]:
+        assert given["warmup_steps"] == pytest.approx(0.03 * given["max_steps"])
+    if given["model_name_or_path"].startswith("runs/"):  # the second part of a run starts from an earlier recipe
+        assert tuple(given["model_name_or_path"].split("/")[1:]) in BY_NAME
+
+
+@pytest.mark.parametrize("row", [row for row in FILES if row.about.keys() & {"ablates", "adds"}], ids=name)
+def test_an_ablation_differs_in_what_it_ablates_alone(row):
+    base = BY_NAME[row.folder, Path(yaml.safe_load(row.recipe.read_text())["base"]).stem]
+    said = row.about
+    assert differences(row, base) == set(said["ablates"] if "ablates" in said else said["adds"])
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.flags], ids=name)
+def test_a_flag_of_a_variant_changes_something(row):
+    base = replace(row, flags={})
+    for key, value in row.flags.items():
+        assert resolved(base).get(key) != value, f"--{key} {value} is the recipe's own"
+
+
+def test_methods_compared_in_one_table_differ_in_the_method_alone():
+    def changed(paper: str, one: str, other: str) -> set[str]:
+        return differences(BY_NAME[paper, one], BY_NAME[paper, other])
+
+    for size in ("1.7b", "4b", "8b"):
+        row = f"qwen3_{size}_{{}}".format
+        assert changed("s_trace", row("s_trace"), row("grpo")) == {"selector", "importance"}
+        if size != "8b":
+            assert changed("s_trace", row("s_trace"), row("p_trace")) == {"selector"}
+            assert changed("s_trace", row("opo"), row("grpo")) == {"baseline", "loss_type", "scale_rewards"}
+    for model in ("qwen2.5_math_1.5b", "r1_distill_1.5b"):
+        assert changed("grpo_lambda", f"{model}_grpo_lambda", f"{model}_trace_recent_0.98") == {"trace_lambda"}
+        method = {"importance", "trace_lambda", "advantage_floor"}
+        assert changed("grpo_lambda", f"{model}_grpo_lambda", f"{model}_grpo") == method
+        for style in ("recent", "both"):
+            one = f"{model}_trace_{style}_0.98"
+            weighted = {"importance", "loss_weight", "loss_weight_confidence"}
+            assert changed("grpo_lambda", one, f"{model}_weight_{style}_0.98") == weighted
+        assert changed("grpo_lambda", f"{model}_trace_recent_0.98", f"{model}_trace_both_0.98") == {"trace_style"}
+    weights = [resolved(row) for row in ROWS if row.folder == "grpo_lambda" and "_weight_" in row.name]
+    assert len(weights) == 8
+    assert all(given["loss_weight"] == "trace_past" and given["loss_weight_confidence"] for given in weights)
+    assert changed("spo", "rho_gsm8k_chain_int5", "rho_gsm8k_grpo") == {"rollouts", "token_mask"}
+    assert not any(resolved(row)["use_bias_correction_kl"] for row in ROWS)  # which no paper has
+    assert changed("spo", "r1_distill_math_tree_4k", "r1_distill_math_tree_2k") == {
+        "model_name_or_path", "max_completion_length", "vllm_max_model_length"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_settings_are_those_of_the_paper(paper):
+    for group in index.read_paper(paper)["settings"]:
+        assert re.search(SOURCE, group["where"]), group
+        matched = [row for row in ROWS if row.folder == paper and any(fnmatch(row.name, w) for w in group["for"])]
+        assert matched, group
+        for row in matched:
+            given = row.about | resolved(row)
+            for key, value in group["are"].items():
+                if key not in row.flags:  # what the row is about
+                    assert given[key] == value, f"{name(row)}: {key} is {given[key]}, {group['where']} has {value}"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_papers_numbers_have_a_place(paper):
+    said = index.read_paper(paper)
+    assert re.fullmatch(r"\d{4}\.\d{5}", said["arxiv"]) and said["not_in_text"]
+    for key, entry in said["rows"].items():
+        assert re.search(SOURCE, entry["where"]), key
+        assert ("said" in entry) != ("values" in entry), key
+        assert entry.keys() <= {"where", "said", "values", "remark", "tokens"} and None not in entry.values(), key
+        if isinstance(entry.get("values"), list):
+            assert len(entry["values"]) == len(said["columns"]), key
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_every_target_is_found_with_the_papers_numbers(row):
+    assert set(row.targets) <= index.read_paper(row.folder)["rows"].keys()
+    assert row.targets or row.about["target"] == index.NO_TARGET
+    assert row.targets or "note" in row.about or not row.flags  # a variant of no paper says whose it is
+
+
+def test_the_averages_are_those_of_their_columns():
+    # those of a paper that are not, and say so, are its own slips
+    for paper, slack in (("s_trace", 0.006), ("grpo_lambda", 0.0011), ("ha_dw", 0.051)):
+        said = index.read_paper(paper)
+        for key, entry in said["rows"].items():
+            if isinstance(entry.get("values"), list) and "five columns" not in entry.get("remark", ""):
+                *parts, average = entry["values"]
+                assert average == pytest.approx(sum(parts) / len(parts), abs=slack), key
+
+
+def test_the_index_is_what_the_yaml_says(capsys):
+    assert index.main(["--check"]) == 0, capsys.readouterr().out
+    readme = (RECIPES / "README.md").read_text()
+    for row in ROWS:
+        assert readme.count(f"]({row.folder}/{row.name}.yaml)") == (not row.flags)
+        assert not row.flags or readme.count(f"| {row.name} | `--config examples/recipes/{row.folder}/") == 1
+    links = re.findall(r"\]\(([^)#]+\.yaml)\)", readme)
+    assert all((RECIPES / link).is_file() for link in links) and len(links) == len(FILES) + len(SFT)
+
+
+def test_an_index_that_drifted_is_noticed(tmp_path, monkeypatch, capsys):
+    readme = (RECIPES / "README.md").read_text()
+    (tmp_path / "README.md").write_text(readme.replace("Average 40.41", "Average 40.42"))
+    for paper in (*PAPERS, "sft"):
+        shutil.copytree(RECIPES / paper, tmp_path / paper)
+    monkeypatch.setattr(index, "RECIPES", tmp_path)
+    assert index.main(["--check"]) == 1 and "out of date" in capsys.readouterr().out
+    assert index.main([]) == 0 and (tmp_path / "README.md").read_text() == readme
+    recipe = tmp_path / "s_trace" / "qwen3_4b_grpo.yaml"
+    recipe.write_text(recipe.read_text().replace("  gpus: 2", '  gpus: 2\n  measured: "48.9 (3 seeds)"'))
+    assert index.main([]) == 0 and "(Tables 2, 6) | 48.9 (3 seeds) | 2 |" in (tmp_path / "README.md").read_text()
+    recipe.write_text(recipe.read_text().replace("target: qwen3_4b_grpo", "target: qwen3_4b_gropo"))
+    with pytest.raises(ValueError, match="has no row 'qwen3_4b_gropo', check `target`"):
+        index.main(["--check"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SFT, ids=name)
+def test_warm_start_with_trl_sft(path, tmp_path, one_thread):
+    settings = yaml.safe_load(path.read_text())
+    per_device, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
+    gpus, examples = map(int, re.search(r"^# GPUs: (\d+), examples per update: (\d+)", path.read_text(), re.M).groups())
+    assert per_device * gpus * accumulation == examples and settings["output_dir"] == f"runs/{name(path)}"
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    prompts = demo_dataset(n=64)["prompt"]
+    rows = [json.dumps({"prompt": prompt, "completion": work_out(prompt)}) for prompt in prompts]
+    (folder / "train.jsonl").write_text("\n".join(rows))
+    shrunk = {"model_name_or_path": demo_model_path(), "dataset_name": folder, "output_dir": tmp_path / "out"}
+    shrunk |= {"bf16": "false", "use_cpu": "true", "max_steps": 2, "logging_steps": 1, "report_to": "none"}
+    local = {"model_revision": "main", "dataset_config": "default"}  # of the Hub, neither of which a folder has
+    assert settings.keys() >= {"learning_rate", "num_train_epochs", "max_length"}
+    argv = [word for key, value in (shrunk | local).items() for word in (f"--{key}", str(value))]
+    sft.main(*sft.make_parser().parse_args_and_config(["--config", str(path), *argv]))
+    state = json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())
+    losses = [row["loss"] for row in state["log_history"] if "loss" in row]
+    assert len(losses) == 2 and all(map(math.isfinite, losses))

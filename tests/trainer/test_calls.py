@@ -1,0 +1,149 @@
+"""Collective calls and waits for the device, against TRL's own trainer in the same setting, with upper bounds."""
+
+import sys
+from collections import Counter
+from contextlib import contextmanager
+
+import accelerate.utils
+import pytest
+import torch
+import trl
+from passes_helpers import with_slow
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import TrainerCallback
+
+import trl_credit
+
+
+COLLECTIVES = ("gather", "gather_object", "reduce", "broadcast", "broadcast_object_list")
+WAITS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}  # item, bool, int, float; x[mask]
+OF_TRL = ("loss_type", "beta", "scale_rewards", "epsilon", "epsilon_high", "delta", "importance_sampling_level")
+
+
+class Counts(TorchDispatchMode, TrainerCallback):
+    """Counts calls by where they are made: (step, "batch" or "step", kind).
+
+    `tolist`, `cpu` and `numpy` of a tensor that is on the CPU already are not seen by a dispatch mode, nor a collective
+    call of a single process by the backend: both are counted where they are called.
+    """
+
+    def __init__(self, monkeypatch) -> None:
+        super().__init__()
+        self.found, self.place, self.step = Counter(), "step", 0
+        for name in COLLECTIVES:
+            original = getattr(accelerate.utils, name)
+            counted = self.counting(original, "objects" if "object" in name else "tensors")
+            for module in list(sys.modules.values()):
+                if module is not None and vars(module).get(name) is original:
+                    monkeypatch.setattr(module, name, counted)
+        for name in ("tolist", "cpu", "numpy"):
+            monkeypatch.setattr(torch.Tensor, name, self.counting(getattr(torch.Tensor, name), "waits"))
+        for name, place in (("_prepare_inputs", "batch"), ("_generate_single_turn", None)):
+            monkeypatch.setattr(trl.GRPOTrainer, name, self.placed(getattr(trl.GRPOTrainer, name), place))
+
+    def counting(self, function, kind):
+        def counted(*args, **kwargs):
+            self.count(kind)
+            return function(*args, **kwargs)
+
+        return counted
+
+    def placed(self, function, place):
+        def inside(*args, **kwargs):
+            with self.at(place):
+                return function(*args, **kwargs)
+
+        return inside
+
+    @contextmanager
+    def at(self, place):
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before
+
+    def count(self, kind: str) -> None:
+        if self.place is not None:
+            self.found[self.step, self.place, kind] += 1
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in WAITS:
+            self.count("waits")
+        return func(*args, **(kwargs or {}))
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.step = state.global_step + 1
+
+
+def counts_of(trainer, monkeypatch) -> dict[str, tuple[int, int, int]]:
+    """Tensors, objects and waits of the one generation batch, and of the second of its two optimizer steps."""
+    with monkeypatch.context() as patch:
+        counts = Counts(patch)
+        trainer.add_callback(counts)
+        prepare = trainer._prepare_inputs
+        patch.setattr(trainer, "_prepare_inputs", counts.placed(prepare, "batch"))
+        with counts:
+            trainer.train()
+    kinds = ("tensors", "objects", "waits")
+    return {
+        "batch": tuple(counts.found[1, "batch", kind] for kind in kinds),
+        "step": tuple(counts.found[2, "step", kind] + counts.found[2, "batch", kind] for kind in kinds),
+    }
+
+
+SIZES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 2}
+OFF = {"skip_zero_advantage": "off", "shared_prefix": "off"}
+STEP = (1, 0, 1)  # one reduction of everything and one wait for it, whatever the preset
+CHAIN = (4, 0, 30)
+BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
+SLOW = ["dapo", "dr_grpo", "grpo_lambda", "gspo", "gspo_token", "opo", "p_trace", "vine_ppo"]
+BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
+
+
+@pytest.fixture(scope="module")
+def of_trl():
+    """Counts of TRL's own trainer, by setting."""
+    return {}
+
+
+@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *SLOW))
+def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
+    """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
+    ours = make_trainer(algo, **OFF, **SIZES)
+    found = counts_of(ours, monkeypatch)
+    same = {name: getattr(ours.args, name) for name in OF_TRL}
+    key = tuple(map(str, same.values()))
+    if key not in of_trl:
+        theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **SIZES, **same)
+        of_trl[key] = counts_of(theirs, monkeypatch)
+    more = {place: tuple(a - b for a, b in zip(found[place], of_trl[key][place], strict=True)) for place in found}
+    bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
+    for place, bound in bounds.items():
+        assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
+
+
+@pytest.mark.parametrize(("knob", "more"), [("skip_zero_advantage", (1, 0, 2)), ("shared_prefix", (1, 0, 1))])
+def test_what_a_knob_costs_for_a_batch(make_trainer, monkeypatch, knob, more):
+    off, auto = (
+        counts_of(make_trainer("grpo", **OFF | {knob: mode}, **SIZES), monkeypatch) for mode in ("off", "auto")
+    )
+    assert auto["step"] == off["step"] or knob == "skip_zero_advantage"  # which may leave out passes of a step
+    assert tuple(a - b for a, b in zip(auto["batch"], off["batch"], strict=True)) == more
+
+
+def test_one_call_more_is_seen(make_trainer, monkeypatch):
+    found = []
+    for calls in (0, 1):
+        trainer = make_trainer("s_trace", **SIZES)
+        inner = trainer.compute_loss
+
+        def loss(*args, trainer=trainer, inner=inner, calls=calls, **kwargs):
+            for _ in range(calls):
+                trainer.processes.largest(1)
+            return inner(*args, **kwargs)
+
+        trainer.compute_loss = loss
+        found.append(counts_of(trainer, monkeypatch)["step"])
+    tensors, objects, waits = found[0]
+    assert found[1] == (tensors + 2, objects, waits + 2)  # of each micro-batch

@@ -1,0 +1,257 @@
+"""Faults during training: rewards, processes, disks and numbers. No bad update is made, and no checkpoint is lost."""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from processes import ENVIRONMENT, WORKERS, start
+from transformers import TrainerCallback
+
+from trl_credit.loss.nonfinite import NonFinite
+from trl_credit.observe.schema import read_shard, shard_path
+from trl_credit.rewards import watchdog
+from trl_credit.rewards.guard import guard_rewards
+from trl_credit.runs.checkpoints import last_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """On a machine that stalls for seconds, the watchdog must not kill the test process."""
+    monkeypatch.setattr(watchdog, "GRACE", 120.0)
+
+
+GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
+
+
+def test_a_reward_of_the_wrong_length_is_named():
+    guarded = guard_rewards(lambda completions, **kwargs: [1.0])
+    with pytest.raises(ValueError, match=r"1 rewards for 2 responses.*'1\+1='"):
+        guarded(**GIVEN)
+    assert guard_rewards(lambda completions, **kwargs: torch.ones(2))(**GIVEN) == [1.0, 1.0]
+
+
+def test_a_reward_that_hangs_is_stopped():
+    def hangs(completions, **kwargs):
+        time.sleep(60)
+
+    async def hangs_too(completions, **kwargs):
+        await asyncio.sleep(60)
+
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError, match=r"'hangs'.*reward_timeout=0.2.*'1\+1='"):
+        guard_rewards(hangs, timeout=0.2)(**GIVEN)
+    with pytest.raises(TimeoutError, match="'hangs_too'.*reward_timeout=0.2"):
+        asyncio.run(guard_rewards(hangs_too, timeout=0.2)(**GIVEN))
+    assert time.perf_counter() - start < 30
+    quick = guard_rewards(lambda completions, **kwargs: [0.5, None], timeout=30.0)
+    assert quick(**GIVEN) == [0.5, None]
+
+
+def test_an_exception_of_a_reward_is_kept(make_trainer):
+    def fails(completions, **kwargs):
+        raise KeyError("no such column")
+
+    for timeout in (None, 30.0):
+        trainer = make_trainer(reward_funcs=fails, reward_timeout=timeout)
+        with pytest.raises(RuntimeError, match="'fails' raised KeyError: 'no such column'") as caught:
+            trainer.train()
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+class Snapshots(TrainerCallback):
+    """Keeps the parameters after every step."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
+
+
+def poison(trainer, *, steps, where):
+    """Makes the loss, or the gradient of a finite loss, NaN in the given optimizer steps."""
+    inner = trainer._get_per_token_logps_and_entropies
+
+    def hook(model, *args, **kwargs):
+        output = inner(model, *args, **kwargs)
+        if trainer.state.global_step in steps and torch.is_grad_enabled():
+            logps = output[0]
+            if where == "loss":
+                logps.data.fill_(math.nan)
+            else:
+                logps.register_hook(lambda grad: torch.full_like(grad, math.inf))
+        return output
+
+    trainer._get_per_token_logps_and_entropies = hook
+
+
+def snapshots(trainer):
+    """Trains, and returns the parameters after every step."""
+    seen = []
+    trainer.add_callback(Snapshots(seen))
+    trainer.train()
+    return seen
+
+
+def same(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_update_that_is_not_finite_is_skipped_and_counted(make_trainer, where, accumulation):
+    settings = {"weight_decay": 0.1, "gradient_accumulation_steps": accumulation, "lr_scheduler_type": "constant"}
+    trainer = make_trainer(max_steps=4, **settings)
+    poison(trainer, steps={1, 2}, where=where)
+    seen = snapshots(trainer)
+    assert len(seen) == 4 and same(seen[0], seen[1]) and same(seen[1], seen[2]) and not same(seen[2], seen[3])
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    counted = [row["credit/skipped_updates"] for row in trainer.state.log_history if "reward" in row]
+    assert counted == [0.0, 1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_one_micro_batch_that_is_not_finite_skips_its_update(make_trainer, where):
+    trainer = make_trainer(max_steps=3, gradient_accumulation_steps=2, log_credit=1, lr_scheduler_type="constant")
+    poison(trainer, steps={1}, where=where)
+    poisoned = trainer._get_per_token_logps_and_entropies
+    clean = type(trainer)._get_per_token_logps_and_entropies.__get__(trainer)
+
+    def first_of_two(*args, **kwargs):
+        return (poisoned if trainer._step % 2 == 0 else clean)(*args, **kwargs)
+
+    trainer._get_per_token_logps_and_entropies = first_of_two
+    seen = snapshots(trainer)
+    assert same(seen[0], seen[1]) and not same(seen[1], seen[2])
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    assert [row["credit/skipped_updates"] for row in rows] == [0.0, 1.0, 0.0]
+    assert all(math.isfinite(row["loss"]) for row in rows)
+    known = [row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 2)).responses]
+    assert any(known) and not all(known)  # of the other micro-batch
+    assert all(row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 3)).responses)
+
+
+def test_a_broken_step_adds_nothing_to_the_metrics_of_the_next_run(make_trainer):
+    trainer = make_trainer(gradient_accumulation_steps=2)
+    inner, counted = trainer.compute_loss, []
+
+    def fails(*args, **kwargs):
+        if trainer._step == 1:
+            raise RuntimeError("out of memory")
+        return inner(*args, **kwargs)
+
+    class Count(TrainerCallback):
+        def entries(self):
+            return len(trainer._metrics["train"]["credit/trained_tokens_per_row"])
+
+        def on_step_begin(self, *args, **kwargs):
+            self.before = self.entries()
+
+        def on_step_end(self, *args, **kwargs):
+            counted.append(self.entries() - self.before)
+
+    trainer.add_callback(Count())
+    trainer.compute_loss = fails
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    trainer.compute_loss = inner
+    trainer.train()
+    assert counted == [2, 2]
+
+
+def counter(patience: int, *, is_deepspeed_enabled: bool = False) -> NonFinite:
+    return NonFinite(
+        SimpleNamespace(
+            args=SimpleNamespace(nonfinite_patience=patience, optim="adamw_torch", gradient_accumulation_steps=1),
+            accelerator=SimpleNamespace(scaler=None),
+            model=torch.nn.Linear(1, 1),
+            is_deepspeed_enabled=is_deepspeed_enabled,
+        )
+    )
+
+
+def close(count: NonFinite, *, bad: bool) -> bool:
+    return count.close_update(loss=bad, gradient=False)
+
+
+def test_too_many_skipped_updates_stop_the_run(make_trainer):
+    trainer = make_trainer(max_steps=9, nonfinite_patience=2)
+    poison(trainer, steps=set(range(1, 9)), where="loss")
+    with pytest.raises(FloatingPointError, match="2 updates before this one were skipped.*resume"):
+        trainer.train()
+    assert trainer.state.global_step == 3 and all(p.isfinite().all() for p in trainer.model.parameters())
+    assert close(count := counter(1), bad=True) is True and close(count, bad=False) is False
+    assert close(count, bad=True) is True  # not two in a row
+    with pytest.raises(FloatingPointError):
+        close(counter(1, is_deepspeed_enabled=True), bad=True)  # DeepSpeed has made the update already
+
+
+def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
+    def stopped(patience: int, pattern: list[bool]) -> str | None:
+        count = counter(patience)
+        for i, bad in enumerate(pattern):
+            try:
+                close(count, bad=bad)
+            except FloatingPointError as error:
+                return f"{i}: {error}"
+
+    every_second = [i % 2 == 1 for i in range(1000)]
+    assert stopped(3, every_second).startswith("51: the loss is not finite, and 25 of the 51 updates before this one")
+    assert "were skipped, 49%. The last checkpoint is intact: resume" in stopped(3, every_second)
+    # a quarter of the window at most does not stop the run, spread or in one block
+    assert stopped(3, [i % 4 == 0 for i in range(1000)]) is None
+    assert stopped(30, ([True] * 25 + [False] * 75) * 10) is None
+    # the patience holds for the share too
+    assert stopped(40, every_second).startswith("81: the loss is not finite, and 40 of the 81 updates")
+    assert stopped(100, every_second) is None
+
+    trainer = make_trainer(max_steps=60, save_strategy="no")
+    poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
+    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were skipped, 49%.*resume"):
+        trainer.train()
+    assert trainer.state.global_step == 51
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["dies", "hangs", "holds"])
+def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
+    """Without a launcher, which would end the others. A process that hangs ends by its `reward_timeout`."""
+    port = str(int(os.environ["MASTER_PORT"]) + 1)  # no other test worker uses it, and the system does not hand it out
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKERS / "run_faults.py"), fault, str(tmp_path)],
+            env=ENVIRONMENT | group | {"RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    try:
+        _, errors = processes[0].communicate(timeout=180)
+        _, said = processes[1].communicate(timeout=180)
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[0].returncode not in (0, None)
+    assert processes[1].returncode == {"dies": 7, "hangs": 1, "holds": -signal.SIGKILL}[fault]
+    assert fault == "dies" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
+    assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
+    done = start("run_faults.py", "full", tmp_path)
+    assert done.returncode != 0 and any(w in done.stderr for w in ("File too large", "No space", "I/O error", "Error"))
+    checkpoint = last_checkpoint(tmp_path)
+    assert checkpoint == tmp_path / "checkpoint-1"
+    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 1

@@ -1,0 +1,187 @@
+"""The rest of the stack: LoRA, gradient checkpointing, bfloat16, torch.compile and mixtures of experts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from passes_helpers import Watch, check_equal, distinct, scripted, with_tokenizer
+from peft import LoraConfig
+from PIL import Image
+from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
+from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+
+import trl_credit
+from trl_credit.demo.warm_start import make_tokenizer
+
+
+NAMES = sorted(trl_credit.ALGORITHMS)
+
+
+def snapshot(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def moved(trainer, before) -> set[str]:
+    """Names of the parameters that training has changed."""
+    return {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
+
+
+def history(trainer):
+    return [row for row in trainer.state.log_history if "reward" in row or "loss" in row]
+
+
+def finite(trainer):
+    return all(math.isfinite(v) for row in history(trainer) for v in row.values() if isinstance(v, float))
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_lora_trains_the_adapter_alone(make_trainer, algo):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    settings = {"beta": 0.1, "use_bias_correction_kl": False, "max_steps": 2}
+    trainer = make_trainer(algo, trainer_kwargs={"peft_config": lora}, temperature=1.3, **settings)
+    assert trainer.ref_model is None  # the reference is the model without its adapter
+    before = snapshot(trainer.model)
+    trainer.train()
+    names = moved(trainer, before)
+    assert names and all("lora" in name for name in names)
+    assert finite(trainer)
+    if trainer.args.policy_loss == "clip":  # the adapter does not begin at 0, so it differs from the reference
+        assert any(row.get("kl", 0.0) > 0.0 for row in history(trainer))
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_gradient_checkpointing_changes_nothing(make_trainer, tmp_path, algo):
+    models = []
+    for on in (False, True):
+        settings = {"max_steps": 1, "output_dir": str(tmp_path / str(on)), "optim": "sgd"}
+        trainer = make_trainer(algo, gradient_checkpointing=on, **settings)
+        trainer.train()
+        models.append(dict(trainer.model.named_parameters()))
+    torch.testing.assert_close(*models, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", NAMES)
+def test_bfloat16_autocast(make_trainer, algo):
+    trainer = make_trainer(algo, bf16=True, max_steps=2, num_iterations=2)
+    trainer.train()
+    assert finite(trainer)
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
+def test_torch_compile(make_trainer, algo):
+    # the eager backend: everything of torch.compile but the code it would generate
+    trainer = make_trainer(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
+    trainer.train()
+    assert finite(trainer) and len([row for row in history(trainer) if "reward" in row]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["s_trace", "gspo_token", "spo_chain", "spo_tree"])
+def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model, algo):
+    model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
+    config_class, trainer_class = trl_credit.ALGORITHMS[algo]
+
+    def constant(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    reward = constant if algo == "s_trace" else distinct
+    pair = config_class, scripted(trainer_class, model)
+    trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
+    before = snapshot(trainer.model)
+    trainer.train()
+    row = next(row for row in history(trainer) if "reward" in row)
+    assert math.isfinite(row["aux_loss"]) and row["aux_loss"] > 0
+    gates = {name for name in before if "mlp.gate.weight" in name}
+    assert len(gates) == 2 and gates <= moved(trainer, before)
+    if algo == "s_trace":  # no advantage anywhere: the loss is that of the router alone
+        assert row["loss"] == pytest.approx(0.5 * row["aux_loss"], rel=1e-4)
+
+
+CHAT = (
+    "{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else %}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}<image>{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}="
+)
+
+
+@pytest.fixture(scope="module")
+def vision(tmp_path_factory):
+    """Folder of a random Llava of two layers each, and its processor."""
+    tokenizer = make_tokenizer(CHARACTERS)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    size = {"height": 16, "width": 16}
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessor(size=size, crop_size=size),
+        tokenizer=tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        image_token="<image>",
+        num_additional_image_tokens=1,
+        chat_template=CHAT,
+    )
+    model = tiny_llava(tokenizer, image_token="<image>", image_size=16)
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
+    folder = str(tmp_path_factory.mktemp("vision"))
+    model.save_pretrained(folder)
+    return folder, processor
+
+
+@pytest.fixture
+def see(vision, tmp_path):
+    """A trainer of eight prompts with images, and its settings."""
+
+    def build(texts, reward, **settings):
+        folder, processor = vision
+        pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+        rows = [
+            {"prompt": [{"role": "user", "content": text}], "image": Image.fromarray(image)}
+            for text, image in zip(texts, pixels, strict=True)
+        ]
+        quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "output_dir": str(tmp_path)}
+        args = trl_credit.CreditConfig(**{**quiet, **settings})
+        data = Dataset.from_list(rows)
+        return trl_credit.CreditTrainer(folder, reward, args, train_dataset=data, processing_class=processor)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"importance": "eligible", "selector": "entropy", "loss_type": "grpo"},
+        {"token_mask": "probability", "loss_type": "dapo", "difficulty": "history"},
+        {"importance": "sequence_token", "baseline": "optimal", "num_iterations": 2},
+    ],
+    ids=str,
+)
+def test_images_reach_the_model(see, knobs):
+    steps = {"max_steps": 2, "logging_steps": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
+    sampling = {"num_generations": 4, "max_completion_length": 6, "temperature": 1.3}
+    trainer = see([f"{i}+1" for i in range(8)], distinct, **steps, **sampling, **knobs)
+    before = snapshot(trainer.model)
+    trainer.train()
+    assert finite(trainer)
+    names = moved(trainer, before)
+    assert any("vision_tower" in name for name in names) and any("language_model" in name for name in names)
+
+
+def test_images_go_with_their_rows(see, tmp_path):
+    def lengths(completions, **kwargs):
+        return [len(c[0]["content"]) % 7 / 7 for c in completions]
+
+    sizes = {"max_steps": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
+    sampling = {"num_generations": 2, "max_completion_length": 12, "temperature": 2.0}
+    seen = []
+    for length_sort in ("off", "auto"):
+        texts = [f"{i}+1" if i % 2 else f"{i}+1234567" for i in range(8)]
+        settings = {"output_dir": str(tmp_path / length_sort), "length_sort": length_sort, **sizes, **sampling}
+        trainer = see(texts, lengths, **settings)
+        seen.append(Watch(trainer))
+        trainer.train()
+    assert trainer._passes.padding.window == 8
+    check_equal(*seen)
+    assert seen[1].tokens(trained=True) < seen[0].tokens(trained=True)

@@ -1,0 +1,89 @@
+"""Two real processes (gloo): both make every collective call, and agree on all shared values."""
+
+import json
+
+import pytest
+from processes import TORCHRUN, results, run
+
+from trl_credit.observe.schema import read_shard, steps
+
+
+def test_two_processes_agree(tmp_path):
+    left, right = results(run(*TORCHRUN, "run_two_processes.py", tmp_path))
+    for name in ("belief", "accuracies", "num_items", "rewards", "parameters"):
+        assert left[name] == right[name], name
+    assert left["belief"]["accuracies"] == pytest.approx(left["accuracies"])
+    assert left["kept"] != right["kept"]  # so that the next line proves something
+    assert [a + b for a, b in zip(left["kept"], right["kept"], strict=True)] == left["num_items"]
+    for mine, other, rewards in zip(left["advantages"], right["advantages"], left["rewards"], strict=True):
+        signs = [(a > 0) - (a < 0) for a in mine + other]
+        assert len(rewards) == 12
+        for g in range(0, 12, 4):  # within a group with signal the correct responses are above the wrong ones
+            group = rewards[g : g + 4]
+            if len(set(group)) > 1:
+                assert signs[g : g + 4] == [1 if r else -1 for r in group]
+
+
+@pytest.mark.slow
+def test_segments_on_two_processes(tmp_path):
+    found = results(run(*TORCHRUN, "run_two_processes_segments.py", tmp_path))
+    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
+    assert set(cases) == {"chain", "prompts", "tree", "paths", "idle", "nothing"}
+    for case, (left, right) in cases.items():
+        for name in ("collectives", "rewards", "num_items", "parameters", "buffer", "belief"):
+            assert left[name] == right[name], (case, name)
+        assert left["log"][0]["reward"] == pytest.approx(sum(left["rewards"][0]) / len(left["rewards"][0]))
+        if case == "nothing":
+            assert left["parameters"] == left["before"] and left["real_rows"] == right["real_rows"] == [0, 0, 0]
+            continue
+        assert left["parameters"] != left["before"]
+        if case in ("paths", "idle"):  # no mask: every credited token counts
+            assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"]
+        if case in ("prompts", "tree"):
+            both = ([a + b for a, b in zip(left[x], right[x], strict=True)] for x in ("row_weight", "kept"))
+            for weights, kept in zip(*both, strict=True):
+                shares = [w * n / sum(kept) for w, n in zip(weights, kept, strict=True)]
+                assert sum(shares) == pytest.approx(1.0)
+                if case == "prompts":  # groups of 4 among 12 rows, the second on both processes
+                    groups = [sum(shares[g : g + 4]) for g in (0, 4, 8) if sum(kept[g : g + 4])]
+                    assert groups == pytest.approx([1 / len(groups)] * len(groups))
+        if case not in ("chain", "prompts"):  # the rows of all trees are distributed evenly
+            assert all(0 <= a - b <= 1 for a, b in zip(left["real_rows"], right["real_rows"], strict=True))
+            total = [row["credit/rows"] for row in left["log"]]
+            assert [a + b for a, b in zip(left["real_rows"], right["real_rows"], strict=True)] == total
+    assert cases["idle"][0]["log"][0]["credit/nodes"] == 3 + 6
+    assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)
+
+
+@pytest.mark.slow
+def test_skipped_passes_on_two_processes(tmp_path):
+    found = results(run(*TORCHRUN, "run_two_processes_skip.py", tmp_path))
+    off, auto = ([r for r in found if r["skip"] == skip] for skip in ("off", "auto"))
+    assert auto[0]["passes"] == auto[1]["passes"] and off[0]["passes"] == [2] * 8
+    assert auto[0]["passes"][:4] == [2, 2, 0, 0] and sum(auto[0]["passes"][4:]) < 8
+    assert all(passes > 0 for passes in auto[0]["passes"][4:6])  # one process has a signal there
+    assert [1 - passes / 2 for passes in auto[0]["passes"]] == auto[0]["shares"]
+    assert len({json.dumps(r["parameters"]) for r in found}) == 1  # after every step, to the last bit
+
+
+@pytest.mark.slow
+def test_a_rollout_log_of_two_processes(tmp_path):
+    found = results(run(*TORCHRUN, "run_two_processes_log.py", tmp_path))
+    assert len(found) == 8 and len({r["parameters"] for r in found}) == 1  # to the last bit, whatever breaks
+    assert {r["case"]: r["off"] for r in found} == {"without": True, "whole": False, "broken": True, "full": True}
+    found = {step: read_shard(path) for step, path in steps(tmp_path / "whole")}
+    assert {step: shard.header["steps"] for step, shard in found.items()} == {1: [1, 2], 3: [3, 4]}
+    for shard in found.values():
+        places = [(row["group"], row["index"]) for row in shard.responses]
+        assert places == [(g, i) for g in range(3) for i in range(4)]
+        for g in range(0, 12, 4):
+            rows = shard.responses[g : g + 4]
+            rewards = [row["reward"] for row in rows]
+            assert len({row["prompt"] for row in rows}) == 1
+            for row in rows:
+                signs = {(a > 0) - (a < 0) for a in row["advantages"]}
+                above = row["reward"] - sum(rewards) / 4
+                assert signs == {(above > 0) - (above < 0)}
+                assert row["credit"][-1] == pytest.approx(row["advantages"][-1], rel=0.05, abs=1e-6)  # leads no trace
+    assert any(any(row["credit"]) for shard in found.values() for row in shard.responses)
+    assert not steps(tmp_path / "broken") and not steps(tmp_path / "full")

@@ -1,0 +1,139 @@
+"""A real vLLM engine in the training process, on a CPU. Runs where vLLM is installed; CI installs it."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from processes import ENVIRONMENT, results, run
+from safetensors.torch import load_file
+
+from trl_credit.demo import demo_model_path
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
+]
+ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+FLAGS = "--algo s_trace --use_vllm --vllm_mode colocate --vllm_gpu_memory_utilization 0.1 --vllm_max_model_length 64"
+SIZES = "--max_steps 3 --logging_steps 1 --per_device_train_batch_size 32 --beta 0"
+
+
+def test_the_script_trains_with_a_colocated_engine(tmp_path):
+    # a separate process: the engine takes its settings from the environment and keeps threads and memory
+    run("run_vllm.py", *FLAGS.split(), *SIZES.split(), "--output_dir", tmp_path, **ENGINE)
+    log = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["log_history"]
+    rows = [row for row in log if "reward" in row]
+    assert len(rows) == 3 and all("credit/trace_mass" in row for row in rows)
+    # the packaged model is about as often correct as when transformers samples
+    assert 0.1 < sum(row["reward"] for row in rows) / 3 < 0.6
+    # the engine's log-probabilities are near the model's and not the same: the correction has something to correct
+    assert all(0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1 for row in rows)
+    assert all(0.5 < row["sampling/importance_sampling_ratio/mean"] < 1.5 for row in rows)
+    before = load_file(Path(demo_model_path()) / "model.safetensors")
+    after = load_file(tmp_path / "model.safetensors")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
+    (result,) = results(run("run_vllm_segments.py", "spo_chain", "vllm", tmp_path, **ENGINE))
+    assert result["prefix_caching"] is True
+    assert len(result["calls"]) == 2 * 2 and result["syncs"] == 2
+    for main, rollouts in (result["calls"][:2], result["calls"][2:]):
+        assert {(n, limit) for _, n, limit in main} == {(1, 40)}
+        # 14 tokens of prompt, and a longer prefix leaves fewer tokens for its continuations
+        assert all(n == 9 and length - 14 + limit == 40 for length, n, limit in rollouts)
+        assert len({limit for _, _, limit in rollouts}) > 3
+    for row in result["log"]:
+        assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
+        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_trees_of_both_engines_are_valid(tmp_path, engine):
+    (result,) = results(run("run_vllm_segments.py", "spo_tree", engine, tmp_path, **ENGINE))
+    if engine == "vllm":
+        assert len(result["calls"]) == 2 * 3 and result["syncs"] == 2
+        assert [{(n, limit) for _, n, limit in call} for call in result["calls"][:3]] == [{(3, 6)}, {(2, 6)}, {(2, 28)}]
+        assert max(row["credit/replay/age"] for row in result["log"]) > 0
+        # replayed rows keep their stored log-probabilities, new ones are corrected
+        assert all(0.0 < row["sampling/sampling_logp_difference/mean"] for row in result["log"])
+    assert len(result["trees"]) == 2 * 4
+    eos = 1
+    for tree in result["trees"]:
+        nodes = {json.dumps(node["path"]): node for node in tree["nodes"]}
+        groups: dict[str, list] = {}
+        for node in tree["nodes"]:
+            *inner, own = node["path"]
+            assert all(len(segment) == 6 and eos not in segment for segment in inner)
+            assert 0 < len(own) <= (6 if len(node["path"]) < 3 else 28) and eos not in own[:-1]
+            assert (node["logps"] is not None) == (engine == "vllm")
+            assert node["logps"] is None or len(node["logps"]) == len(own)
+            if node["children"] == 0:
+                assert own[-1] == eos or len(node["path"]) == 3
+                assert node["value"] == float(node["text"][-2:] == f"={tree['answer']}")
+            else:
+                assert node["children"] == 2 and len(node["path"]) < 3
+            groups.setdefault(json.dumps(inner), []).append(node)
+        # equal segments of siblings are separate nodes, so a group may hold more than one expansion of a path
+        for prefix, siblings in groups.items():
+            assert sum(node["advantage"] for node in siblings) == pytest.approx(0.0, abs=1e-5)
+            copies = len(siblings) // (3 if prefix == "[]" else 2)
+            if copies == 1 and prefix != "[]":
+                mean = sum(node["value"] for node in siblings) / len(siblings)
+                assert nodes[prefix]["value"] == pytest.approx(mean) or len(nodes) < len(tree["nodes"])
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Port of a real vLLM server with the embedded model."""
+    port = int(os.environ["MASTER_PORT"]) + 2  # no other test worker uses it, and the system does not hand it out
+    flags = f"--host 127.0.0.1 --port {port} --max-model-len 64 --logprobs-mode processed_logprobs --max-logprobs -1"
+    with open(tmp_path / "server.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", demo_model_path(), *flags.split()],
+            stdout=log,
+            stderr=log,
+            env=ENVIRONMENT | ENGINE | {"VLLM_SERVER_DEV_MODE": "1"},
+        )
+        try:
+            for _ in range(300):
+                time.sleep(1)
+                assert process.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+                    break
+                except (urllib.error.URLError, OSError):
+                    pass
+            else:
+                pytest.fail(f"no answer from the server: {(tmp_path / 'server.log').read_text()[-4000:]}")
+            yield port
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def test_a_real_server_gets_every_prefix_once(server, tmp_path):
+    (result,) = results(run("run_vllm_server.py", tmp_path, server))
+    chain, tree = result["spo_chain"], result["spo_tree"]
+    assert chain["syncs"] == tree["syncs"] == 2 and len(chain["calls"]) == 4 and len(tree["calls"]) == 6
+    for (prompts, n, limit), (prefixes, per_prefix, budget) in (chain["calls"][:2], chain["calls"][2:]):
+        assert (prompts, n, limit) == (2, 8, 40) and per_prefix == 9 and prefixes > 2 and budget <= 40
+    assert [call[1:] for call in tree["calls"][:3]] == [[3, 6], [2, 6], [2, 28]]
+    assert tree["calls"][0][0] == 2 and tree["calls"][1][0] <= 6 and tree["calls"][2][0] <= 12
+    for first, *others in (chain["log"], tree["log"]):
+        # the server keeps the initial policy, since no weights are sent to it here
+        assert 0.0 < first["sampling/sampling_logp_difference/mean"] < 0.1
+        assert all(row["sampling/sampling_logp_difference/mean"] > 0.0 for row in others)

@@ -1,0 +1,65 @@
+"""The command `trl-credit`, also `python -m trl_credit`: one module with `main(argv) -> int` for each subcommand.
+
+The highest room: it may import all others, and no other imports it.
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+
+from .. import __version__
+from ..support.errors import choose
+
+
+# name of the module, and a line for `--help`
+COMMANDS = {
+    "train": "Train a model; every setting is a flag, and --config takes recipes by name.",
+    "eval": "Evaluate models: pass@k, best@k, avg@k and maj@k with 95 % intervals; compare models.",
+    "view": "Show how much credit each token got: one HTML file, or a response in the terminal.",
+    "compare": "Compare algorithms over seeds: curves, intervals, and significant differences.",
+    "explain": "Show the credit that each algorithm would give to the same responses.",
+    "push": "Push a trained model, its card and plots to the Hub.",
+    "plan": "Estimate tokens, FLOPs and memory of a run before it starts.",
+    "recipes": "List, search and print the recipes of the papers' runs.",
+}
+# these print for a reader such as `head`, and end when it closes the pipe
+_PRINTING = ("view", "explain", "plan", "recipes")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the subcommand that the first word names, and returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    first = argv[0] if argv else "--help"
+    if first in ("-h", "--help"):
+        print(_help())
+        return 0
+    if first in ("-V", "--version"):
+        print(f"trl-credit {__version__}")
+        return 0
+    if first not in COMMANDS:
+        print(f"error: trl-credit has no command {first!r}{choose(first, COMMANDS)}", file=sys.stderr)
+        return 2
+    command = import_module(f".{first}", __name__)
+    if first not in _PRINTING:
+        return command.main(argv[1:])
+    try:
+        code = command.main(argv[1:])
+        sys.stdout.flush()  # an error at Python's own flush at the exit could not be caught
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at the exit
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def _help() -> str:
+    lines = "\n".join(f"  {name:<9}{summary}" for name, summary in COMMANDS.items())
+    return f"""\
+usage: trl-credit COMMAND [--flag value …]
+
+Fine-grained credit assignment for TRL's GRPOTrainer.
+
+{lines}
+
+`trl-credit COMMAND --help` lists the flags of one. Several processes:
+`trl-credit train --accelerate_config NAME …`, or `accelerate launch -m trl_credit train …`."""

@@ -1,0 +1,209 @@
+"""`trl-credit eval`, and `examples/evaluate.py` with the same flags."""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..settings.parser import OneLineParser
+from ..support.errors import check_output_dir, disk_full, fail
+from ..support.signals import StopSignals
+from ..support.startup import begin
+
+
+PROGRAM = ["trl-credit", "eval"]
+DESCRIPTION = """\
+pass@k, best@k, avg@k and maj@k of models with 95 % intervals, in one table, a JSON file and a figure.
+
+  trl-credit eval                                    the embedded model on the embedded task, no GPU needed
+  trl-credit eval --models Qwen/Qwen3-1.7B runs/s_trace --protocol s_trace --backend vllm
+  trl-credit eval --models runs/mine --sets mine.jsonl --reward mine.py:is_right --protocol custom \\
+      --samples 8 --temperature 1 --max_new_tokens 1024    a custom task
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
+  trl-credit eval runs/a runs/b                      the same from stored samples
+
+Without --sets it evaluates all sets of the protocol. An interrupted evaluation resumes when it is started again.
+"""
+_ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
+_CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
+# arguments of `evaluate` that are flags of the same name
+_PASSED_ON = (
+    *("data_dir", "prompt_style", "reward", "backend", "revision", "trust_remote_code", "max_problems", "seed"),
+    *("batch_size", "overwrite"),
+)
+# flags that stored samples cannot use
+_SAMPLING = (
+    *("data_dir", "reward", "max_problems", *_ENGINE, *_CHANGES[:-1]),
+    *("overwrite", "prompt_style", "seed", "backend", "batch_size"),
+)
+
+
+def main(argv: list[str], *, program: list[str] | None = PROGRAM, description: str | None = DESCRIPTION) -> int:
+    """Runs an evaluation; returns the exit code. `program` is `None` for a script."""
+    begin()
+    from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
+
+    with StopSignals(program) as stop, _reporting(argv, stop):
+        _run(_parse(argv, prog=None if program is None else " ".join(program), description=description))
+    return 0
+
+
+def _parse(argv: list[str], *, prog: str | None, description: str | None) -> argparse.Namespace:
+    """Parses the flags. `stored_only` says that models are compared from stored samples.
+
+    Raises:
+        ValueError: an unknown flag, an invalid value or pair of flags, or several processes.
+    """
+    from ..lab.evaluation import PROTOCOLS
+    from ..lab.evaluation.sample_store import is_evaluation
+
+    names = f"{', '.join(PROTOCOLS)}, custom"
+    parser = OneLineParser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add(
+        "compared",
+        nargs="*",
+        metavar="MODEL",
+        help="before all flags, instead of --models: two or more are compared with the first, problem by problem, and "
+        "may be folders of evaluations",
+    )
+    add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
+    add("--revision", help="branch, tag or commit of models on the Hub")
+    add("--trust_remote_code", action="store_true", help="run code that comes with a model")
+    add("--protocol", nargs="+", help=f"one or more of {names} (default: demo demo_greedy)")
+    add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
+    add("--data_dir", help="folder with the sets as files, for machines without a network")
+    add("--prompt_style", default="boxed", help="as for training: a name, or text with {problem} (default: boxed)")
+    add("--reward", help="of a custom task: file.py:function, package.module.function or a name; 1 is right, 0 wrong")
+    add("--max_problems", type=int, help="only the first problems of each set, up to this number")
+    add("--output_dir", help="default: <model>/evaluation for one local model, else ./evaluation")
+    add("--overwrite", action="store_true", help="delete existing samples")
+    add("--rescore", action="store_true", help="judge the samples in --output_dir again; loads no model")
+    add("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    add("--quiet", action="store_true", help="no progress bar")
+
+    add = parser.add_argument_group("engine").add_argument
+    add("--backend", default="transformers", help="transformers (default) or vllm")
+    add("--batch_size", type=int, default=64, help="responses at a time with transformers (default: 64)")
+    add("--tensor_parallel_size", type=int, help="GPUs of the vLLM engine (default: 1)")
+    add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (default: 0.9)")
+
+    add = parser.add_argument_group("changes to the protocol; 'custom' needs the first three").add_argument
+    add("--samples", type=int, help="responses per problem")
+    add("--temperature", type=float, help="0 is greedy")
+    add("--max_new_tokens", type=int, help="maximum tokens of a response")
+    add("--max_context", type=int, help="maximum tokens of prompt and response together")
+    add("--top_p", type=float)
+    add("--top_k", type=int)
+    add("--metrics", nargs="+", help="pass@k, best@k, avg@k, maj@k")
+    args = parser.parse_args(argv)
+    if args.compared and args.models:
+        raise ValueError("give models either with --models, or before all flags to compare them: not both")
+    if args.compared and args.rescore:
+        raise ValueError("--rescore judges all samples in --output_dir and takes no models: leave them out")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            "an evaluation is one process: start it with python, and use several GPUs with --backend vllm "
+            "--tensor_parallel_size N"
+        )
+    args.models = args.models or args.compared or ["demo"]
+    several = len(args.compared) > 1
+    args.stored_only = several and (args.protocol is None or all(map(is_evaluation, args.models)))
+    for flag in _SAMPLING if args.stored_only else ():
+        if getattr(args, flag) != parser.get_default(flag):
+            missing = "--protocol" if args.protocol is None else "model"
+            raise ValueError(f"--{flag} needs a {missing} to sample by: the compared samples are stored ones")
+    return args
+
+
+@contextmanager
+def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
+    """Context in which an evaluation runs quietly and ends in one line if it fails.
+
+    The exit code is 2 for wrong input and 1 for a full disk. After an interruption (130, 143) the line names the
+    command that resumes.
+    """
+    from datasets import disable_progress_bars
+    from transformers.utils import logging
+
+    from ..rewards.guard import RewardRaised
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.disable_progress_bar()  # of loading; the evaluation has its own
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    sys.path.append(os.getcwd())  # for --reward package.module.function
+    try:
+        yield
+    except (ValueError, OSError, ImportError, RewardRaised) as error:
+        if disk_full(error):
+            fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
+        fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
+    except KeyboardInterrupt:
+        print(
+            f"\ninterrupted ({stop.cause}): the samples so far are kept; go on with: {stop.command(argv)}",
+            file=sys.stderr,
+        )
+        raise SystemExit(stop.code) from None
+
+
+def _run(args: argparse.Namespace) -> None:
+    """Evaluates, judges again or compares, and prints the tables.
+
+    Raises:
+        ValueError: invalid input, or samples that do not belong together.
+        OSError: a model that cannot be loaded.
+    """
+    from ..lab.evaluation import compare_models, evaluate, rescore
+
+    folder = _output_folder(args)
+    if args.rescore:
+        rescore(folder, metrics=args.metrics, reward=args.reward)
+    elif len(args.compared) > 1:
+        compare_models(args.models, args.sets, output_dir=folder, metrics=args.metrics, **_options(args))
+    else:
+        evaluate(args.models, args.sets, output_dir=folder, **_options(args))
+    if not args.stored_only:
+        _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
+    if len(args.compared) > 1:
+        _print_table(folder / "differences.md", numbers="differences.json")
+
+
+def _output_folder(args: argparse.Namespace) -> Path:
+    model = Path(args.models[0])
+    default = model / "evaluation" if len(args.models) == 1 and model.is_dir() else Path("evaluation")
+    folder = default if args.output_dir is None else Path(args.output_dir)
+    check_output_dir(folder, name="--output_dir")
+    return folder
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `evaluate` except for the folder."""
+    from ..lab.evaluation import PROTOCOLS
+
+    engine = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+    if engine and args.backend != "vllm":
+        raise ValueError(f"--{next(iter(engine))} needs --backend vllm")
+    protocols = args.protocol
+    if protocols is None and len(args.compared) < 2:
+        if args.models != ["demo"]:
+            raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
+        protocols = ["demo", "demo_greedy"]
+    return {
+        **{name: getattr(args, name) for name in _PASSED_ON},
+        "protocols": protocols,
+        "changes": {name: getattr(args, name) for name in _CHANGES},
+        "engine_kwargs": engine,
+        "progress": not args.quiet,
+    }
+
+
+def _print_table(table: Path, **files: str) -> None:
+    """Prints a table and the files beside it."""
+    print("\n" + table.read_text(encoding="utf-8"))
+    for name, file in {"table": table.name, **files}.items():
+        print(f"{name:<9}{table.parent / file}")

@@ -1,0 +1,183 @@
+"""`trl-credit explain ROLLOUTS`: the credit of every algorithm for the same responses, as a table and a page."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..settings.parser import OneLineParser
+from ..support.errors import choose, fail
+from ..support.files import write_atomically
+from .view import check_output
+
+
+if TYPE_CHECKING:
+    from ..config import CreditConfig
+    from ..lab.explain.credits import Explained
+    from ..observe.schema import Shard
+
+
+_HELP = """\
+Shows the credit that every algorithm gives to the tokens of the same responses. ROLLOUTS is the folder of a run that
+was trained with --log_credit, a shard of its log, or a JSONL file with prompt, completion and reward in each row, and
+with logprobs and entropy (nats, one per token) if they are known; otherwise --model computes them."""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command and returns its exit code."""
+    parser = OneLineParser(prog="trl-credit explain", description=_HELP)
+    add = parser.add_argument
+    add("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")
+    add("--step", type=int, help="logged step of a run (default: the last)")
+    add("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
+    custom = "custom credit functions, on the settings of GRPO or of ALGO"
+    add("--credit", nargs="+", default=[], metavar="[ALGO+]FILE.py:FUNCTION", help=custom)
+    add("--model", help="computes log-probabilities and entropies that are missing")
+    add("--temperature", type=float, default=1.0, help="sampling temperature, for --model (default: 1)")
+    scores = "scores continuations, for algorithms with segments; needs --model"
+    add("--reward", metavar="FILE.py:FUNCTION", help=scores)
+    add("--seed", type=int, default=42, help="seed of random selectors and continuations")
+    add("--output", metavar="FILE.html", help="default: explain.html in the folder, or ROLLOUTS.explain.html")
+    try:
+        _run(parser.parse_args(argv))
+    except BrokenPipeError:
+        raise  # the reader of standard output has closed it, which is not an error
+    except (ValueError, OSError, ImportError) as error:
+        fail(error, code=2)
+    return 0
+
+
+def _run(args: Namespace) -> None:
+    if args.reward is not None and args.model is None:
+        raise ValueError("--reward scores the continuations of a model: give --model")
+    if not args.temperature > 0:
+        raise ValueError(f"--temperature must be positive, got {args.temperature}")
+    source = Path(args.rollouts)
+    output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
+    check_output(output)
+    from ..lab.explain import read_rollouts
+    from ..lab.explain.measure import load, measured
+    from ..presets import PRESETS
+
+    shard = read_rollouts(source, step=args.step)
+    for name in args.algo or ():
+        if name not in PRESETS:
+            raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
+    loaded = None
+    if args.model is not None:
+        loaded = load(args.model)
+        if any(_lacks(shard, name) for name in ("tokens", "token_ids", "trainer_logprobs", "entropy")):
+            shard = measured(shard, *loaded, temperature=args.temperature)
+    elif _lacks(shard, "trainer_logprobs", "old_logprobs"):
+        raise ValueError(f"{source} has no log-probabilities: give --model to compute them")
+    if _lacks(shard, "tokens"):
+        raise ValueError(f"{source} has log-probabilities without tokens: add tokens to its rows, or give --model")
+    settings = {"output_dir": str(output.parent), "report_to": "none"}
+    found, left_out = _explained(args, shard, settings, loaded)
+    if not found:
+        raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
+    _show(output, source, found, [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()])
+
+
+def _lacks(shard: "Shard", *names: str) -> bool:
+    """Whether a response has none of the fields."""
+    return any(all(response.get(name) is None for name in names) for response in shard.responses)
+
+
+def _explained(
+    args: Namespace, shard: "Shard", settings: dict[str, Any], loaded: tuple[Any, Any] | None
+) -> tuple[dict[str, "Explained"], dict[str, str]]:
+    """The credit by algorithm or custom function, and by name the reasons why some are left out."""
+    import torch
+
+    from ..lab.explain.credits import as_trained, error_in_place, explain
+    from ..presets import PRESETS
+    from ..rewards.guard import RewardRaised
+
+    found: dict[str, Explained] = {}
+    if (trained := as_trained(shard)) is not None:
+        found[""] = trained
+    left_out: dict[str, str] = {}
+    for key in [*(args.algo or PRESETS), *dict.fromkeys(args.credit)]:
+        torch.manual_seed(args.seed)  # of random selectors
+        name, segments = key, None
+        try:
+            if key in PRESETS:
+                name = PRESETS[key].name
+                config, segments = _with_segments(args, shard, key, settings, loaded)
+            else:
+                config, name = _custom(key, settings, taken=[explained.name for explained in found.values()])
+            found[key] = explain(shard, config, name=name, segments=segments)
+        except (ValueError, TypeError) as error:
+            left_out[name] = str(error)
+        except RewardRaised as error:
+            left_out[name] = error_in_place(error)
+    return found, left_out
+
+
+def _custom(key: str, settings: dict[str, Any], *, taken: list[str]) -> tuple["CreditConfig", str]:
+    """The configuration and name of a custom credit function, on the settings of GRPO or of another algorithm:
+    `s_trace+mine.py:f`."""
+    from ..presets import PRESETS
+    from ..support.digests import function_label
+
+    base, _, function = key.partition("+")
+    if base not in PRESETS or not function:
+        base, function = "grpo", key
+    config = PRESETS[base].config(credit=function, **settings)
+    name = f"{function_label(config.custom_function('credit'))} on {PRESETS[base].name}"
+    return config, f"{name} ({function})" if name in taken else name
+
+
+def _with_segments(
+    args: Namespace, shard: "Shard", key: str, settings: dict[str, Any], loaded: tuple[Any, Any] | None
+) -> tuple["CreditConfig", Any]:
+    """The configuration of an algorithm and, if it has segments, their advantages and numbers by continuations."""
+    from ..lab.explain.segments import cost, rolled_out
+    from ..presets import PRESETS
+    from ..rewards import resolve_reward
+
+    config = PRESETS[key].config(**settings)
+    if config.rollouts == "none":
+        return config, None
+    price = cost(shard, config)
+    if config.rollouts == "tree" or loaded is None or args.reward is None:
+        raise ValueError(price)
+    reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
+    print(f"{PRESETS[key].name}: {price.partition(': give')[0]}", file=sys.stderr)
+    settings = {**settings, "temperature": args.temperature, "seed": args.seed}
+    return rolled_out(shard, key, model=loaded[0], tokenizer=loaded[1], reward=reward, settings=settings)
+
+
+def _show(output: Path, source: Path, found: dict[str, "Explained"], notes: list[str]) -> None:
+    from ..lab.explain.table import COLUMNS, markdown_table, rows_of
+    from ..lab.viewer import build_page
+
+    explained, grpo = list(found.values()), found.get("grpo")
+    text = markdown_table(explained, grpo=grpo)
+    print("\n".join([text, *([""] if notes else []), *notes]))
+    shards, note = _fitting([one.shard for one in explained])
+    title, table = f"{source}, by algorithm", [COLUMNS, *rows_of(explained, grpo=grpo)]
+    write_atomically(output, build_page(shards, title=title, note=note, table=table, notes=notes))
+    write_atomically(output.with_suffix(".md"), "\n".join([text, "", *notes]) + "\n")
+    print(f"\n{output}{f' ({note})' if note else ''}\n{output.with_suffix('.md')}")
+
+
+def _fitting(shards: list["Shard"]) -> tuple[list["Shard"], str]:
+    """The shards with the first groups only, as many as fit on a page but at least one, and a note on the rest."""
+    from ..lab.viewer.runs import MAX_TOKENS
+    from ..observe.schema import Shard
+
+    sizes: dict[int, int] = {}
+    for response in shards[0].responses:
+        sizes[response["group"]] = sizes.get(response["group"], 0) + len(response["tokens"]) * len(shards)
+    kept, used = set(), 0
+    for group, size in sizes.items():
+        used += size
+        if kept and used > MAX_TOKENS:
+            break
+        kept.add(group)
+    if len(kept) == len(sizes):
+        return shards, ""
+    parts = [Shard(s.header, {}, [r for r in s.responses if r["group"] in kept]) for s in shards]
+    return parts, f"the page shows {len(kept)} of {len(sizes)} prompts, the table has all"

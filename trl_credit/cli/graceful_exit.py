@@ -1,0 +1,145 @@
+"""How a training run ends: what is kept, what is printed, and the exit code."""
+
+import sys
+from pathlib import Path
+from traceback import extract_tb
+from types import TracebackType
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..hub.results import Results
+from ..rewards.guard import RewardRaised
+from ..rewards.limits import LimitPassed
+from ..rewards.watchdog import WatchdogError
+from ..runs.checkpoints import finished_at, last_checkpoint
+from ..settings.arguments import with_source
+from ..support.errors import disk_full, fail, one_line
+from ..support.signals import StopSignals, without_flag
+from ..trainer import CreditTrainer
+
+
+PACKAGE = Path(__file__).parents[1]
+
+
+class GracefulExit(TrainerCallback):
+    """Context manager in which a run is trained and saved. It turns an early end into one line on standard error:
+    Ctrl-C and SIGTERM (after writing plots and card), a full disk, and errors that the package raises on purpose.
+    Other errors keep their traceback.
+
+    Args:
+        trainer ([`CreditTrainer`]):
+            Not yet trained.
+        stop ([`StopSignals`]):
+            The open context that receives the signals.
+        argv (`list[str]`):
+            The command line, without the script.
+
+    Raises:
+        SystemExit: 130 after Ctrl-C, 143 after SIGTERM, 1 for an error during training, 2 for one before the first
+            step.
+    """
+
+    def __init__(self, trainer: CreditTrainer, *, stop: StopSignals, argv: list[str]) -> None:
+        self.trainer, self.stop, self.argv = trainer, stop, argv
+        self.folder = Path(trainer.args.output_dir)
+        self.model_is_saved = False
+        self._first_step: int | None = None
+        trainer.results.writes_at_end = False  # `save_results` writes them after the model
+        trainer.add_callback(self)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._first_step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.stop.number is not None:
+            raise KeyboardInterrupt  # the first one was lost in a destructor or in a reward's `except:`
+
+    def has_model(self) -> bool:
+        """Whether the run's folder holds weights that are not older than the last checkpoint, as after a run that was
+        trained to its end. Collective."""
+        weights = [path.stat().st_mtime for path in self.folder.glob("*.safetensors")]
+        checkpoint = last_checkpoint(self.folder)
+        written = 0.0 if checkpoint is None else finished_at(checkpoint)
+        found = [bool(weights) and min(weights) >= written]
+        broadcast_object_list(found)  # other nodes may not see the folder
+        return found[0]
+
+    def save_model(self) -> None:
+        """Writes the model to the run's folder. Collective."""
+        self.trainer.save_model()
+        self.model_is_saved = True
+
+    def write_results(self) -> Results:
+        """Writes plots and card of the steps so far, on the main process. Raises what `trainer.results.write` does."""
+        return self.trainer.results.write()
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps of this process, without those before a resume."""
+        return 0 if self._first_step is None else self.trainer.state.global_step - self._first_step
+
+    def __enter__(self) -> "GracefulExit":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.trainer.release_output_dir()
+        if error is None:
+            self.trainer.accelerator.end_training()  # destroys the process group, as torch asks
+        if error is None or isinstance(error, SystemExit):
+            return
+        self._close_bar()
+        if self.stop.number is not None or isinstance(error, KeyboardInterrupt):
+            if self.trainer.accelerator.is_main_process:
+                print(f"interrupted {self._after_interrupt()}", file=sys.stderr, flush=True)
+            raise SystemExit(self.stop.code) from None
+        if disk_full(error):
+            fail(f"disk full in {str(self.folder)!r}: {self._after_full_disk()}", code=1)
+        not_started, frames = self._first_step is None, extract_tb(error.__traceback__)
+        if not_started and isinstance(error, TypeError) and "create_scheduler" in [frame.name for frame in frames]:
+            error = ValueError(f"lr_scheduler_kwargs: {error}")
+        # raised by this package on purpose, and not because of another error
+        ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
+        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError, WatchdogError))
+        # transformers checks the optimizer and the schedule only when training starts
+        early = not_started and isinstance(error, (ValueError, OSError))
+        if refused or early or isinstance(error, (LimitPassed, RewardRaised, ImportError)):
+            fail(with_source(error, self.argv), code=1 if self.steps_done else 2)
+
+    def _after_interrupt(self) -> str:
+        """What an interrupted run leaves, and the command that resumes it."""
+        state, again = self.trainer.state, self.stop.command(self.argv)
+        if not self.steps_done:
+            return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
+        results = f"plots and card so far are in {self.folder}"
+        try:
+            self.write_results()
+        except Exception as error:  # whatever the plots do, the checkpoint and the command are printed
+            results = f"no plots and no card ({'disk full' if disk_full(error) else one_line(error)})"
+        at = f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): "
+        if (checkpoint := last_checkpoint(self.folder)) is None:
+            asked = f"save_steps is {self.trainer.args.save_steps:g}"
+            return f"{at}no checkpoint yet ({asked}); {results}; start again with: {again}"
+        return f"{at}the last checkpoint is {checkpoint}; {results}; go on with: {self._resume_command()}"
+
+    def _after_full_disk(self) -> str:
+        """What a full disk leaves whole, and the command that resumes the run."""
+        if self.model_is_saved:
+            return "the model there is whole, and has no plots and no card; make room before the next run"
+        if (checkpoint := last_checkpoint(self.folder)) is None:
+            return "there is no whole checkpoint; make room, and start again"
+        return f"the last whole checkpoint is {checkpoint}; make room, and go on with: {self._resume_command()}"
+
+    def _resume_command(self) -> str:
+        argv = without_flag(self.argv, "resume_from_checkpoint")
+        return self.stop.command([*argv, "--resume_from_checkpoint", "true"])
+
+    def _close_bar(self) -> None:
+        for callback in self.trainer.callback_handler.callbacks:
+            if (bar := getattr(callback, "training_bar", None)) is not None:
+                bar.close()

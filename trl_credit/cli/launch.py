@@ -1,0 +1,145 @@
+"""`--accelerate_config NAME`: starts accelerate's launcher, forwards signals to it, and returns its exit code."""
+
+import logging
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CalledProcessError
+from typing import Any, NamedTuple
+
+import psutil
+import yaml
+
+from ..settings.parser import OneLineParser
+from ..support.errors import one_line
+from ..support.packaged import accelerate_config
+from ..support.signals import LAUNCHED_BY, is_launched
+
+
+# flags of `accelerate launch` that differ from machine to machine
+_FLAGS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
+# seconds that torch's launcher waits after a signal for plots and card; its default is 30
+_SHUTDOWN_TIMEOUT = 120
+# exit codes for which the main process has printed the reason
+_EXPLAINED = (1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
+LAUNCHER_HELP = f"""\
+Several processes, by accelerate's launcher:
+  --accelerate_config NAME        A configuration of the package (zero3, fsdp2, multi_gpu, …) or a file.
+  {" ".join(f"--{name}" for name in _FLAGS)}
+                                  Override values of the configuration."""
+
+
+class Launcher(NamedTuple):
+    """The flags for `accelerate launch`, and the flags as typed, for the command that resumes a run."""
+
+    flags: list[str]
+    typed: list[str]
+
+
+def take_launcher(argv: list[str]) -> tuple[Launcher | None, list[str]]:
+    """Splits a command line into the launcher, `None` without `--accelerate_config`, and the other words.
+
+    Raises:
+        ValueError: the configuration is unknown, launcher flags come without one, or a launcher runs already.
+    """
+    parser = OneLineParser(add_help=False)
+    for name in ("accelerate_config", *_FLAGS):
+        parser.add_argument(f"--{name}")
+    args, rest = parser.parse_known_args(argv)
+    given = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
+    if args.accelerate_config is None:
+        if given:
+            raise ValueError(f"--{next(iter(given))} is for accelerate's launcher: set --accelerate_config too")
+        return None, rest
+    if is_launched():
+        raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
+    others = [word for name, value in given.items() for word in (f"--{name}", value)]
+    path = accelerate_config(args.accelerate_config)
+    flags = ["--config_file", str(path), *others, *_free_port(path, given)]
+    return Launcher(flags, ["--accelerate_config", args.accelerate_config, *others]), rest
+
+
+def _free_port(config: Path, given: dict[str, str]) -> list[str]:
+    """Flags that choose any free port, so that several jobs can run on one machine. Empty if the port is set, or for
+    several machines, which must agree on it."""
+    try:
+        content = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return []  # accelerate will report the error
+    settings = (content if isinstance(content, dict) else {}) | given
+    fixed = settings.get("main_process_port") is not None or str(settings.get("num_machines") or 1) != "1"
+    return [] if fixed else ["--main_process_port", "0"]
+
+
+def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int:
+    """Runs a subcommand in the processes of a configuration of accelerate.
+
+    Ctrl-C and SIGTERM reach them, and the launcher waits until they have written plots and card.
+
+    Args:
+        launcher ([`Launcher`]):
+            From [`take_launcher`].
+        program (`tuple[str, ...]`):
+            `("trl-credit", "train")`.
+        argv (`list[str]`):
+            The flags of the subcommand.
+
+    Returns:
+        `int`: the exit code of the process that failed first, or 128 + the number of a signal.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    # the process itself prints what went wrong, or the line below does
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    words = [*launcher.flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
+    os.environ[LAUNCHED_BY] = shlex.join([*program, *launcher.typed])
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_TIMEOUT))
+    with _signals_to_children():
+        try:
+            launch_command(launch_command_parser().parse_args(words))
+        except SignalException as stop:
+            return 128 + stop.sigval
+        except ChildFailedError as failed:
+            rank, failure = failed.get_first_failure()
+            return _code(failure.exitcode, f"process {rank}")
+        except Exception as error:
+            if isinstance(error, CalledProcessError):
+                return _code(error.returncode, "the process")
+            print(f"error: accelerate's launcher: {one_line(error)}", file=sys.stderr)
+            return 2
+    return 0
+
+
+@contextmanager
+def _signals_to_children() -> Iterator[None]:
+    """Context manager in which Ctrl-C and SIGTERM go to the launched processes, and this one waits for their end.
+
+    torch's launcher replaces these handlers by its own while it runs.
+    """
+
+    def send(number: int, frame: Any) -> None:
+        # the processes also get a terminal's Ctrl-C: `StopSignals` takes two within two seconds for one
+        for child in psutil.Process().children():
+            child.send_signal(number)
+
+    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _code(code: int, who: str) -> int:
+    """An exit code by the convention of shells. Prints the reason if the process has not."""
+    code = 128 - code if code < 0 else code
+    if code not in _EXPLAINED:
+        what = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with exit code {code}"
+        print(f"error: {who} {what}", file=sys.stderr)
+    return code

@@ -1,0 +1,202 @@
+"""`trl-credit plan RECIPE`: the cost of a run before it starts. Loads no weights and needs no GPU."""
+
+import json
+import os
+from argparse import Namespace, RawDescriptionHelpFormatter
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ..settings.parser import OneLineParser, unknown_argument
+from ..support.errors import fail
+from ..support.packaged import accelerate_config
+from ..support.startup import begin
+
+
+if TYPE_CHECKING:
+    from ..lab.plan import Assumed, Rates
+    from ..lab.plan.formulas import Layout, Shape
+    from ..settings.arguments import Choices
+
+_HELP = """\
+Tokens, FLOPs and memory of a run, and its seconds by measured rates.
+
+  trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
+  trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
+  trl-credit plan embedded --rates_from runs/s_trace
+
+RECIPE is the name or file of a recipe. Every flag of `trl-credit train` can be given. The configuration of the model is
+read from its folder or from the cache of the Hub; without one, give --parameters, --layers and --hidden_size."""
+_KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
+# flag, type, help
+_FLAGS = (
+    ("num_processes", int, "GPUs (default: those of --accelerate_config, else 1)"),
+    ("accelerate_config", str, "a configuration of the package by name, or a file"),
+    ("prompt_length", float, "mean tokens of a prompt"),
+    ("response_length", float, "mean tokens of a response"),
+    ("segments", float, "mean segments of a response, for a chain"),
+    ("prompts", int, "rows of the data set, for the steps of an epoch"),
+    ("parameters", str, "parameters of the model, such as 1.5B, if its configuration is not available"),
+    ("layers", int, "layers of the model, with --parameters"),
+    ("hidden_size", int, "hidden size of the model, with --parameters"),
+    ("vocabulary", int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
+    ("tokens_per_second", float, "generated tokens per second and GPU"),
+    ("tflops", float, "10^12 FLOPs per second of training, per GPU"),
+    ("rates_from", str, "folder of a run: takes its rates and its mean lengths"),
+)
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command and returns its exit code."""
+    begin()
+    try:
+        _run(argv)
+    except BrokenPipeError:
+        raise  # the reader of standard output has closed it, which is not an error
+    except (ValueError, OSError, ImportError) as error:
+        fail(error, code=2)
+    return 0
+
+
+def _run(argv: list[str]) -> None:
+    parser = OneLineParser(
+        prog="trl-credit plan",
+        description=_HELP,
+        formatter_class=RawDescriptionHelpFormatter,
+        usage="%(prog)s [RECIPE …] [--flag value …]",
+    )
+    for name, kind, text in _FLAGS:
+        parser.add_argument(f"--{name}", type=kind, help=text)
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    own, rest = parser.parse_known_args(argv[words:])
+    _check(own)
+    from ..lab.evaluation import PROTOCOLS
+    from ..lab.plan import as_json, as_text, make_plan
+    from ..presets import PRESETS
+    from ..settings.arguments import known_flags, parse_arguments
+    from .training import prepare_process
+
+    prepare_process()
+    flags = [*parser.flags(), *known_flags()]
+    for word in rest:
+        flag = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
+        if word.startswith("--") and flag not in flags:
+            raise ValueError(unknown_argument(flag, flags))
+    launcher = _launcher(own.accelerate_config)
+    processes = launcher.get("num_processes", 1) if own.num_processes is None else own.num_processes
+    recipe = ["--config", *argv[:words]] if words else []
+    choices = parse_arguments([*recipe, *rest], processes=processes, protocols=PROTOCOLS, prog="trl-credit plan")
+    shape = _shape(own, choices)
+    layout = _layout(choices, launcher, processes)
+    rates, assumed = _measured(own, choices)
+    plan = make_plan(choices.args, shape, layout, assumed)
+    if layout.compute_bytes == 4 and choices.args.use_cpu:
+        plan.notes.append("products in 32 bits, as this machine has no GPU: on one, --bf16 true is the default")
+    if own.json:
+        print(json.dumps(as_json(plan, shape, layout, rates), indent=1, ensure_ascii=False))
+        return
+    name = os.path.basename(os.path.normpath(choices.model.model_name_or_path))
+    title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
+    print(as_text(title, plan, shape, layout, rates))
+
+
+def _check(own: Namespace) -> None:
+    for name in ("num_processes", "prompts"):
+        if (value := getattr(own, name)) is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    for name in ("prompt_length", "response_length", "segments", "tokens_per_second", "tflops"):
+        if (value := getattr(own, name)) is not None and not 0 < value < float("inf"):
+            raise ValueError(f"--{name} must be above 0 and finite, got {value:g}")
+    if own.rates_from is not None and (own.tokens_per_second or own.tflops):
+        given = "--tokens_per_second" if own.tokens_per_second else "--tflops"
+        raise ValueError(f"--rates_from has rates: leave out {given} or --rates_from")
+    for name in ("layers", "hidden_size", "vocabulary"):
+        if getattr(own, name) is not None and own.parameters is None:
+            raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
+
+
+def _launcher(name: str | None) -> dict[str, Any]:
+    """The settings of a configuration of accelerate."""
+    if name is None:
+        return {}
+    path = accelerate_config(name)
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
+    return found
+
+
+def _shape(own: Namespace, choices: "Choices") -> "Shape":
+    from trl import get_peft_config
+
+    from ..lab.plan import manual_shape, read_shape
+
+    model = choices.model
+    if own.parameters is None:
+        adapter = get_peft_config(model)
+        return read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
+    if model.use_peft:
+        raise ValueError("--use_peft needs the model's configuration to count its adapters: leave out --parameters")
+    return manual_shape(own.parameters, layers=own.layers, hidden=own.hidden_size, vocabulary=own.vocabulary)
+
+
+def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "Layout":
+    from ..lab.plan.formulas import Layout
+
+    args, model = choices.args, choices.model
+    if args.deepspeed or args.fsdp:
+        raise ValueError(
+            "plan reads the distribution of weights from --accelerate_config: leave out --deepspeed and --fsdp"
+        )
+    division = str(launcher.get("distributed_type", "MULTI_GPU" if processes > 1 else "NO"))
+    deepspeed, fsdp = launcher.get("deepspeed_config") or {}, launcher.get("fsdp_config") or {}
+    stage = deepspeed.get("zero_stage", 2)
+    kinds = {**_KINDS, "DEEPSPEED": f"zero{stage}" if stage in (1, 2, 3) else "ddp"}
+    if division not in kinds:
+        raise ValueError(f"plan does not know distributed_type {division!r}: choose NO, MULTI_GPU, DEEPSPEED or FSDP")
+    kind = kinds[division]
+    half = args.bf16 or args.fp16 or launcher.get("mixed_precision") in ("bf16", "fp16")
+    loaded = 2 if model.dtype in ("bfloat16", "float16") else 4
+    devices = {"optimizer": "offload_optimizer_device", "parameters": "offload_param_device"}
+    offloads = {name: deepspeed.get(key, "none") for name, key in devices.items()}
+    return Layout(
+        processes=processes,
+        kind="none" if processes == 1 and kind == "ddp" else kind,
+        weight_bytes=loaded,
+        compute_bytes=2 if half or loaded == 2 else 4,
+        optimizer=str(getattr(args.optim, "value", args.optim)),
+        reference=args.beta != 0.0 and not model.use_peft,
+        checkpointing=args.gradient_checkpointing or bool(fsdp.get("fsdp_activation_checkpointing")),
+        frozen_bytes=0.5 if model.load_in_4bit else 1.0 if model.load_in_8bit else None,
+        offloads=tuple(name for name, value in offloads.items() if value != "none" or fsdp.get("fsdp_offload_params")),
+    )
+
+
+def _measured(own: Namespace, choices: "Choices") -> "tuple[Rates | None, Assumed]":
+    from ..demo import demo_dataset, demo_model_path
+    from ..lab.plan import Assumed, Rates, read_rates
+
+    assumed = Assumed(
+        prompt=own.prompt_length,
+        response=own.response_length,
+        segments=own.segments,
+        prompts=own.prompts,
+        longest_prompt=choices.data.max_prompt_tokens,
+    )
+    if choices.data.dataset_name in (None, "demo") and choices.model.model_name_or_path == demo_model_path():
+        prompts = demo_dataset(seed=choices.args.seed)["prompt"]  # a character is a token
+        assumed.prompts, assumed.longest_prompt = assumed.prompts or len(prompts), max(map(len, prompts))
+        if assumed.prompt is None:
+            assumed.prompt, assumed.sources["prompt"] = sum(map(len, prompts)) / len(prompts), "the embedded task"
+    if own.rates_from is None:
+        known = own.tokens_per_second or own.tflops
+        flops = own.tflops * 1e12 if own.tflops else None
+        return (Rates(own.tokens_per_second, flops, flops) if known else None), assumed
+    rates, lengths = read_rates(own.rates_from, prompt=assumed.prompt)
+    for name, length in lengths._asdict().items():
+        is_given = getattr(assumed, name) is not None or (name in ("states", "left") and own.segments is not None)
+        if not is_given and length is not None:
+            setattr(assumed, name, length)
+            assumed.sources[name] = own.rates_from
+    return rates, assumed

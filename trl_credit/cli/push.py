@@ -1,0 +1,58 @@
+"""`trl-credit push`, and the main function of `examples/push.py`."""
+
+import argparse
+import os
+import sys
+
+from ..settings.parser import OneLineParser
+from ..support.errors import fail
+from ..support.startup import quiet_start
+
+
+DESCRIPTION = """\
+Pushes a trained model to the Hub, for the first time or again after a push that failed.
+
+  trl-credit push runs/s_trace --repo_id me/s-trace --private
+
+Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit; checkpoints, logs and
+`training_args.bin` stay on disk. Log in before by `hf auth login`, or set HF_TOKEN.
+"""
+
+
+def main(
+    argv: list[str],
+    *,
+    description: str | None = DESCRIPTION,
+    prog: str | None = "trl-credit push",
+    script: str | None = None,
+) -> int:
+    """Pushes as the flags say, and returns the exit code 0.
+
+    `script` is the path of a script for the command that tries again; `None` stands for `trl-credit push`.
+
+    Raises:
+        SystemExit: 2 if nothing was sent, 1 if the Hub could not be reached or refused. After Ctrl-C the process ends
+            with exit code 130.
+    """
+    quiet_start()
+    from ..hub import PushError, PushInterrupted, push
+
+    parser = OneLineParser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
+    parser.add_argument("--repo_id", required=True, help="user/name, or only the name")
+    parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
+    parser.add_argument("--revision", help="branch, created if it does not exist")
+    parser.add_argument("--commit_message", default="End of training", help="first line of the commit")
+    try:
+        flags = vars(parser.parse_args(argv))
+        flags["private"] = flags["private"] or None
+        url = push(flags.pop("folder"), **flags, script=script)
+    except PushError as error:
+        fail(error, code=1)
+    except (ValueError, OSError) as error:
+        fail(error, code=2)
+    except PushInterrupted as interrupt:
+        print(f"\n{interrupt}", file=sys.stderr, flush=True)  # below the progress bars of the upload
+        os._exit(130)  # threads of the client would keep this process until the Hub answers
+    print(f"pushed  {url}")
+    return 0

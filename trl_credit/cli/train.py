@@ -1,0 +1,24 @@
+"""`trl-credit train`: trains a model, in several processes if `--accelerate_config` is given."""
+
+from ..support.errors import fail
+from ..support.signals import command_here
+from ..support.startup import begin
+from .launch import LAUNCHER_HELP, launch, take_launcher
+
+
+PROGRAM = ("trl-credit", "train")
+
+
+def main(argv: list[str]) -> int:
+    """The exit code. With several processes it is that of the run's main process."""
+    try:
+        launcher, rest = take_launcher(argv)
+    except ValueError as error:
+        fail(error, code=2)
+    begin()
+    if launcher is not None and not {"-h", "--help"} & set(rest):
+        return launch(launcher, PROGRAM, rest)
+    from .training import train
+
+    train(rest, command=command_here(PROGRAM), prog=" ".join(PROGRAM), epilog=LAUNCHER_HELP)
+    return 0

@@ -1,0 +1,237 @@
+"""A training run from a command line, and its steps in order. `examples/train.py` shows the same steps in one piece."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+from transformers.utils import logging
+from trl import get_peft_config, get_quantization_config
+
+from ..config.trl_settings import check_model
+from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
+from ..demo import demo_dataset, demo_model_path
+from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
+from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
+from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from ..rewards.signature import required_parameters
+from ..runs.checkpoints import checkpoint_step, is_complete
+from ..runs.resumable import check_amount, find_last
+from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
+from ..support.errors import check_output_dir, fail
+from ..support.signals import StopSignals, is_main
+from ..support.startup import show_vllm_version
+from ..trainer import CreditTrainer
+from ..trainer.named import ALGORITHMS
+from .graceful_exit import GracefulExit
+
+
+def train(argv: list[str], *, command: list[str], **program: str) -> None:
+    """Trains as a command line says, then saves and pushes the results.
+
+    Args:
+        argv (`list[str]`):
+            The flags.
+        command (`list[str]`):
+            The words before the flags, for messages and the card.
+        program (`str`):
+            `prog` and `epilog` of `--help`.
+
+    Raises:
+        SystemExit: the run did not get to its end, see [`GracefulExit`].
+    """
+    prepare_process()
+    with StopSignals(command) as stop:
+        with errors_in_one_line(argv, stop):
+            trainer, pusher = build(argv, command=command, **program)
+        with without_waiting(pusher), GracefulExit(trainer, stop=stop, argv=argv) as run:
+            trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint or None)
+            save_results(run)
+        push_results(trainer, pusher, stop)
+
+
+def build(argv: list[str], *, command: list[str], **program: str) -> tuple[CreditTrainer, PushCallback | None]:
+    """The trainer of a command line. Finds every error in the input before the first step.
+
+    Raises:
+        ValueError, OSError, ImportError, RuntimeError, PushError: an error in the input.
+    """
+    choices = parse_arguments(argv, protocols=PROTOCOLS, **program)
+    check_start(choices)
+    rewards = make_rewards(choices)
+    data = make_data(choices, rewards)
+    pusher = PushCallback.from_arguments(choices.args)  # before the trainer, which would push by itself
+    trainer = make_trainer(choices, rewards, data, command=command)
+    add_callbacks(trainer, choices, pusher)
+    claim_folder(trainer)
+    return trainer, pusher
+
+
+def prepare_process() -> None:
+    """Quiets libraries, and makes modules of the current folder importable."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.disable_progress_bar()  # the bar of loading; training has its own
+    sys.path.append(os.getcwd())  # for --reward package.module.function
+
+
+@contextmanager
+def errors_in_one_line(argv: list[str], stop: StopSignals) -> Iterator[None]:
+    """Context manager in which a run is built. An error in the input becomes one line, which names settings as the user
+    wrote them, and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, RuntimeError, PushError) as error:
+        fail(with_source(error, argv), code=2)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted before the first step ({stop.cause}): nothing was trained", file=sys.stderr)
+        raise SystemExit(stop.code) from None
+
+
+def check_start(choices: Choices) -> None:
+    """Checks the run's folder and its model, and finds the checkpoint to resume from.
+
+    Raises:
+        ValueError: the folder cannot be written to, or there is no such checkpoint or model.
+    """
+    args, model = choices.args, choices.model.model_name_or_path
+    if is_main():  # other nodes may not see the folder
+        check_output_dir(args.output_dir)
+    if args.use_vllm:
+        show_vllm_version()
+    if resume := args.resume_from_checkpoint:
+        if str(resume).lower() == "true":  # the last one
+            resume = find_last(args.output_dir)
+        if not is_complete(resume):
+            raise ValueError(f"there is no checkpoint in {str(resume)!r}: check --resume_from_checkpoint")
+        args.resume_from_checkpoint = resume
+    if model != demo_model_path():
+        if choices.data.dataset_name is None:
+            raise ValueError(
+                f"model_name_or_path={model!r} has no data to train on: set --dataset_name (demo is the embedded task)"
+            )
+        check_model(model, revision=choices.model.model_revision)
+
+
+def make_rewards(choices: Choices) -> list[Callable]:
+    """The reward functions of `--reward`, or the default of the data set. Raises what [`resolve_reward`] does."""
+    names = choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
+    return [resolve_reward(name, max_completion_length=choices.args.max_completion_length) for name in names]
+
+
+def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
+    """The prompts, with the columns that the rewards need.
+
+    Raises:
+        ValueError: there is no such data set or model, no reward can read the answers, or the rows are too few for one
+            step.
+    """
+    model, dataset, args = choices.model.model_name_or_path, choices.data.dataset_name or DEMO, choices.args
+    if dataset == DEMO:
+        data = demo_dataset(seed=args.seed)
+    else:
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+        except OSError as error:
+            raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
+        needs_answers = any("answer" in required_parameters(reward) for reward in rewards)
+        data = load_from_arguments(choices.data, tokenizer=tokenizer, seed=args.seed, needs_answers=needs_answers)
+        warn_of_unknown_tokens(data["prompt"][:20], tokenizer)
+        if accuracy_reward in rewards:
+            if "answer" not in data.column_names:
+                raise ValueError(f"{dataset!r} has no answers for the reward: set --answer_column, or another --reward")
+            check_answers(data["answer"])
+    check_amount(args, data)
+    return data
+
+
+def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, command: list[str]) -> CreditTrainer:
+    """The trainer of `--algo`. Its card will show the settings and the command of the run.
+
+    Raises:
+        ValueError: the model does not take `model_init_kwargs`.
+    """
+    script, data_args, args, model_args, files = choices
+    model = model_args.model_name_or_path
+    if model != demo_model_path():
+        args.model_init_kwargs = {
+            **(args.model_init_kwargs or {}),
+            "revision": model_args.model_revision,
+            "attn_implementation": model_args.attn_implementation,
+            "dtype": model_args.dtype,
+        }
+    try:
+        trainer = ALGORITHMS[script.algo][1](
+            model=model,
+            reward_funcs=rewards,
+            args=args,
+            train_dataset=data,
+            peft_config=get_peft_config(model_args),
+            quantization_config=get_quantization_config(model_args),
+        )
+    except TypeError as error:
+        if args.model_init_kwargs and "unexpected keyword argument" in str(error):
+            raise ValueError(f"model_init_kwargs: {error}") from error
+        raise
+    repo, revision = hub_source(data_args)
+    cleaning = data.info.description or None
+    trainer.results.card = {
+        "data": TrainingData(data_args.dataset_name or DEMO, len(data), repo, revision, cleaning),
+        "choices": (script, data_args, model_args),
+        "recipe": {"algo": script.algo} | ({"env": files["env"]} if files.get("env") else {}),
+        "command": command,
+    }
+    return trainer
+
+
+def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
+    """Adds evaluation and pushes during training, if flags ask for them. Raises what [`EvaluationCallback`] does."""
+    if choices.script.evaluation_protocol:
+        evaluation = EvaluationCallback(
+            trainer,
+            choices.script.evaluate_on,
+            protocol=choices.script.evaluation_protocol,
+            every_n_steps=choices.script.evaluate_every,
+            data_dir=choices.data.data_dir,
+            prompt_style=choices.data.prompt_style,
+        )
+        trainer.add_callback(evaluation)
+    if pusher is not None:
+        trainer.add_callback(pusher)
+
+
+def claim_folder(trainer: CreditTrainer) -> None:
+    """Locks the run's folder, and removes the scores of weights that are about to change. Raises what
+    [`~CreditTrainer.claim_output_dir`] does."""
+    resume = trainer.args.resume_from_checkpoint
+    trainer.claim_output_dir(resume)
+    if trainer.accelerator.is_main_process:  # an earlier run may have left scores
+        forget_after(Path(trainer.args.output_dir) / "evaluation", checkpoint_step(resume))
+
+
+def save_results(run: GracefulExit) -> None:
+    """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
+    and its model is there."""
+    trainer, folder = run.trainer, run.folder
+    if trainer.was_done and run.has_model():
+        return
+    run.save_model()
+    if trainer.accelerator.is_main_process:
+        results = run.write_results()
+        print(f"\n{'checkpoint':<14}{folder}")
+        trainer.results.say(results)
+
+
+def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:
+    """Pushes the results, after everything is on disk, so that a failed push loses nothing."""
+    if pusher is None or not trainer.accelerator.is_main_process:
+        return
+    try:
+        print(f"pushed        {pusher.finish(trainer.args.output_dir)}")
+    except (ValueError, OSError, PushError) as error:
+        fail(error, code=1)
+    except PushInterrupted as interrupt:
+        print(f"\n{interrupt}", file=sys.stderr, flush=True)  # on a line of its own after the upload's bars
+        os._exit(stop.code)  # the client's threads would keep this process alive until the Hub answers

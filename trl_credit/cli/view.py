@@ -1,0 +1,101 @@
+"""`trl-credit view RUN`: a run's credit per token as one HTML file, or a response in the terminal. Needs no torch."""
+
+import os
+import webbrowser
+from argparse import Namespace
+from pathlib import Path
+
+from ..lab.viewer import build_page
+from ..lab.viewer.runs import read_run, run_folder, run_title
+from ..observe.schema import FOLDER, Shard
+from ..settings.parser import OneLineParser
+from ..support.errors import fail
+from ..support.files import write_atomically
+
+
+_HELP = (
+    "Writes one HTML file that shows the credit of each token; it needs neither a server nor a network. The run must "
+    "have been trained with --log_credit."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command and returns its exit code."""
+    parser = OneLineParser(prog="trl-credit view", description=_HELP)
+    add = parser.add_argument
+    add("run", metavar="RUN", help="output folder of a run, or one shard (credit_log/step-….jsonl)")
+    add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")
+    add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: the first)")
+    add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/view.html")
+    add("--open", action="store_true", help="open the page in a browser")
+    add("--terminal", action="store_true", help="print one response in colour and write no file")
+    try:
+        args = parser.parse_args(argv)
+        if args.terminal and (args.output is not None or args.open):
+            flag = "--open" if args.output is None else "--output"
+            raise ValueError(f"--terminal writes no page: leave out {flag}")
+        if args.output is not None:
+            check_output(Path(args.output))
+        shards, note = read_run(args.run, args.step)
+        shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
+        start = {"step": shard.header["step"], **_response(shard, args.response)}
+        if args.terminal:
+            _print(shard, start)
+        else:
+            _write(args, shards, start, note)
+    except BrokenPipeError:
+        raise  # the reader of standard output has closed it, which is not an error
+    except (ValueError, OSError) as error:
+        fail(error, code=2)
+    return 0
+
+
+def check_output(path: Path) -> None:
+    """Checks that a page can be written.
+
+    Raises:
+        ValueError: the name does not end in .html, or its folder does not exist or is read-only.
+    """
+    if path.suffix not in (".html", ".htm"):
+        raise ValueError(f"--output {path}: the name of the page must end in .html")
+    if not path.parent.is_dir():
+        raise ValueError(f"--output {path}: there is no folder {path.parent}: make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--output {path}: {path.parent} cannot be written to: choose another folder")
+
+
+def _response(shard: Shard, name: str | None) -> dict[str, int]:
+    """The group and index of `GROUP/INDEX`; empty for no name."""
+    if name is None:
+        return {}
+    group, _, index = name.partition("/")
+    if not (group.isdecimal() and index.isdecimal()):
+        raise ValueError(f"--response {name}: write GROUP/INDEX, such as 0/3")
+    found = [(r["group"], r["index"]) for r in shard.responses]
+    if (int(group), int(index)) not in found:
+        some = ", ".join(f"{g}/{i}" for g, i in found[:4]) + (" …" if len(found) > 4 else "")
+        raise ValueError(f"--response {name} is not in step {shard.header['step']}: it has {some or 'none'}")
+    return {"group": int(group), "index": int(index)}
+
+
+def _print(shard: Shard, start: dict[str, int]) -> None:
+    from ..lab.viewer.terminal import print_response
+
+    found = [r for r in shard.responses if all(r[name] == start.get(name, r[name]) for name in ("group", "index"))]
+    if not found:
+        raise ValueError(f"step {start['step']} holds no responses")
+    # as on the page: first those with credit, then those of a tree
+    print_response(shard, min(found, key=lambda r: (not any(r.get("credit") or ()), r["group"] not in shard.trees)))
+
+
+def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: str) -> None:
+    run = run_folder(args.run)
+    default = run.with_suffix(".html") if run.is_file() else run / FOLDER / "view.html"
+    output = default if args.output is None else Path(args.output)
+    write_atomically(output, build_page(shards, title=run_title(args.run), start=start, note=note))
+    steps = ", ".join(str(shard.header["step"]) for shard in shards)
+    print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB): step {steps}")
+    if note:
+        print(note)
+    if args.open and not webbrowser.open(output.resolve().as_uri()):
+        print(f"no browser was found: open {output} in one")

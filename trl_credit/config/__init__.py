@@ -1,0 +1,9 @@
+"""The knobs of credit assignment on top of TRL's `GRPOConfig`, and the rules between them. Imports `credit` for the
+names of choices, and `support`."""
+
+from .credit_config import CHOICES, FUNCTION_KNOBS, KNOBS, CreditConfig, active_part
+from .knobs import defaults
+from .rules import TRACES
+
+
+__all__ = ["CHOICES", "FUNCTION_KNOBS", "KNOBS", "TRACES", "CreditConfig", "active_part", "defaults"]

@@ -1,0 +1,372 @@
+"""The configuration of a run: the composable knobs of credit assignment on top of TRL's `GRPOConfig`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from trl import GRPOConfig
+
+from ..support.functions import is_custom_function, name_of, resolve_function
+from .knobs import (
+    COUNT,
+    FINITE,
+    POSITIVE,
+    SHARE,
+    Values,
+    anything_but,
+    check_inactive_options,
+    is_active,
+    knob,
+    knobs_of,
+    number,
+    numbers,
+    one_of,
+    when,
+    whole,
+)
+from .rules import TRACES, check_combinations, check_values
+from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
+from .trl_settings import check_groups
+
+
+CUSTOM_CREDIT = when(credit=anything_but(None))  # which may read any knob of W
+WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
+SELECTED = when(selector=anything_but("none"))
+MASKED = when(token_mask=anything_but("none"))
+DIFFICULTY = when(difficulty=anything_but("none"))
+TRACED = (when(importance=TRACES), WEIGHTED_LOSS, CUSTOM_CREDIT)
+OLD_LOGPS_READ = (MASKED, CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
+
+CUSTOM_FUNCTION = Values(
+    "a custom function (package.module.function or file.py:function)", is_custom_function, custom=True
+)
+LOW_HIGH = Values("two finite numbers, the smaller first", lambda x: numbers(x) and len(x) == 2 and x[0] < x[1])
+NAMES = Values(
+    "a list of names of reward functions",
+    lambda x: isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(name, str) for name in x),
+)
+
+
+@dataclass
+class CreditConfig(SegmentKnobs, GRPOConfig):
+    r"""
+    Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
+    credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
+    `shared_prefix`). The knobs of segments are documented in [`SegmentKnobs`].
+
+    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
+    as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
+    object, which is kept for the lifetime of this process (see `docs/your_own_algorithm.md`).
+
+    Parameters:
+        credit (`str` or `Callable`, *optional*):
+            A custom credit function `f(config, tokens) -> Credit`. It replaces
+            [`~trl_credit.loss.assignment.assign_credit`], which it may call. The knobs of W and of the loss weight act
+            only through that call.
+        importance (`str`, *optional*, defaults to `"token"`):
+            Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"eligible"`
+            (P-trace; S-trace with a `selector`), `"lambda_trace"` (GRPO-λ ε-trace). It replaces TRL's
+            `importance_sampling_level`: if that is `"sequence"` and this is at its default, this becomes `"sequence"`.
+        trace_lambda (`float`, *optional*, defaults to `0.9`):
+            λ of the traces, in [0, 1]. A trace decays by `gamma * trace_lambda` per token.
+        gamma (`float`, *optional*, defaults to `1.0`):
+            Discount γ per token, in [0, 1].
+        selector (`str`, *optional*, defaults to `"none"`):
+            Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the `selective_rate` of highest entropy
+            in each response), `"random"` (ablation), or a custom function with the signature of
+            [`~trl_credit.credit.selection.select_high_entropy`].
+        selective_rate (`float`, *optional*, defaults to `0.2`):
+            ρ of the selector, in [0, 1].
+        leave_own_out (`bool`, *optional*, defaults to `True`):
+            Whether a token's own gradient is exempt from the selection (S-trace). The paper discusses `False`
+            (App. C.1) and reports no run of it.
+        trace_style (`str`, *optional*, defaults to `"recent"`):
+            GRPO-λ's trace: `"recent"` g^(t−k), `"both"` max(g^(t−k), g^k).
+        loss_weight (`str`, *optional*, defaults to `"none"`):
+            GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the sum of the trace so far, its Sec. 3.2),
+            `"trace_future"` (S-trace's reading, App. D.1: the coefficient of the ε-trace on-policy) or `"none"`.
+        loss_weight_confidence (`bool`, *optional*, defaults to `False`):
+            Whether the ε-weight is multiplied by f(log π) = 1 + σ(log π − 1) of the current policy (GRPO-λ, App. A.3).
+            It carries no gradient, which is ours.
+        clip_form (`str`, *optional*, defaults to `"surrogate"`):
+            `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as
+            printed, which differs for A < 0: it is bounded above 1 + ε_high and has a gradient below 1 − ε_low, so
+            ε_low has no effect. TRL's `clip_ratio/*` then count no token with A < 0; `credit/clip_fraction` counts all.
+        token_mask (`str`, *optional*, defaults to `"none"`):
+            `"probability"` (SPO) keeps, in the policy term and its normalizer, the tokens whose probability under the
+            sampling policy was below `probability_threshold`. The KL term keeps all tokens. The 80/20 entropy mask is
+            TRL's own `top_entropy_quantile`. `"none"`: all tokens. Or a custom function with the signature of
+            [`~trl_credit.credit.selection.probability_mask`], which sees only what is known before the loss.
+        probability_threshold (`float`, *optional*, defaults to `0.9`):
+            ρ of the probability mask, > 0, at sampling temperature.
+        baseline (`str`, *optional*, defaults to `"group"`):
+            `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean weighted by loss tokens, so
+            a masked response has no vote; no division by std), or a custom function with the signature of
+            [`~trl_credit.credit.advantages.optimal_advantage`].
+        advantage_floor (`float`, *optional*):
+            Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
+        difficulty (`str`, *optional*, defaults to `"none"`):
+            HA-DW's weight on the advantages of prompts that are harder or easier than a belief: `"history"` (updated
+            from batch to batch), its `"hard"` update (mean of the last `difficulty_window` accuracies) or a `"fixed"`
+            `difficulty_threshold`. `"none"`: no weight.
+        difficulty_scale (`float`, *optional*, defaults to `1.3`):
+            λ_scale > 0.
+        difficulty_window (`int`, *optional*, defaults to `10`):
+            m ≥ 1, the number of past batches in the belief. Until there are m, it is the mean of the accuracies. The
+            paper gives no m, η, smallest step or start: these are ours, by the simulation of `docs/theory.md`.
+        difficulty_rate (`float`, *optional*, defaults to `6.0`):
+            η > 0. The step is η times the standard deviation of the last m beliefs.
+        difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
+            Smallest step, in [0, 1]. Without it a constant belief would stay constant for ever.
+        difficulty_threshold (`float`, *optional*, defaults to `0.5`):
+            Fixed belief in [0, 1] for `difficulty="fixed"`.
+        difficulty_reward (`list[str]`, *optional*):
+            Names of the reward functions that decide what is correct. p̂ of a prompt and the accuracy of a batch come
+            from the sum of these rewards, without `reward_weights`; truncated responses count as scored, masked or not.
+            `None`: the only reward function, else the one called accuracy; if neither exists the trainer refuses.
+        reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
+            Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
+            `process_reward_weight`: of the total reward.
+        prompt_average (`bool`, *optional*, defaults to `False`):
+            With `loss_type="dapo"` or `"cispo"`: the loss is the mean over the kept tokens of each prompt's rows in the
+            generation batch, then the mean over prompts that have any (SPO-tree, Eq. 4), and the KL term is divided
+            likewise. `False`: the mean over all tokens of the batch, in which long prompts weigh more.
+        behavior_logps (`str`, *optional*, defaults to `"recomputed"`):
+            π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine, or the
+            engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
+        reward_timeout (`float`, *optional*):
+            Seconds that a reward function may take for a batch. After that the run stops with the function's name and a
+            prompt. If Python cannot raise that error (C code that keeps its lock, a blocking call in an `async def`), a
+            watchdog process kills this one 3 seconds later, but never a notebook. `None` or infinity: no limit.
+        overwrite_output_dir (`bool`, *optional*, defaults to `False`):
+            Start from scratch in a folder that holds the results of another run. Its checkpoints are removed.
+        allow_changed (`list[str]`, *optional*):
+            Names of what may differ from the run that wrote the checkpoint to resume from: fields, or `"algorithm"`,
+            `"batch_size"`, `"reward_funcs"`, `"model"`, `"tokenizer"`, `"data"`. The card lists the changes.
+        nonfinite_patience (`int`, *optional*, defaults to `3`):
+            Consecutive updates that may be skipped because loss or gradient is not finite, before the run stops. It
+            also stops when more than a quarter of the last 100 updates (and more than this number) were skipped.
+        length_sort (`str`, *optional*, defaults to `"auto"`):
+            `"auto"`: each process sorts the rows of an accumulation window by length, and a micro-batch drops the
+            columns that none of its rows needs, also in the passes for π_old and the reference. The gradient of an
+            optimizer step stays equal, to rounding. If a loss is not a sum over the rows of a window, the rows keep
+            their order, only the padding is dropped, and this is logged once (see `docs/padding.md`). `"off"`: rows
+            and padding as in TRL, to the last bit. Rows of trees are never padded to the longest of all.
+        shared_prefix (`str`, *optional*, defaults to `"auto"`):
+            Prompts that several rows of a micro-batch share, which is ours. `"auto"`: a forward pass computes each once
+            if that is estimated to save a quarter of it and was seen to keep the log-probabilities, also in the passes
+            for π_old and the reference (see `docs/padding.md`). `"on"`: whenever two rows share one; refused if the
+            model cannot. `"off"`: never, as in TRL.
+        skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
+            `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
+            if its gradient is exactly 0. The update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
+            passes are made, and metrics are means over all of them.
+        log_credit (`int`, *optional*, defaults to `0`):
+            Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
+            credit of each token (see `docs/rollout_logs.md`). 0: never.
+        log_credit_groups (`int`, *optional*, defaults to `8`):
+            Maximal number of groups of a logged step, the first of its generation batch.
+
+    Raises:
+        ValueError: a value is out of range, a combination is ill-defined, or a knob has no effect; the message names
+            the field and the fix.
+    """
+
+    credit: str | None = knob(None, "A custom credit function. `None`: the knobs.", CUSTOM_FUNCTION)
+    importance: str = knob("token", "Log importance weight.", one_of("token", "sequence", "sequence_token", *TRACES))
+    trace_lambda: float = knob(0.9, "λ of the traces.", SHARE, acts=TRACED)
+    gamma: float = knob(1.0, "Discount per token.", SHARE, acts=TRACED)
+    selector: str = knob(
+        "none", "Tokens that leave an eligible trace ('none': all).", one_of("none", "entropy", "random", custom=True)
+    )
+    selective_rate: float = knob(0.2, "Share of tokens the selector takes.", SHARE, acts=(SELECTED, CUSTOM_CREDIT))
+    leave_own_out: bool = knob(
+        True, "Whether a token's own gradient is exempt from the selection.", acts=(SELECTED, CUSTOM_CREDIT)
+    )
+    trace_style: str = knob(
+        "recent",
+        "Trace of GRPO-λ.",
+        one_of("recent", "both"),
+        acts=(when(importance="lambda_trace"), WEIGHTED_LOSS, CUSTOM_CREDIT),
+    )
+    loss_weight: str = knob("none", "ε-weight of GRPO-λ on the loss.", one_of("none", "trace_past", "trace_future"))
+    loss_weight_confidence: bool = knob(
+        False, "Whether the ε-weight is multiplied by 1 + σ(log π − 1).", acts=(WEIGHTED_LOSS, CUSTOM_CREDIT)
+    )
+    clip_form: str = knob(
+        "surrogate",
+        "min(ρA, clip(ρ)A), or min(ρ, clip ρ)·A with 'ratio'.",
+        one_of("surrogate", "ratio"),
+        acts=when(policy_loss="clip"),
+    )
+    token_mask: str = knob(
+        "none", "Tokens of the policy term ('none': all).", one_of("none", "probability", custom=True)
+    )
+    probability_threshold: float = knob(
+        0.9, "The probability mask keeps tokens less probable than this.", POSITIVE, acts=OLD_LOGPS_READ
+    )
+    baseline: str = knob("group", "Baseline: GRPO's or OPO's.", one_of("group", "optimal", custom=True))
+    advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: none is.", FINITE)
+    difficulty: str = knob("none", "HA-DW's weight by difficulty.", one_of("none", "history", "hard", "fixed"))
+    difficulty_scale: float = knob(1.3, "λ_scale of HA-DW.", POSITIVE, acts=DIFFICULTY)
+    difficulty_window: int = knob(
+        10, "Past batches in the difficulty belief.", COUNT, acts=when(difficulty=("history", "hard"))
+    )
+    difficulty_rate: float = knob(6.0, "η of HA-DW.", POSITIVE, acts=when(difficulty="history"))
+    difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
+    difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
+    difficulty_reward: list[str] | None = knob(
+        None,
+        "Reward functions that decide what is correct. `None`: that of accuracy.",
+        NAMES,
+        acts=DIFFICULTY,
+        heading="Rewards",
+    )
+    prompt_average: bool = knob(False, "Mean over the tokens of each prompt, then over prompts (SPO-tree).")
+    behavior_logps: str = knob(
+        "recomputed", "π_old with vLLM: a forward pass, or the engine's own.", one_of("recomputed", "sampler")
+    )
+    reward_timeout: float | None = knob(
+        None,
+        "Seconds of a reward function per batch, after which the run stops. `None`: no limit.",
+        number("a positive number of seconds", lambda x: x > 0.0),
+        heading="Rewards",
+        changes_loss=False,
+    )
+    length_sort: str = knob(
+        "auto",
+        "Sort the rows of a window by length and drop the padding. 'off': as TRL, to the last bit.",
+        one_of("auto", "off"),
+        after="seed",
+        changes_loss=False,
+    )
+    shared_prefix: str = knob(
+        "auto",
+        "Compute a prompt that rows share once: if it pays, always, or never.",
+        one_of("auto", "on", "off"),
+        after="seed",
+        changes_loss=False,
+    )
+    skip_zero_advantage: str = knob(
+        "auto",
+        "Skip the passes of a micro-batch in which no token has an advantage.",
+        one_of("auto", "off"),
+        after="seed",
+        changes_loss=False,
+    )
+    log_credit: int = knob(
+        0,
+        "Optimizer steps between two logs of rollouts, with each token's credit. 0: never.",
+        whole(0),
+        after="logging_steps",
+        changes_loss=False,
+    )
+    log_credit_groups: int = knob(
+        8,
+        "Maximal number of groups of a logged step.",
+        COUNT,
+        acts=when(log_credit=COUNT),
+        after="logging_steps",
+        changes_loss=False,
+    )
+    overwrite_output_dir: bool = knob(
+        False,
+        "Start from scratch in the folder of another run, whose checkpoints are removed.",
+        after="resume_from_checkpoint",
+        changes_loss=False,
+    )
+    allow_changed: list[str] | None = knob(
+        None,
+        "Fields that may differ from those of the checkpoint that a run resumes from.",
+        after="resume_from_checkpoint",
+        changes_loss=False,
+    )
+    nonfinite_patience: int = knob(
+        3,
+        "Consecutive updates that may be skipped because loss or gradient is not finite.",
+        whole(0),
+        after="resume_from_checkpoint",
+        changes_loss=False,
+    )
+    # a list, since a command line cannot carry a tuple
+    reward_range: list[float] = knob(
+        [0.0, 1.0],
+        "Smallest and largest sum of the rewards of `difficulty_reward`.",
+        LOW_HIGH,
+        acts=(DIFFICULTY, when(process_reward_weight=anything_but(0.0))),
+        heading="Rewards",
+    )
+
+    def __post_init__(self) -> None:
+        for name in FUNCTION_KNOBS:
+            # an object in a field would break torch.save(args) and to_json_string at the first checkpoint
+            if callable(value := getattr(self, name)):
+                setattr(self, name, name_of(value))
+        if not torch.accelerator.is_available():
+            # transformers must be told to use the CPU, on which bfloat16 autocast saves nothing
+            self.use_cpu = True
+            self.bf16 = False if self.bf16 is None else self.bf16
+        if self.importance_sampling_level == "sequence" and self.importance == "token":
+            self.importance = "sequence"
+        for name, function in self.custom_functions().items():
+            resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
+        check_values(self)
+        check_groups(self)
+        super().__post_init__()
+        self.reward_range = tuple(self.reward_range)
+        self.tree_branching = list(self.tree_branching)
+        check_combinations(self)
+        check_inactive_options(self, RELEASED_CODE)
+        if self.importance == "sequence":
+            self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
+
+    @property
+    def trace_decay(self) -> float:
+        """g = γλ, per token."""
+        return self.gamma * self.trace_lambda
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether the gradient of a token reaches earlier tokens through the importance weight."""
+        return self.importance in TRACES
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every optimizer step uses whole generation batches, each once. The policy that samples is then the
+        policy that learns, and TRL needs no pass for π_old."""
+        return self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations) == 0
+
+    def uses_released_code(self, name: str) -> bool:
+        """Whether `released_code` lists a name."""
+        return name in (self.released_code or ())
+
+    def custom_functions(self) -> dict[str, str]:
+        """Knob → name of its custom function, for the knobs that have one."""
+        splits = self.rollouts == "chain" and self.segmentation == "steps"
+        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or splits]
+        return {name: getattr(self, name) for name in knobs if is_custom_function(getattr(self, name))}
+
+    def custom_function(self, knob: str) -> Callable | None:
+        """The custom function that one of the `FUNCTION_KNOBS` names, or `None` for a built-in choice.
+
+        The name is resolved when the configuration is built, and keeps that meaning.
+
+        Raises:
+            ValueError: there is no such function.
+        """
+        name = getattr(self, knob)
+        known = FUNCTION_KNOBS[knob]
+        return resolve_function(name, what=knob, known=known, reload=False) if is_custom_function(name) else None
+
+
+KNOBS = knobs_of(CreditConfig)
+CHOICES = {name: knob.values.names for name, knob in KNOBS.items() if knob.values and knob.values.names}
+FUNCTION_KNOBS = {name: knob.values.names for name, knob in KNOBS.items() if knob.values and knob.values.custom}
+
+
+def active_part(settings: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `settings` that have an effect, if all fields, these included, have the values of `beside`."""
+    config = SimpleNamespace(**beside)
+    return {name: x for name, x in settings.items() if name not in KNOBS or is_active(config, KNOBS[name])}

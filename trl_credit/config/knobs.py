@@ -1,0 +1,207 @@
+"""How a knob is declared: its default, help, values, when it acts, and where it appears."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
+from inspect import get_annotations
+from numbers import Real
+from typing import Any
+
+from ..support.functions import is_custom_function
+
+
+@dataclass(frozen=True)
+class Values:
+    """A set of values that a field may have.
+
+    Attributes:
+        words: Describes the set in a message, such as "in [0, 1]".
+        holds: Returns whether a value is in the set.
+        names: All values of the set, if it is a list of choices.
+        custom: Whether a custom function is accepted besides the choices.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    names: tuple[Any, ...] = ()
+    custom: bool = False
+
+
+# field → values: a condition on a configuration, which holds if all fields have one of their values
+Condition = Mapping[str, Values]
+
+
+def one_of(*names: Any, custom: bool = False) -> Values:
+    """A list of choices; with `custom`, a custom function is accepted too."""
+    words = f"one of {', '.join(map(repr, names))}" + ", package.module.function or file.py:function" * custom
+    return Values(words, lambda x: x in names or (custom and is_custom_function(x)), names, custom)
+
+
+def some_of(*names: str) -> Values:
+    """A list of some of the choices."""
+    listed = f"a list of {', '.join(map(repr, names))}"
+    return Values(listed, lambda x: isinstance(x, (list, tuple)) and all(one in names for one in x), names)
+
+
+def anything_but(value: Any) -> Values:
+    """Every value except one, usually the one that switches a feature off."""
+    return Values(f"anything but {value!r}", lambda x: x != value)
+
+
+def number(words: str, holds: Callable[[float], bool]) -> Values:
+    """Numbers, which a bool is not."""
+    return Values(words, lambda x: isinstance(x, Real) and not isinstance(x, bool) and holds(x))
+
+
+def whole(least: int) -> Values:
+    """Whole numbers from `least` on."""
+    return number(f"a whole number of at least {least}", lambda x: isinstance(x, int) and x >= least)
+
+
+def numbers(x: Any) -> bool:
+    """Whether `x` is a list of finite numbers."""
+    return isinstance(x, (list, tuple)) and all(map(FINITE.holds, x))
+
+
+FLAG = Values("True or False", lambda x: isinstance(x, bool))
+SHARE = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
+POSITIVE = number("positive and finite", lambda x: 0.0 < x < math.inf)
+NOT_NEGATIVE = number("at least 0 and finite", lambda x: 0.0 <= x < math.inf)
+FINITE = number("finite", math.isfinite)
+COUNT = whole(1)
+
+
+def when(**settings: Any) -> Condition:
+    """A condition from fields and their values: [`Values`], one value, or a tuple of values."""
+    return {
+        name: given if isinstance(given, Values) else one_of(*(given if isinstance(given, tuple) else (given,)))
+        for name, given in settings.items()
+    }
+
+
+def unmet(config: Any, condition: Condition) -> Condition:
+    """The part of a condition that does not hold for a configuration."""
+    return {name: values for name, values in condition.items() if not values.holds(getattr(config, name))}
+
+
+def in_words(condition: Condition) -> str:
+    """How to meet a condition: "rollouts='chain' and log_credit to a whole number of at least 1"."""
+    return " and ".join(
+        f"{name}={' or '.join(map(repr, values.names))}" if values.names else f"{name} to {values.words}"
+        for name, values in condition.items()
+    )
+
+
+def values_of(config: Any, names: Iterable[str]) -> str:
+    """The current values of some fields: "rollouts='none' and token_mask='none'"."""
+    return " and ".join(f"{name}={getattr(config, name)!r}" for name in dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class Knob:
+    """The declaration of one of our own fields: see [`knob`]."""
+
+    values: Values | None
+    acts: tuple[Condition, ...]
+    heading: str
+    after: str | None
+    changes_loss: bool
+
+
+# beside the fields and not in their metadata, since TRL's parser hands all of a field's metadata to argparse
+_DECLARED: dict[Field, Knob] = {}
+
+
+def knob(
+    default: Any,
+    help: str,
+    values: Values | None = None,
+    *,
+    acts: Condition | tuple[Condition, ...] = (),
+    heading: str = "Credit",
+    after: str | None = None,
+    changes_loss: bool = True,
+) -> Any:
+    """A dataclass field with everything that the package knows of it.
+
+    Args:
+        default:
+            Its default.
+        help (`str`):
+            What it does, one or two sentences. The text of `values` is appended.
+        values ([`Values`], *optional*):
+            The values it may have; `None` too if its annotation says so. A bool must be `True` or `False`.
+        acts (condition or tuple of conditions, *optional*):
+            The knob has an effect if one of these conditions holds. Otherwise setting it is refused. Empty: always.
+        heading (`str`, *optional*, defaults to `"Credit"`):
+            Its heading in `--help`.
+        after (`str`, *optional*):
+            The flag that it follows under "Run and checkpoints", which is then its heading.
+        changes_loss (`bool`, *optional*, defaults to `True`):
+            Whether it changes what is learned: it is then part of the run's identity and may appear on the model card.
+    """
+    values = FLAG if isinstance(default, bool) else values
+    text = help if values in (None, FLAG) else f"{help} Must be {values.words}."
+    given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
+    declared = field(**given, metadata={"help": text})
+    acts = acts if isinstance(acts, tuple) else (acts,)
+    _DECLARED[declared] = Knob(values, acts, heading, after, changes_loss)
+    return declared
+
+
+@cache
+def knobs_of(config_class: type) -> dict[str, Knob]:
+    """Field → its declaration, by the class itself or the nearest class above that declares it.
+
+    A preset that gives a field another default needs no second declaration.
+    """
+    found: dict[str, Knob] = {}
+    for base in filter(is_dataclass, config_class.__mro__):
+        own = [base.__dataclass_fields__[name] for name in get_annotations(base)]
+        found = found | {f.name: _DECLARED[f] for f in own if f in _DECLARED and f.name not in found}
+    return found
+
+
+def defaults(config_class: type) -> dict[str, Any]:
+    """The default of every field of a dataclass that has one."""
+    plain = {f.name: f.default for f in fields(config_class) if f.default is not MISSING}
+    return plain | {f.name: f.default_factory() for f in fields(config_class) if f.default_factory is not MISSING}
+
+
+def is_active(config: Any, declared: Knob) -> bool:
+    """Whether a knob has an effect beside the other settings of a configuration."""
+    return not declared.acts or any(not unmet(config, condition) for condition in declared.acts)
+
+
+def check_inactive_options(config: Any, released_code: Mapping[str, Condition]) -> None:
+    """Refuses knobs that were set and have no effect beside the others.
+
+    A knob counts as set if it differs from the defaults of the configuration's class and of all classes above it.
+
+    Raises:
+        ValueError: the message names the knob, the settings that leave it without effect, and the fix.
+    """
+    for name in config.released_code or ():
+        if missing := unmet(config, released_code[name]):
+            _refuse_inactive(config, "released_code", [name], [missing])
+    for name, declared in knobs_of(type(config)).items():
+        if not is_active(config, declared) and not _is_default(config, name):
+            missing = [unmet(config, condition) for condition in declared.acts]
+            _refuse_inactive(config, name, getattr(config, name), missing)
+
+
+def _refuse_inactive(config: Any, name: str, value: Any, missing: list[Condition]) -> None:
+    beside = values_of(config, (other for condition in missing for other in condition))
+    fix = ", or ".join(map(in_words, missing))
+    raise ValueError(f"{name}={value!r} does nothing, since {beside}: set {fix}, or leave {name} out.")
+
+
+def _is_default(config: Any, name: str) -> bool:
+    value = _plain(getattr(config, name))
+    bases = (base for base in type(config).__mro__ if is_dataclass(base))
+    return any(_plain(own[name]) == value for base in bases if name in (own := defaults(base)))
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,198 @@
+"""Checks of a configuration: each field by itself, and which settings do not go together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from trl import GRPOConfig
+
+from ..support.errors import did_you_mean
+from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
+from .trl_settings import TRL_VALUES
+
+
+TRACES = ("eligible", "lambda_trace")
+
+
+def check_values(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> None:
+    """Checks every field by itself: our own knobs by their declarations, fields of TRL and transformers by a table.
+
+    Raises:
+        ValueError: the message names the field and what it may be.
+    """
+    own = {name: knob.values for name, knob in knobs_of(type(config)).items() if knob.values is not None}
+    optional = _optional_fields(type(config))
+    for name, allowed in (values | own).items():
+        value = getattr(config, name, None)
+        if not hasattr(config, name) or (value is None and name in optional) or allowed.holds(value):
+            continue  # TRL versions differ in some fields
+        wrong = next((x for x in value if x not in allowed.names), "") if isinstance(value, (list, tuple)) else value
+        meant = did_you_mean(wrong, allowed.names)
+        raise ValueError(f"{name} must be {allowed.words}{' or None' * (name in optional)}, got {value!r}{meant}.")
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{f.name} must be a number, got nan: leave it out for its default.")
+
+
+@cache
+def _optional_fields(config_class: type) -> set[str]:
+    return {name for name, hint in get_type_hints(config_class).items() if NoneType in get_args(hint)}
+
+
+class Rule(NamedTuple):
+    """If the settings `given` hold, those of `needed` must hold too.
+
+    Attributes:
+        given: A condition.
+        needed: A condition.
+        why: The reason, for the message.
+    """
+
+    given: Condition
+    needed: Condition
+    why: str
+
+
+SEQUENCE = when(importance="sequence")
+TRACE = when(importance=TRACES)
+RATIO_CLIP = when(clip_form="ratio")
+WEIGHTED_KL = when(beta=anything_but(0.0))
+ROLLOUTS = when(rollouts=anything_but("none"))
+TREE = when(rollouts="tree")
+SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
+POLICY_ITERATION = when(policy_loss=anything_but("clip"))
+ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
+NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
+TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
+UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
+ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
+
+RULES = (
+    Rule(
+        when(importance=anything_but("sequence")),
+        when(importance_sampling_level="token"),
+        "TRL's field is set by importance='sequence' (GSPO) alone, and 'sequence_token' is GSPO-token",
+    ),
+    Rule(
+        when(credit=anything_but(None)),
+        when(policy_loss="clip"),
+        "each is the whole credit function; a function may call trl_credit.loss.assignment.policy_iteration itself",
+    ),
+    Rule(
+        SEQUENCE,
+        when(token_mask="none", loss_weight="none"),
+        "it averages over the response what differs from token to token; importance='sequence_token' does not",
+    ),
+    Rule(
+        SEQUENCE | when(importance_sampling_level="token"),  # TRL's two fields together mean what they mean in TRL
+        when(top_entropy_quantile=1.0),
+        "it averages over the response what differs from token to token; importance='sequence_token' does not",
+    ),
+    Rule(when(prompt_average=True), when(loss_type=("dapo", "cispo")), "it weighs the rows of a mean over all tokens"),
+    Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
+    Rule(
+        when(selector=anything_but("none")),
+        when(importance="eligible"),
+        "it selects the tokens that leave an eligible trace (S-trace)",
+    ),
+    Rule(when(loss_type="luspo"), when(importance=("sequence", "token")), "it is defined for one weight per response"),
+    Rule(
+        TRACE,
+        when(loss_type=("dapo", "grpo", "bnpo", "dr_grpo")),
+        "the gradient of that loss does not flow through the clipped importance weight, so the trace would be lost",
+    ),
+    Rule(
+        when(loss_type="vespo"),
+        when(importance=("token", "sequence")),
+        "it builds its own sequence weight from the ratios of tokens",
+    ),
+    Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
+    Rule(
+        RATIO_CLIP,
+        when(importance=("sequence_token", "token", *TRACES)),
+        "'sequence' has one ratio per response",
+    ),
+    Rule(RATIO_CLIP, when(loss_type=TOKEN_MEANS), "other losses take no minimum over tokens"),
+    Rule(RATIO_CLIP, when(delta=None), "the ratio is bounded by 1 + ε_high for either sign of A"),
+    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
+    Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
+    Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
+    Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
+    Rule(
+        ROLLOUTS,
+        when(importance=("sequence_token", "token", *TRACES)),
+        "'sequence' averages over the response, and with it the advantages of segments",
+    ),
+    Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
+    Rule(ROLLOUTS, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
+    Rule(
+        when(rollouts="chain", segmentation="fixed_count"),
+        when(num_segments=COUNT),
+        "it is the number of segments per response",
+    ),
+    Rule(
+        TREE,
+        when(mask_truncated_completions=False),
+        "it would mask every segment that does not end the response; truncated_value gives truncated leaves a value",
+    ),
+    Rule(
+        SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path; 'nodes' does not"
+    ),
+    Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), "it is a mean over rows, which hold several nodes"),
+    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it judges rows, which hold several nodes"),
+    Rule(
+        TREE | when(tree_rows="packed"),
+        when(shared_prefix=("auto", "off")),
+        "rows of packed trees hold a prompt once already",
+    ),
+    Rule(
+        TREE | when(process_reward_weight=anything_but(0.0), tree_branching=UNEQUAL_LEVELS),
+        when(process_reward_best_of=COUNT),
+        "by default it is the number of samples of a state, which differs by level (4 in the released code)",
+    ),
+    Rule(
+        POLICY_ITERATION,
+        when(beta=number("a number above 0, such as 0.1", lambda x: x > 0.0)),
+        "it regresses beta · log π/π_ref on the advantage (0.1 in SPO's released code; the paper gives none)",
+    ),
+    Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo")), "it is a mean over segments"),
+    Rule(
+        POLICY_ITERATION,
+        when(importance="token", token_mask="none", loss_weight="none", top_entropy_quantile=1.0)
+        | when(off_policy_mask_threshold=None, whiten_advantages="none"),
+        "it has its own weight per segment",
+    ),
+    Rule(when(use_vllm=False), when(top_k=number("0 (all tokens) or more", lambda x: x >= 0)), "-1 is vLLM's alone"),
+)
+
+
+def check_combinations(config: GRPOConfig) -> None:
+    """Refuses settings that do not go together, by `RULES`, and segments that are longer than a response.
+
+    Raises:
+        ValueError: the message names the fields and the fix.
+    """
+    for rule in RULES:
+        if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
+            name = next(iter(wrong))
+            raise ValueError(
+                f"{values_of(config, [name])} with {values_of(config, rule.given)}: {rule.why}. Set "
+                f"{in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
+            )
+    most = config.max_completion_length
+    if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
+        raise ValueError(
+            f"segment_length={config.segment_length} never cuts a response of at most max_completion_length={most} "
+            "tokens: set it lower."
+        )
+    inner = len(config.tree_branching) - 1
+    if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
+        raise ValueError(
+            f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens leave nothing of "
+            f"max_completion_length={most} for the last: lower tree_segment_length, use fewer levels in "
+            "tree_branching, or raise max_completion_length."
+        )

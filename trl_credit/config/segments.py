@@ -1,0 +1,190 @@
+"""The knobs of segment credit: how responses are cut, how states are valued, and what is trained."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from ..credit.steps import STEP_SPLITTERS
+from ..credit.trees import SIBLING_ADVANTAGES
+from .knobs import COUNT, FINITE, Condition, Values, anything_but, knob, number, one_of, some_of, when
+
+
+ROLLOUTS = when(rollouts=anything_but("none"))
+CHAIN = when(rollouts="chain")
+TREE = when(rollouts="tree")
+PROCESS_REWARD = ROLLOUTS | when(process_reward_weight=anything_but(0.0))
+# what only a paper's released code does, and when it has an effect
+RELEASED_CODE: dict[str, Condition] = {
+    "spo_normalizer": when(token_mask=anything_but("none")),
+    "spo_last_token": CHAIN,
+    "spo_replay": TREE | when(replay_cap=COUNT),
+    "spo_policy_iteration": when(policy_loss="policy_iteration"),
+}
+BRANCHING = Values(
+    "whole numbers of at least 1, one per level",
+    lambda x: isinstance(x, (list, tuple)) and len(x) > 0 and all(map(COUNT.holds, x)),
+)
+TWO_LEVELS = Values("two levels or more", lambda x: len(x) > 1)
+
+_segment = partial(knob, heading="Segments")
+_rollout = partial(knob, heading="Rollouts")
+
+
+@dataclass
+class SegmentKnobs:
+    r"""
+    Advantages for segments of a response by Monte Carlo rollouts: a part of [`CreditConfig`].
+
+    Parameters:
+        rollouts (`str`, *optional*, defaults to `"none"`):
+            `"chain"` (SPO-chain, VinePPO): continuations start from the boundaries of each response. `"tree"`
+            (SPO-tree): the responses form a tree. `"none"`: no segments. Advantages are differences of values, and
+            `scale_rewards` has no effect.
+        segmentation (`str`, *optional*, defaults to `"cutpoints"`):
+            Segments of a chain. `"cutpoints"`: one begins at every `cutpoint_interval`-th token that is less probable
+            than `probability_threshold`. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments`
+            per response. `"steps"`: by `step_splitter`. Or a custom function
+            `f(old_logp_t, *, completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
+        cutpoint_interval (`int`, *optional*, defaults to `5`):
+            n ≥ 1, cutpoints per segment.
+        num_segments (`int`, *optional*):
+            K ≥ 1. With `"cutpoints"` it replaces the interval.
+        segment_length (`int`, *optional*, defaults to `100`):
+            Tokens per segment of `"fixed_length"`.
+        step_splitter (`str`, *optional*, defaults to `"newline"`):
+            `"newline"`, `"gsm8k"`, `"math"`, or a custom function from a text to ascending character offsets. A
+            response for which it raises `ValueError` is left out of the loss.
+        max_valued_steps (`int`, *optional*):
+            Boundaries of a response after its first token that are valued by rollouts. Later ones get the response's
+            own reward (VinePPO on GSM8K: 25). `None`: all.
+        rollouts_per_state (`int`, *optional*, defaults to `9`):
+            N ≥ 1, continuations from each boundary.
+        initial_value (`str`, *optional*, defaults to `"rollout"`):
+            V(s_0), if a segment begins at the first token: `"rollout"`, or `"group"`, the mean reward of the group's
+            other responses, which needs no rollouts.
+        certain_tolerance (`float`, *optional*, defaults to `0.0`):
+            No rollouts if the policy gave the rest of the response at least probability 1 − this, since the value is
+            then known to that precision. In [0, 1).
+        truncated_value (`float`, *optional*):
+            Value of truncated rollouts and leaves. `None`: what the reward functions give them (SPO, Alg. 1).
+        rollout_batch_size (`int`, *optional*):
+            Continuations per engine call. `None`: all in one call, which is fastest if memory allows (vLLM queues).
+            Without vLLM, or with its server, those with the largest token budget come first, so that the continuations
+            of a call end together.
+        tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):
+            Children per node, from the root down.
+        tree_segment_length (`int`, *optional*, defaults to `30`):
+            M, tokens per segment on all levels except the last, which runs to the end of the response.
+        segment_advantage (`str`, *optional*, defaults to `"mean"`):
+            Baseline of a tree's segment: `"mean"` of the siblings, `"loo"` (leave-one-out), or `"std"` (mean, then
+            divided by the standard deviation).
+        tree_rows (`str`, *optional*, defaults to `"nodes"`):
+            `"nodes"`: one training row per node. The others give the same gradient from fewer tokens: `"paths"`, in
+            which the nodes of a path share their prefix, or `"packed"`, in which the branches of a tree lie side by
+            side in at most `num_generations` rows, separated by attention (not with flash attention).
+        replay_iterations (`int`, *optional*, defaults to `1`):
+            Generation batches in which a row of a tree may be drawn. 1 means no replay. The paper: 8.
+        replay_cap (`int`, *optional*):
+            Rows of one prompt per generation batch. `None`: no limit. The paper: 32.
+        process_reward_weight (`float`, *optional*, defaults to `0.0`):
+            α in A + α A^μ, with A^μ from the best of `process_reward_best_of` tries (the released code: 5). Total
+            rewards are in `reward_range`.
+        process_reward_best_of (`int`, *optional*):
+            K ≥ 1, the exponent of V^μ = 1 − (1 − V)^K. `None`: the number of Monte Carlo samples of a state, as in the
+            paper: `rollouts_per_state`, or the branching of a tree, if equal on all levels (the released code: 4).
+        process_reward_form (`str`, *optional*, defaults to `"advantage"`):
+            `"value"`: V(child) + α A^μ, the paper's form, which filters nothing out. `"advantage"`: A + α A^μ, which is
+            ours: it keeps the baseline V(parent), for less variance.
+        policy_loss (`str`, *optional*, defaults to `"clip"`):
+            `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, which replaces clipped
+            ratio and KL term (SPO, App. B); w = π/π_old, at most 10, which is ours. The paper gives no `beta`; the
+            released code's is 0.1.
+        whiten_advantages (`str`, *optional*, defaults to `"none"`):
+            Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
+            released code; it turns equal advantages into 0).
+        released_code (`list[str]`, *optional*):
+            Points in which the released code of a paper is followed where it differs from the text.
+            `"spo_normalizer"`: with a `token_mask`, KL is summed over the kept tokens of each row, then averaged over
+            rows; the text has KL over all tokens, divided like the policy term. `"spo_last_token"`: a segment may
+            begin at a response's last token. `"spo_replay"`: the replay buffer loses rows and fills batches by
+            repetition. `"spo_policy_iteration"`: half of the loss of `"policy_iteration"`.
+    """
+
+    rollouts: str = _rollout("none", "How segments are valued, if at all.", one_of("none", "chain", "tree"))
+    segmentation: str = _segment(
+        "cutpoints",
+        "Where the segments of a chain begin.",
+        one_of("cutpoints", "fixed_length", "fixed_count", "steps", custom=True),
+        acts=CHAIN,
+    )
+    cutpoint_interval: int = _segment(
+        5, "Cutpoints per segment.", COUNT, acts=CHAIN | when(segmentation="cutpoints", num_segments=None)
+    )
+    num_segments: int | None = _segment(
+        None,
+        "Segments per response, in place of a size.",
+        COUNT,
+        acts=CHAIN | when(segmentation=("cutpoints", "fixed_count")),
+    )
+    segment_length: int = _segment(
+        100, "Tokens per segment of a fixed length.", COUNT, acts=CHAIN | when(segmentation="fixed_length")
+    )
+    step_splitter: str = _segment(
+        "newline",
+        "How a response is split into steps.",
+        one_of(*STEP_SPLITTERS, custom=True),
+        acts=CHAIN | when(segmentation="steps"),
+    )
+    max_valued_steps: int | None = _segment(None, "Boundaries per response that get rollouts.", COUNT, acts=CHAIN)
+    rollouts_per_state: int = _rollout(9, "Continuations from each boundary.", COUNT, acts=CHAIN)
+    initial_value: str = _rollout(
+        "rollout",
+        "V(s_0) by rollouts, or leave-one-out from the other responses of the group.",
+        one_of("rollout", "group"),
+        acts=CHAIN,
+    )
+    certain_tolerance: float = _rollout(
+        0.0,
+        "No rollouts if the rest of the response has at least probability 1 - this.",
+        number("in [0, 1)", lambda x: 0.0 <= x < 1.0),
+        acts=CHAIN,
+    )
+    truncated_value: float | None = _rollout(
+        None, "Value of truncated rollouts. `None`: that of the reward functions.", FINITE, acts=ROLLOUTS
+    )
+    rollout_batch_size: int | None = _rollout(
+        None, "Continuations per engine call. `None`: all.", COUNT, acts=ROLLOUTS, changes_loss=False
+    )
+    tree_branching: list[int] = _rollout([6, 6, 6], "Children per node, from the root down.", BRANCHING, acts=TREE)
+    tree_segment_length: int = _rollout(
+        30, "Tokens per segment on a tree's inner levels.", COUNT, acts=TREE | when(tree_branching=TWO_LEVELS)
+    )
+    segment_advantage: str = _segment(
+        "mean", "Advantage of a segment among its siblings.", one_of(*SIBLING_ADVANTAGES), acts=TREE
+    )
+    tree_rows: str = _rollout("nodes", "Training rows of a tree.", one_of("nodes", "paths", "packed"), acts=TREE)
+    replay_iterations: int = _rollout(1, "Generation batches in which a row may be drawn.", COUNT, acts=TREE)
+    replay_cap: int | None = _rollout(None, "Rows of a prompt per generation batch. `None`: all.", COUNT, acts=TREE)
+    process_reward_weight: float = _segment(0.0, "Weight of the best-of-N process reward.", FINITE, acts=ROLLOUTS)
+    process_reward_best_of: int | None = _segment(
+        None, "N of the best-of-N process reward. `None`: the samples of a state.", COUNT, acts=PROCESS_REWARD
+    )
+    process_reward_form: str = _segment(
+        "advantage", "What the process reward is added to.", one_of("advantage", "value"), acts=PROCESS_REWARD
+    )
+    policy_loss: str = _segment("clip", "The policy term of the loss.", one_of("clip", "policy_iteration"))
+    whiten_advantages: str = _segment(
+        "none", "Mean 0 and variance 1 over which tokens, if any.", one_of("none", "batch", "microbatch")
+    )
+    released_code: list[str] | None = _segment(
+        None,
+        "Where to follow a paper's released code and not its text.",
+        some_of(*RELEASED_CODE),
+        acts=tuple(RELEASED_CODE.values()),
+    )
+
+
+def best_of(config: "SegmentKnobs") -> int:
+    """N of the best-of-N process reward: the knob, or the number of Monte Carlo samples of a state (SPO, App. C)."""
+    if config.process_reward_best_of is not None:
+        return config.process_reward_best_of
+    return config.tree_branching[0] if config.rollouts == "tree" else config.rollouts_per_state

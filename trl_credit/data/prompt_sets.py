@@ -1,0 +1,246 @@
+"""Loads the prompts and answers of a set: by name, from a file, or from the Hub."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from datasets import Dataset
+
+from ..rewards.reasoning_gym import reasoning_gym_rows
+from .cleaning import CleaningReport, clean, find_overlap
+from .prompts import IDS, as_prompts, find_column, problems, prompt_tokens, row_id
+from .readers import FILE_FORMATS, place
+from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style
+from .sources import load_known, load_other
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+_PROMPT_COLUMNS = ("prompt", "problem", "question")
+_ANSWER_COLUMNS = ("answer", "solution", "target")
+_GYM = "reasoning_gym:"
+
+
+def _flag(help: str, default: str | None = None) -> str | None:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class DataArguments:
+    """What to train or evaluate on. Each field is a flag of the scripts."""
+
+    dataset_name: str | None = _flag(
+        f"{', '.join(SETS)}; reasoning_gym:TASK; a {', '.join(FILE_FORMATS)} file; or a Hub name. Default: the "
+        "embedded task."
+    )
+    data_dir: str | None = _flag("Folder with files of the known sets (gsm8k.jsonl, …), used instead of the Hub.")
+    dataset_revision: str | None = _flag("Commit, tag or branch of a Hub set. Default: the pin of a known set.")
+    dataset_config: str | None = _flag("Configuration of a Hub set, or the settings of a reasoning_gym task as YAML.")
+    dataset_split: str | None = _flag("Default: train, or test for evaluation sets.")
+    prompt_column: str | None = _flag("Default: prompt, problem or question.")
+    answer_column: str | None = _flag("Default: answer, solution or target.")
+    prompt_style: str = _flag(
+        f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it; with text: before it, the chat template is "
+        "not used.",
+        default="boxed",
+    )
+    max_prompt_tokens: int | None = _flag("Rows with a longer prompt are dropped.")
+    decontaminate: list[str] | None = _flag("Evaluation sets whose problems are dropped from the data, or 'all'.")
+
+
+def load_from_arguments(
+    arguments: DataArguments, *, tokenizer: "PreTrainedTokenizerBase", seed: int, needs_answers: bool = True
+) -> Dataset:
+    """Calls `load_prompts` with the flags. Prompts are messages if the tokenizer has a chat template and the style is
+    for chat."""
+    if arguments.dataset_name is None:
+        raise ValueError("there is no data: set --dataset_name")
+    settings = {name.removeprefix("dataset_"): value for name, value in vars(arguments).items()}
+    style = resolve_style(settings.pop("prompt_style"))
+    chat = style.chat and tokenizer.chat_template is not None
+    return load_prompts(
+        **settings, style=style, conversational=chat, tokenizer=tokenizer, seed=seed, needs_answers=needs_answers
+    )
+
+
+def hub_source(arguments: DataArguments) -> tuple[str | None, str | None]:
+    """Hub id and revision of what the flags load; `None` if it comes from elsewhere."""
+    name, revision = arguments.dataset_name, arguments.dataset_revision
+    if name is None or name == "demo" or name.startswith(_GYM) or Path(name).suffix.lower() in FILE_FORMATS:
+        return None, None
+    if name not in SETS:
+        return name, revision
+    known = SETS[name]
+    return (None, None) if arguments.data_dir is not None else (known.repo, revision or known.revision)
+
+
+def load_prompts(
+    name: str,
+    *,
+    data_dir: str | None = None,
+    revision: str | None = None,
+    split: str | None = None,
+    config: str | dict | None = None,
+    prompt_column: str | None = None,
+    answer_column: str | None = None,
+    conversational: bool = False,
+    style: str | PromptStyle = "boxed",
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    max_prompt_tokens: int | None = None,
+    decontaminate: Sequence[str] | None = None,
+    seed: int = 42,
+    needs_answers: bool = False,
+) -> Dataset:
+    """Loads a set with the columns `prompt`, `answer` and `id`.
+
+    An answer is text, with the digits that the file has. A known set also has its bare `problem` and, if it has them,
+    `level`, `names` and `truth`; other sets keep all their columns, and have no `answer` if no column holds it. All
+    columns reach the reward functions. What was dropped or repaired is logged.
+
+    Args:
+        name (`str`):
+            A set of `SETS`, `reasoning_gym:TASK`, a JSONL, JSON, Parquet, Arrow or CSV file, or a name on the Hub.
+        data_dir (`str`, *optional*):
+            Folder that is searched for known sets instead of the Hub, see docs/data.md.
+        revision (`str`, *optional*):
+            Commit on the Hub, instead of the pin of a known set.
+        split (`str`, *optional*):
+            Defaults to `train`, or to `test` for evaluation sets.
+        config (`str` or `dict`, *optional*):
+            Configuration of a Hub set, or settings of a reasoning-gym task.
+        prompt_column, answer_column (`str`, *optional*):
+            Columns of a set that is not a known one. Default to the first of `prompt`, `problem`, `question` and of
+            `answer`, `solution`, `target`.
+        conversational (`bool`, *optional*, defaults to `False`):
+            Whether prompts become messages, the system message first, for models with a chat template. Prompts that are
+            messages already do not change.
+        style (`str` or `PromptStyle`, *optional*, defaults to `"boxed"`):
+            One of `PROMPT_STYLES`, or a text with `{problem}` in it.
+        tokenizer, max_prompt_tokens (*optional*):
+            Rows with more tokens are dropped. They are counted as the trainer makes them, with the chat template.
+        decontaminate (sequence of `str`, *optional*):
+            Evaluation sets whose problems are dropped, or `all`.
+        seed (`int`, *optional*, defaults to 42):
+            Seed of procedural tasks.
+        needs_answers (`bool`, *optional*, defaults to `False`):
+            Whether a set without a column of answers is refused; otherwise it is loaded without one.
+
+    Raises:
+        ValueError: there is no such file, set, split, column or style; a file cannot be read as it was written (the
+            message gives the line); or no rows are left.
+        OSError: a file cannot be opened.
+        ConnectionError: the Hub cannot be reached.
+    """
+    style = resolve_style(style)
+    if max_prompt_tokens is not None and tokenizer is None:
+        raise ValueError("max_prompt_tokens needs a tokenizer")
+    known = name in SETS or name.startswith(_GYM)
+    if known and (prompt_column or answer_column):
+        raise ValueError(f"leave out --prompt_column and --answer_column: the columns of {name!r} are known")
+    if name in SETS:
+        if config is not None:
+            raise ValueError(f"leave out --dataset_config: that of {name!r} is known")
+        source, report = _load_set(name, data_dir=data_dir, revision=revision, split=split)
+    else:
+        if known:
+            rows = reasoning_gym_rows(name.removeprefix(_GYM), settings=_settings(config), seed=seed)
+            source = Dataset.from_list(rows)
+        else:
+            source = load_other(name, revision=revision, split=split, config=config)
+        report = CleaningReport(name, rows=len(source))
+    if known:
+        prompt_column, answer_column = "problem", "answer"
+    else:
+        prompt_column = find_column(source, name, prompt_column, _PROMPT_COLUMNS, "--prompt_column")
+        if needs_answers or answer_column is not None or set(_ANSWER_COLUMNS) & set(source.column_names):
+            answer_column = find_column(source, name, answer_column, _ANSWER_COLUMNS, "--answer_column")
+    data = as_prompts(source, name, prompt_column, answer_column, style=style, conversational=conversational)
+    if decontaminate:
+        data = _without_overlap(data, problems(source, name, prompt_column), report, decontaminate, data_dir)
+    if max_prompt_tokens is not None:
+        fits = [i for i, prompt in enumerate(data["prompt"]) if prompt_tokens(prompt, tokenizer) <= max_prompt_tokens]
+        report.too_long = len(data) - len(fits)
+        data = data.select(fits)
+    report.kept = len(data)
+    data.info.description = str(report) if report.changed else ""
+    # a warning, since the set is not the published one
+    logger.log(logging.WARNING if report.changed else logging.INFO, "%s", report)
+    if len(data) == 0:
+        raise ValueError(f"no row of {name!r} is left ({report}): check --max_prompt_tokens and --decontaminate")
+    return data
+
+
+def warn_of_unknown_tokens(prompts: Sequence[str | list[dict]], tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Logs a warning if a quarter of the prompts' tokens are unknown: such a model can hardly read them."""
+    texts = [prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) for prompt in prompts]
+    ids = [token for text in texts for token in tokenizer(text)["input_ids"]]
+    unknown = ids.count(tokenizer.unk_token_id)
+    if tokenizer.unk_token_id is not None and 4 * unknown > len(ids):
+        logger.warning(
+            "the model's tokenizer does not know %d of the first %d tokens of the data: set --model_name_or_path (the "
+            "embedded model knows only the characters of its own task)",
+            unknown,
+            len(ids),
+        )
+
+
+def _load_set(
+    name: str, *, data_dir: str | None, revision: str | None, split: str | None
+) -> tuple[Dataset, CleaningReport]:
+    known = SETS[name]
+    split = split or next(iter(known.splits))
+    if split not in known.splits:
+        raise ValueError(f"{name!r} has no split {split!r}: set --dataset_split to {' or '.join(known.splits)}")
+    if data_dir is not None and revision is not None:
+        raise ValueError("--dataset_revision is for the Hub: leave it or --data_dir out")
+    source, where = load_known(name, split, revision=revision, data_dir=data_dir)
+    rows = []
+    for i, row in enumerate(source):
+        try:
+            rows.append({**known.read(row), "id": row_id([row.get(column) for column in IDS], name, i)})
+            if not isinstance(rows[-1]["problem"], str):
+                raise ValueError("no problem")
+        # a file of that name may have any shape
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{where!r} is not the set {name!r}: {place(source, i)}: {error}") from error
+    rows, report = clean(rows, name=name, drop=not known.evaluation, english=known.english, distinct=known.distinct)
+    if not rows:
+        raise ValueError(f"{where!r} has no rows")
+    data = Dataset.from_list(rows)
+    if "level" in data.column_names and set(data["level"]) == {None}:
+        data = data.remove_columns("level")
+    return data, report
+
+
+def _without_overlap(
+    data: Dataset, texts: list[str], report: CleaningReport, decontaminate: Sequence[str], data_dir: str | None
+) -> Dataset:
+    sets = [known for known in SETS if SETS[known].evaluation] if "all" in decontaminate else decontaminate
+    testable = [known for known in SETS if "test" in SETS[known].splits]
+    if unknown := [known for known in sets if known not in testable]:
+        choices = ", ".join(testable)
+        raise ValueError(f"{unknown[0]!r} is not an evaluation set: set --decontaminate to all or some of {choices}")
+    if report.name in sets and SETS[report.name].evaluation:
+        raise ValueError(f"{report.name!r} cannot be free of itself: check --decontaminate")
+    evaluation = {
+        known: _load_set(known, data_dir=data_dir, revision=None, split="test")[0]["problem"] for known in sets
+    }
+    found, ids = find_overlap(texts, evaluation), data["id"]
+    report.overlap = {known: [ids[i] for i in numbers] for known, numbers in found.items()}
+    inside = {i for numbers in found.values() for i in numbers}
+    return data.select([i for i in range(len(data)) if i not in inside])
+
+
+def _settings(config: str | dict | None) -> dict:
+    try:
+        settings = yaml.safe_load(config) if isinstance(config, str) else config or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"--dataset_config cannot be read as YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"--dataset_config of a task must be like '{{size: 1000}}', not {config!r}")
+    return settings

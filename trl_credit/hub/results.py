@@ -1,0 +1,98 @@
+"""The plots and the card that a run leaves in its folder."""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..observe.reward_curve import plot_rewards
+from ..support.errors import one_line
+from .card import write_model_card
+from .trainer import CardTrainer
+
+
+logger = logging.getLogger(__name__)
+
+RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
+
+
+class Results(NamedTuple):
+    """The card, and the first and the last logged reward (`None` if none was logged)."""
+
+    card: Path
+    ends: tuple[float, float] | None
+
+
+class ResultsCallback(TrainerCallback):
+    """Writes `reward_curve.png`, `credit_plot.png`, `recipe.yaml` and the card `README.md` to `output_dir` when
+    training ends, on the main process, and prints their paths. Every [`CreditTrainer`] has one as `trainer.results`;
+    `trainer.remove_callback(ResultsCallback)` removes it.
+
+    A run that trained no step writes nothing. A plot that fails is a warning, so that the weights are still saved. The
+    files are results of the run: another run in the same folder needs `overwrite_output_dir`.
+
+    Attributes:
+        card (`dict`):
+            Further arguments of [`~trl_credit.hub.write_model_card`], such as `data`.
+        writes_at_end (`bool`):
+            `False` if a script calls `write` itself, after the model is saved.
+    """
+
+    def __init__(self, trainer: CardTrainer) -> None:
+        self.trainer = trainer
+        self.card: dict[str, Any] = {}
+        self.writes_at_end = True
+        self._begun_at = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._begun_at = state.global_step
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not self.writes_at_end or not state.is_world_process_zero or state.global_step == self._begun_at:
+            return
+        try:
+            results = self.write()
+        except Exception as error:
+            logger.warning("no plots and no card in %s: %s", args.output_dir, one_line(error))
+        else:
+            print()
+            self.say(results)
+
+    def write(self) -> Results:
+        """Writes plots and card of the steps so far. If one of them fails, all are removed.
+
+        Raises:
+            OSError: a full disk, or a folder that cannot be written to.
+        """
+        folder = Path(self.trainer.args.output_dir)
+        curve = folder / "reward_curve.png"
+        try:
+            curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
+            title = f"{self.trainer.algorithm_name}: reward"
+            ends = plot_rewards(self.trainer.state.log_history, curve, title=title)
+            return Results(self.write_card(), ends)  # after the plots, which the card shows
+        except BaseException:
+            for result in RESULTS:
+                (folder / result).unlink(missing_ok=True)
+            raise
+
+    def write_card(self, **more: Any) -> Path:
+        """Writes the card and the plot of credit; `more` takes precedence over `card`. Raises what `write` does."""
+        return write_model_card(self.trainer, name=self.trainer.algorithm_name, **self.card | more)
+
+    def say(self, results: Results) -> None:
+        """Prints the paths of the results, and the first and the last reward."""
+        folder = results.card.parent
+        lines = {"model card": [results.card]}
+        lines["plots"] = [path for name in RESULTS[:2] if (path := folder / name).is_file()]
+        lines["evaluation"] = [path for path in [folder / "evaluation" / "evaluation.md"] if path.is_file()]
+        for what, paths in lines.items():
+            if paths:
+                print(f"{what:<14}{', '.join(map(str, paths))}")
+        if results.ends is not None:
+            print(f"{'reward':<14}{results.ends[0]:.3f} → {results.ends[1]:.3f}", flush=True)

@@ -1,0 +1,164 @@
+"""What a run logged: its score by optimizer steps, prompts, tokens and seconds, from its last checkpoint."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...runs.checkpoints import last_checkpoint, read_run
+from ...support.errors import choose, one_line
+
+
+# what a curve may be drawn against → what is counted
+AXES = {
+    "steps": "optimizer steps",
+    "prompts": "prompts, each as often as it was sampled for",
+    "generated": "generated tokens: all that the policy wrote, including rollouts of segments and every node of a tree",
+    "trained": "trained tokens: those in the policy term of the loss, each as often as it was trained on",
+    "seconds": "seconds of training (step_time in the log): sampling, rewards, forward and backward "
+    "passes; without the optimizer's step, evaluations, checkpoints and the start",
+}
+_UNKNOWN = {
+    "trained": "its log has no credit/trained_tokens_per_row: it is of an older trl_credit",
+    "generated": "its log has no completions/mean_length, or no credit/rollout_tokens, for some batch",
+}
+_SEED_FIELDS = ("seed", "data_seed", "data")  # fields that differ between the runs of one algorithm
+
+
+@dataclass(frozen=True)
+class History:
+    """The log of one run.
+
+    Attributes:
+        folder: Folder of the run.
+        seed: Seed of the run.
+        identity: See [`~trl_credit.runs.identity.identity`].
+        values: The score at each point, shape (points,).
+        axes: The position of each point on each of `AXES`, shape (points,).
+        totals: The position at the end of the log on each of `AXES`.
+        planned: Optimizer steps that were planned.
+        unknown: Names of `AXES` that cannot be counted, with the reason.
+    """
+
+    folder: Path
+    seed: int
+    identity: dict[str, Any]
+    values: np.ndarray
+    axes: dict[str, np.ndarray]
+    totals: dict[str, float]
+    planned: int
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The identity without the fields that differ between runs of one algorithm."""
+        return {name: value for name, value in self.identity.items() if name not in _SEED_FIELDS}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the log reaches the run's last step."""
+        return self.totals["steps"] >= self.planned
+
+    def at(self, axis: str, limit: float) -> float:
+        """Mean score over the last tenth of the way to `limit`; without a point there, the last score before it."""
+        x = self.axes[axis]
+        inside = (x > 0.9 * limit) & (x <= limit * (1 + 1e-9))
+        if inside.any():
+            return float(self.values[inside].mean())
+        before = np.flatnonzero(x <= limit)
+        return float(self.values[before[-1] if len(before) else 0])
+
+    def mean_until(self, limit: float) -> float:
+        """Mean score up to an optimizer step; without a point there, the first score."""
+        inside = self.axes["steps"] <= limit
+        return float(self.values[inside].mean()) if inside.any() else float(self.values[0])
+
+
+def read_history(folder: str | Path, *, metric: str = "reward") -> History:
+    """The log that `trl-credit train` or a trainer of this package left in a folder.
+
+    Args:
+        folder (`str` or `Path`):
+            `output_dir` of the run.
+        metric (`str`, *optional*, defaults to `"reward"`):
+            Any logged number, such as `eval_math500/avg@4`.
+
+    Raises:
+        ValueError: the folder holds no run with a whole checkpoint, or the log has no such metric.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}: name the output_dir of a run")
+    record, checkpoint = read_run(folder), last_checkpoint(folder)
+    if record is None:
+        raise ValueError(f"{str(folder)!r} holds no credit_run.json: name the output_dir of a run of trl_credit")
+    if checkpoint is None:
+        raise ValueError(f"{str(folder)!r} holds no whole checkpoint, which keeps the log: train with save_strategy on")
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    try:
+        return make_history(state, record["identity"], folder=folder, metric=metric)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error
+
+
+def make_history(
+    state: dict[str, Any], identity: dict[str, Any], *, folder: Path = Path(), metric: str = "reward"
+) -> History:
+    """The history in a trainer's state as its checkpoints hold it. Raises like [`read_history`]."""
+    rows = [row for row in state["log_history"] if "step_time" in row]  # rows of training, not of evaluations
+    ends, counts = [0.0], {name: [0.0] for name in AXES}
+    for row in rows:
+        for name, amount in _amounts(row, row["step"] - ends[-1], ends[-1], identity).items():
+            counts[name].append(counts[name][-1] + amount)
+        ends.append(float(row["step"]))
+    unknown = {name: why for name, why in _UNKNOWN.items() if math.isnan(counts[name][-1])}
+    counts = {name: count for name, count in counts.items() if name not in unknown}
+    points = [(row["step"], row[metric]) for row in state["log_history"] if _is_number(row.get(metric))]
+    if not points:
+        numbers = {name for row in state["log_history"] for name, value in row.items() if _is_number(value)}
+        raise ValueError(f"{str(folder)!r} logged no {metric!r}{choose(metric, sorted(numbers))}")
+    steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    return History(
+        folder=folder,
+        seed=int(identity["seed"]),
+        identity=identity,
+        values=values,
+        axes={name: np.interp(steps, ends, count) for name, count in counts.items()},
+        totals={name: count[-1] for name, count in counts.items()},
+        planned=int(state["max_steps"]),
+        unknown=unknown,
+    )
+
+
+def _amounts(row: dict[str, Any], steps: float, before: float, identity: dict[str, Any]) -> dict[str, float]:
+    """What the optimizer steps of a log row add to each of `AXES`; NaN if the row lacks the number.
+
+    A logged value is the mean over the steps, or the generation batches, since the previous row.
+    """
+    rows, batch_rows = identity["batch_size"], identity["generation_batch_size"]
+    share = rows / (batch_rows * identity["num_iterations"])  # generation batches per optimizer step
+    batches = math.ceil((before + steps) * share - 1e-9) - math.ceil(before * share - 1e-9)
+    response_tokens = _number(row, "completions/mean_length") * batch_rows
+    rollout_tokens = _number(row, "credit/rollout_tokens")
+    generated = {"none": response_tokens, "tree": rollout_tokens}.get(
+        identity["rollouts"], response_tokens + rollout_tokens
+    )
+    return {
+        "steps": steps,
+        "prompts": batches * batch_rows / identity["num_generations"],
+        "generated": batches * generated if batches else 0.0,
+        "trained": _number(row, "credit/trained_tokens_per_row") * rows * steps,
+        "seconds": _number(row, "step_time") * steps,
+    }
+
+
+def _number(row: dict[str, Any], name: str) -> float:
+    return float(row[name]) if _is_number(row.get(name)) else math.nan
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,221 @@
+"""Evaluation during training."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list, gather_object
+from torch.distributed.fsdp import FullyShardedDataParallel
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from trl.models import unwrap_model_for_generation
+
+from .models import package_versions
+from .problems import Problem, load_problems
+from .protocols import Protocol
+from .runner import make_jobs, problem_seeds, sample_lines
+from .sample_store import VERSION, sample_path, write_samples
+from .samplers import Sample, TransformersSampler, context_length, token_limits
+from .score_report import add_rows, forget_after
+from .scores import Row, score_row
+
+
+class EvaluationCallback(TrainerCallback):
+    """Evaluates the current weights every n steps and at the end of training, on all processes.
+
+    Responses come from `generate` of transformers, even if training samples with vLLM. The random state of training
+    does not change: responses have their own random numbers, which are the same on every layout of processes. Scores
+    are logged as `eval_<set>/<metric>`, which Weights & Biases and TensorBoard show as `eval/<set>/<metric>`. The main
+    process writes table, JSON, figure and samples to `<output_dir>/evaluation/`, with a row `checkpoint-<step>` per
+    evaluation. A resumed run keeps the rows up to its step; a new run in the same folder starts from scratch.
+
+    Example:
+
+    ```python
+    trainer.add_callback(EvaluationCallback(trainer, ["math500"], protocol="spo_long_2k", every_n_steps=50))
+    ```
+
+    Args:
+        trainer (`Trainer`):
+            A trainer of trl_credit or TRL.
+        sets (`Sequence[str]`, *optional*):
+            As for `evaluate`; `None` for all sets of the protocol.
+        protocol (`str`):
+            A name of `PROTOCOLS`, or "custom".
+        every_n_steps (`int`):
+            Optimizer steps between evaluations.
+        at_start (`bool`, *optional*, defaults to `False`):
+            Whether to evaluate before the first step too.
+        data_dir, prompt_style, max_problems, seed (*optional*):
+            As for `evaluate`.
+        batch_size (`int`, *optional*, defaults to 32):
+            Responses at a time on each process.
+        changes (*optional*):
+            Fields of the protocol to change: `samples=4`, `max_new_tokens=512`, …
+
+    Raises:
+        ValueError: invalid input. Sets are loaded here, before training begins.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        sets: Sequence[str] | None = None,
+        *,
+        protocol: str,
+        every_n_steps: int,
+        at_start: bool = False,
+        data_dir: str | None = None,
+        prompt_style: str = "boxed",
+        max_problems: int | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        **changes: Any,
+    ) -> None:
+        for name, value in {"every_n_steps": every_n_steps, "batch_size": batch_size}.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        processor = trainer.processing_class
+        self.trainer = trainer
+        self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
+        self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
+        self.folder = Path(trainer.args.output_dir) / "evaluation"
+        self.jobs = make_jobs(sets, [protocol], changes)
+        self.problems = {
+            job.set_name: load_problems(
+                job.set_name,
+                self.tokenizer,
+                data_dir=data_dir,
+                style=prompt_style,
+                max_problems=max_problems,
+                flag="--evaluate_on",
+            )
+            for job in self.jobs
+        }
+        for job in self.jobs:
+            prompts = [p.prompt_ids for p in self.problems[job.set_name]]
+            token_limits(prompts, job.protocol, context_length(trainer.model.config))
+        self.settings = {
+            "prompt_style": prompt_style,
+            "backend": "transformers",
+            "seed": seed,
+            "versions": package_versions("transformers"),
+        }
+        self._last_step: int | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            forget_after(self.folder, state.global_step)
+        self._last_step = None
+        if self.at_start and state.global_step == 0:
+            self._evaluate(state, control)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.every_n_steps == 0:
+            self._evaluate(state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step != self._last_step:
+            self._evaluate(state, control)
+
+    def _evaluate(self, state: TrainerState, control: TrainerControl) -> None:
+        self._last_step = state.global_step
+        accelerator = self.trainer.accelerator
+        model_settings = {
+            "model": f"checkpoint-{state.global_step}",
+            "revision": None,
+            "weights": None,
+            **self.settings,
+        }
+        headers = [{"version": VERSION, **job.header(model_settings, self.problems[job.set_name])} for job in self.jobs]
+        with generating(self.trainer) as model:
+            sampler = TransformersSampler(model, self.tokenizer, batch_size=self.batch_size)
+            samples = [
+                sample_on_all(
+                    sampler,
+                    self.problems[job.set_name],
+                    job.protocol,
+                    seeds=problem_seeds(header, self.problems[job.set_name]),
+                    rank=accelerator.process_index,
+                    world=accelerator.num_processes,
+                )
+                for job, header in zip(self.jobs, headers, strict=True)
+            ]
+        rows = self._write(headers, samples) if accelerator.is_main_process else None
+        (rows,) = broadcast_object_list([rows])
+        logs: dict[str, float] = {}
+        for row in rows:
+            name = f"eval_{row['set']}"
+            for part, suffix in (("metrics", ""), ("metrics_strict", "_strict")):
+                logs |= {f"{name}/{metric}{suffix}": score["value"] for metric, score in row.get(part, {}).items()}
+            logs |= {f"{name}/mean_length": row["mean_length_tokens"], f"{name}/truncated": row["truncated_share"]}
+        should_log = control.should_log
+        # not the trainer's own `log`, which would flush the metrics of its next training row
+        Trainer.log(self.trainer, logs)
+        control.should_log = should_log  # `log` resets it, but this step's training row may still be due
+
+    def _write(self, headers: Sequence[dict[str, Any]], samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
+        rows = []
+        for job, header, found in zip(self.jobs, headers, samples, strict=True):
+            lines = sample_lines(header, self.problems[job.set_name], found)
+            write_samples(sample_path(self.folder, header["model"], header["set"], job.label), header, lines)
+            rows.append(score_row(header, lines))
+        add_rows(self.folder, rows)
+        return rows
+
+
+def sample_on_all(
+    sampler: TransformersSampler,
+    problems: Sequence[Problem],
+    protocol: Protocol,
+    *,
+    seeds: Sequence[int],
+    rank: int,
+    world: int,
+) -> list[list[Sample]]:
+    """Responses to all problems on each process, generated by all processes together.
+
+    Sharded weights need the same number of `generate` calls on each process. If the problems do not divide evenly,
+    some are sampled twice.
+    """
+    share = -(-len(problems) // world)
+    mine = [(rank + i * world) % len(problems) for i in range(share)]
+    samples = sampler.sample([problems[i].prompt_ids for i in mine], [seeds[i] for i in mine], protocol)
+    by_index = dict(gather_object(list(zip(mine, samples, strict=True))))
+    return [by_index[i] for i in range(len(problems))]
+
+
+@contextmanager
+def generating(trainer: Trainer) -> Iterator[PreTrainedModel]:
+    """The trainer's model, unsharded and in evaluation mode. Every module returns to its own mode afterwards."""
+    options = {
+        "gather_deepspeed3_params": getattr(trainer.args, "ds3_gather_for_generation", True),
+        "gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs,  # not in older TRL
+    }
+    known = inspect.signature(unwrap_model_for_generation).parameters
+    options = {name: value for name, value in options.items() if name in known}
+    wrapped = trainer.model_wrapped
+    gathered = nullcontext()
+    if isinstance(wrapped, FullyShardedDataParallel):  # FSDP 1 needs its root gathered for calls from outside
+        gathered = FullyShardedDataParallel.summon_full_params(wrapped, recurse=False)
+    with unwrap_model_for_generation(wrapped, trainer.accelerator, **options) as model, gathered:
+        modes = {module: module.training for module in model.modules()}
+        model.eval()
+        try:
+            yield model
+        finally:
+            for module, mode in modes.items():
+                module.training = mode

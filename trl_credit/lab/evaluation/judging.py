@@ -1,0 +1,138 @@
+"""Verdicts on responses, by the reward of a set or a custom one."""
+
+import asyncio
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...demo import demo_reward
+from ...rewards import accuracy_reward, extract_answer, knights_and_knaves_reward, resolve_reward
+from ...rewards.guard import guard_rewards
+from ...rewards.signature import Rows, required_parameters
+from ...support.digests import digest_of
+
+
+# columns that a set's own reward or a table reads, kept with the samples
+KEPT = ("answer", "level", "names", "truth")
+# arguments that TRL gives reward functions in training only
+_TRAINING_ONLY = ("completion_ids", "trainer_state", "log_extra", "log_metric")
+_accuracy = functools.partial(accuracy_reward, timeout=2.0, slow_answers=None)  # no training step waits
+
+
+def judge(
+    reward: str,
+    texts: Sequence[str],
+    references: Sequence[dict[str, Any]],
+    problems: Sequence[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Verdicts of the reward of that name on some responses, in one call.
+
+    Args:
+        reward (`str`):
+            "accuracy", "demo", "knights_and_knaves", or a custom reward for references that hold the prompt.
+        texts (`Sequence[str]`):
+            Responses.
+        references (`Sequence[dict]`):
+            The columns of each response's problem.
+        problems (`Sequence[str]`, *optional*):
+            The text of each response's problem, for the strict verdict.
+
+    Returns:
+        `list[dict]`: `answer` as extracted, `correct`, and for "accuracy" `correct_strict`. `correct` is as permissive
+        as the graders of the papers, `correct_strict` as strict as training.
+
+    Raises:
+        ValueError: the reward returned something other than 0 or 1, or cannot be found.
+        RewardRaised: a custom reward failed.
+    """
+    if reward in _REWARDS and "prompt" not in references[0]:
+        rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
+    else:
+        rewards = _call_custom_reward(reward, texts, references)
+    for value in rewards:
+        if value not in (0.0, 1.0):
+            raise ValueError(f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1")
+    read = _ANSWERS.get(reward, _boxed_answer)
+    verdicts = [
+        {"answer": read(text, reference), "correct": bool(value)}
+        for text, reference, value in zip(texts, references, rewards, strict=True)
+    ]
+    if reward == "accuracy":
+        answers = [r.get("answer") for r in references]
+        strict = _accuracy(list(texts), answers, problem=list(problems or [""] * len(texts)))
+        for verdict, value in zip(verdicts, strict, strict=True):
+            verdict["correct_strict"] = bool(value)
+    return verdicts
+
+
+def reward_name(set_name: str, reference: dict[str, Any]) -> str:
+    """The reward of a set: `demo`, `knights_and_knaves` for problems with `names` and `truth`, else `accuracy`."""
+    if set_name == "demo":
+        return "demo"
+    return "knights_and_knaves" if {"names", "truth"} <= reference.keys() else "accuracy"
+
+
+def custom_reward(name: str, reference: dict[str, Any]) -> Callable[..., list[float | None]]:
+    """The reward of that name, guarded, after a check that responses and the columns of `reference` suffice to call it.
+
+    Raises:
+        ValueError: there is none of that name, or it needs something else.
+    """
+    function = resolve_reward(name)
+    if "prompt" not in reference:
+        raise ValueError(
+            f"--reward {name!r}: these samples hold no prompts, since they were judged by the set's own reward. "
+            "Evaluate again with --reward and --overwrite"
+        )
+    for parameter in required_parameters(function):
+        if parameter in _TRAINING_ONLY:
+            raise ValueError(f"--reward {name!r} needs {parameter!r}, which exists in training only")
+    return guard_rewards(function, data=[Rows("the set", tuple(reference))])
+
+
+def reward_header(name: str | None) -> dict[str, str]:
+    """Fields of a sample file's header for a custom reward, with a digest of its source; nothing without one."""
+    return {} if name is None else {"reward": name, "reward_source": f"{name} {digest_of(resolve_reward(name))[:16]}"}
+
+
+def _call_custom_reward(name: str, texts: Sequence[str], references: Sequence[dict[str, Any]]) -> list[float | None]:
+    """Called as in training: arguments by name, responses as messages if the prompts are messages."""
+    function = custom_reward(name, references[0])
+    prompts = [reference["prompt"] for reference in references]
+    completions = [
+        text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+        for text, prompt in zip(texts, prompts, strict=True)
+    ]
+    columns = {key: [r.get(key) for r in references] for key in references[0] if key != "prompt"}
+    rewards = function(prompts=prompts, completions=completions, **columns)
+    return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
+
+
+def _boxed_answer(text: str, reference: dict[str, Any]) -> str | None:
+    return extract_answer(text)
+
+
+def _demo_answer(text: str, reference: dict[str, Any]) -> str | None:
+    return text[-1] if text[-2:-1] == "=" else None
+
+
+def _roles(text: str, reference: dict[str, Any]) -> str | None:
+    """The roles that a response gives the inhabitants: those for which its reward would be 1."""
+    names = reference["names"]
+    guesses = [list(guess) for guess in itertools.product((True, False), repeat=len(names))]
+    rewards = knights_and_knaves_reward([text] * len(guesses), [names] * len(guesses), guesses)
+    stated = next((guess for guess, reward in zip(guesses, rewards, strict=True) if reward), None)
+    return None if stated is None else ", ".join("knight" if knight else "knave" for knight in stated)
+
+
+_REWARDS: dict[str, Callable[..., list[float | None]]] = {
+    "accuracy": functools.partial(_accuracy, strict=False),
+    "demo": demo_reward,
+    "knights_and_knaves": knights_and_knaves_reward,
+}
+_ANSWERS: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
+    "demo": _demo_answer,
+    "knights_and_knaves": _roles,
+}

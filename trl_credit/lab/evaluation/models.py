@@ -1,0 +1,120 @@
+"""Which model is evaluated, and how it is loaded."""
+
+import hashlib
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from ...demo import demo_model_path
+from .samplers import Sampler, TransformersSampler, VLLMSampler
+
+
+PACKAGES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt")
+_BLOCKS, _BLOCK_SIZE = 64, 1 << 16
+
+
+def model_location(name: str) -> str:
+    """What `from_pretrained` takes: the folder of the embedded model for "demo", else the name itself."""
+    return demo_model_path() if name == "demo" else name
+
+
+def model_identity(name: str, revision: str | None) -> dict[str, Any]:
+    """`model`, `revision` and `weights`: the commit of a model on the Hub, the weights' fingerprint of a folder.
+
+    Folders are named by [`relative_name`].
+
+    Raises:
+        ValueError: `revision` for a folder.
+        OSError: there is no such model; the message names it.
+    """
+    path = Path(model_location(name))
+    if not path.is_dir():
+        return {"model": name, "revision": _commit(name, revision), "weights": None}
+    if not is_model(path):
+        raise OSError(f"--models {name!r} is a folder without a model: it has no config.json or adapter_config.json")
+    if revision is not None:
+        raise ValueError(f"--revision is for models on the Hub, and {name!r} is a folder")
+    label = "embedded model" if name == "demo" else relative_name(path)
+    return {"model": label, "revision": None, "weights": weights_fingerprint(path)}
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / file).is_file() for file in ("config.json", "adapter_config.json"))
+
+
+def relative_name(folder: Path) -> str:
+    """A folder relative to the working directory, or its last two parts. Tables are published, so no more is shown."""
+    full = folder.resolve()
+    return full.relative_to(Path.cwd()).as_posix() if full.is_relative_to(Path.cwd()) else "/".join(full.parts[-2:])
+
+
+def weights_fingerprint(folder: str | Path) -> str:
+    """A digest of a folder's weight files and `config.json`, which shows that a checkpoint was overwritten.
+
+    It covers names, sizes and 64 blocks of 64 KiB spread evenly over each file; files up to 4 MiB entirely.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(f for f in Path(folder).iterdir() if f.suffix in _WEIGHT_FILES or f.name == "config.json"):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with open(file, "rb") as stream:
+            for i in range(_BLOCKS):
+                # blocks of a small file follow each other without gap or overlap
+                stream.seek(max(i * _BLOCK_SIZE, i * (size - _BLOCK_SIZE) // (_BLOCKS - 1)))
+                digest.update(stream.read(_BLOCK_SIZE))
+    return digest.hexdigest()[:16]
+
+
+def package_versions(backend: str) -> dict[str, str]:
+    """Versions of the packages that generate.
+
+    Raises:
+        ValueError: one is not installed.
+    """
+    # by module: builds of vLLM for other devices have other distribution names
+    installed = packages_distributions()
+    for module in PACKAGES[backend]:
+        if module not in installed:
+            raise ValueError(f"--backend {backend} needs {module}: pip install 'trl-credit[vllm]'")
+    return {module: version(installed[module][0]) for module in PACKAGES[backend]}
+
+
+def load_sampler(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    backend: str,
+    batch_size: int,
+    longest: int,
+    **kwargs: Any,
+) -> Sampler:
+    """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine; adapters work too.
+
+    `longest` is the maximum number of tokens of a prompt and its response. `kwargs` go to `from_pretrained` or to the
+    vLLM engine.
+    """
+    if backend == "vllm":
+        return VLLMSampler(model_location(name), tokenizer, longest=longest, **kwargs)
+    placement = {"device_map": "auto"} if torch.cuda.is_available() else {}
+    model = AutoModelForCausalLM.from_pretrained(model_location(name), dtype="auto", **placement, **kwargs)
+    return TransformersSampler(model.eval(), tokenizer, batch_size=batch_size)
+
+
+def _commit(name: str, revision: str | None) -> str:
+    try:
+        try:
+            file = hf_hub_download(name, "config.json", revision=revision)
+        except LocalEntryNotFoundError:  # offline
+            raise
+        except EntryNotFoundError:
+            file = hf_hub_download(name, "adapter_config.json", revision=revision)
+    except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
+        raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {error}") from error
+    return Path(file).parent.name

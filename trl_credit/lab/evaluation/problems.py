@@ -1,0 +1,158 @@
+"""The problems of a set, as token ids with what their responses are judged by."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ...data import load_prompts
+from ...data.sets import SETS, resolve_style
+from ...demo import demo_dataset
+from ...rewards.conversation import asked_in
+from .judging import KEPT, custom_reward
+from .scores import level_name
+
+
+DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prompt and what its responses are judged by.
+
+    Attributes:
+        id: Unique within the set.
+        prompt_ids: Token ids of the prompt.
+        reference: Columns of the set that a reward or a table reads.
+        digest: Digest of the prompt's text, independent of the tokenizer.
+        text: Text of the problem, for strict verdicts.
+    """
+
+    id: str
+    prompt_ids: list[int]
+    reference: dict[str, Any]
+    digest: str
+    text: str = ""
+
+
+def load_problems(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    data_dir: str | None = None,
+    style: str = "boxed",
+    max_problems: int | None = None,
+    flag: str = "--sets",
+    reward: str | None = None,
+) -> list[Problem]:
+    """The test problems of a set: "demo", a name that `load_prompts` knows, or a file.
+
+    Args:
+        name (`str`):
+            Name or file of the set.
+        tokenizer (`PreTrainedTokenizerBase`):
+            With a chat template, prompts become conversations.
+        data_dir (`str`, *optional*):
+            Folder with the sets as files.
+        style (`str`, *optional*, defaults to "boxed"):
+            Prompt style of `trl_credit.data`.
+        max_problems (`int`, *optional*):
+            Maximum number of problems, from the first on.
+        flag (`str`, *optional*, defaults to "--sets"):
+            The flag that named the set, for messages.
+        reward (`str`, *optional*):
+            A custom reward, which gets the prompt and every column of the set. Defaults to the set's own reward, which
+            needs an answer.
+
+    Raises:
+        ValueError: no such set, a problem without an answer or with an unreadable level, two problems with one id, or a
+            reward that cannot be called with the set's columns.
+    """
+    if max_problems is not None and max_problems < 1:
+        raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
+    if name == "demo":
+        data = demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED)
+    elif name.startswith("reasoning_gym:"):
+        raise ValueError(f"{flag} {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
+    else:
+        try:
+            data = load_prompts(
+                name,
+                data_dir=data_dir,
+                split="test" if name in SETS and "test" in SETS[name].splits else None,
+                style=style,
+                conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
+                tokenizer=tokenizer,
+            )
+        except ValueError as error:  # which names flags of training
+            message = re.sub(r", or check --(prompt|answer)_column", "", str(error).replace("--dataset_name", flag))
+            raise ValueError(re.sub(r"set --(prompt|answer)_column to one of", "rename one of", message)) from error
+    problems = as_problems(data, name, tokenizer, max_problems, every_column=reward is not None)
+    if reward is not None:
+        custom_reward(reward, problems[0].reference)
+    return problems
+
+
+def set_label(name: str) -> str:
+    """A set's name in tables. A file is named without its folder and suffix, since tables are published."""
+    return Path(name).stem if Path(name).is_file() else name
+
+
+def as_problems(
+    data: Dataset,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    max_problems: int | None = None,
+    *,
+    every_column: bool = False,
+) -> list[Problem]:
+    """Rows with the columns `prompt`, `answer` and optionally `id`, `level`, `names`, `truth` as problems.
+
+    With `every_column` the reference is the whole row, and an answer is not needed.
+    """
+    problems: dict[str, Problem] = {}
+    for i, row in enumerate(data.select(range(min(len(data), max_problems or len(data))))):
+        kept = [key for key in row if key != "id"] if every_column else KEPT
+        reference = {key: row[key] for key in kept if row.get(key) is not None or every_column}
+        if not every_column and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
+            raise ValueError(f"row {i} of {name!r} has no answer: responses to it cannot be judged")
+        for column, value in reference.items():
+            try:
+                json.dumps(value)
+                if column == "level" and value is not None:
+                    level_name(set_label(name), value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"row {i} of {name!r}, column {column!r}: {error}") from error
+        problem_id = str(i if row.get("id") is None else row["id"])
+        if problem_id in problems:
+            raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
+        prompt, text = row["prompt"], str(row.get("problem") or asked_in(row["prompt"]))
+        problems[problem_id] = Problem(problem_id, _tokens(prompt, tokenizer), reference, _digest(prompt), text)
+    return list(problems.values())
+
+
+def fingerprint(problems: Sequence[Problem]) -> str:
+    """A digest of the prompts (with their template and tokens), the answers and the order."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(json.dumps([problem.id, problem.prompt_ids, problem.reference], sort_keys=True).encode())
+    return digest.hexdigest()[:16]
+
+
+def _digest(prompt: str | list[dict[str, str]]) -> str:
+    # messages as the plain text that a model without a chat template gets
+    text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,0 +1,149 @@
+"""Evaluation protocols: decoding and metrics for each set. Those of the papers are in `protocols.yaml`."""
+
+import re
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from ...demo import DEMO_MAX_COMPLETION_LENGTH
+from ...support.errors import choose
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Decoding and metrics for one set.
+
+    Args:
+        samples (`int`):
+            Responses per problem (n).
+        temperature (`float`):
+            0 is greedy decoding, which needs `samples=1`.
+        max_new_tokens (`int`):
+            Maximum tokens of a response, including its end token. Longer responses are cut and count as truncated.
+        metrics (`tuple[str, ...]`):
+            `pass@k`, `best@k`, `avg@k` or `maj@k`, k ≤ n.
+        top_p, top_k (*optional*, default to 1.0 and 0):
+            Nucleus and top-k sampling; 1.0 and 0 are off.
+        max_context (`int`, *optional*):
+            Maximum tokens of prompt and response together, if the paper limits them.
+        source (`str`, *optional*):
+            The paper and table, and which values are ours.
+
+    Raises:
+        ValueError: an invalid value; the message names the flag of `trl-credit eval`.
+    """
+
+    samples: int
+    temperature: float
+    max_new_tokens: int
+    metrics: tuple[str, ...]
+    top_p: float = 1.0
+    top_k: int = 0
+    max_context: int | None = None
+    source: str = "not given; ours"
+
+    def __post_init__(self) -> None:
+        limits = {
+            "samples": ("be at least 1", self.samples >= 1),
+            "temperature": ("be a number from 0 to 10", 0 <= self.temperature <= 10),
+            "top_p": ("be in (0, 1]", 0 < self.top_p <= 1),
+            "top_k": ("be 0 (off) or more", self.top_k >= 0),
+            "max_new_tokens": ("be at least 1", self.max_new_tokens >= 1),
+            "max_context": ("be at least 2 tokens", self.max_context is None or self.max_context >= 2),
+            "metrics": ("name at least one metric", len(self.metrics) > 0),
+        }
+        for name, (limit, holds) in limits.items():
+            if not holds:
+                raise ValueError(f"--{name} must {limit}, got {getattr(self, name)}")
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                f"--temperature 0 gives the same response {self.samples} times: set --samples 1 or a higher temperature"
+            )
+        for metric in self.metrics:
+            _, k = split_metric(metric)
+            if k > self.samples:
+                raise ValueError(f"--metrics {metric} needs {k} samples per problem: raise --samples {self.samples}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return {**asdict(self), "metrics": list(self.metrics)}
+
+
+def split_metric(metric: str) -> tuple[str, int]:
+    """`"pass@16"` → `("pass", 16)`.
+
+    Raises:
+        ValueError: it is not `pass@k`, `best@k`, `avg@k` or `maj@k`.
+    """
+    match = re.fullmatch(r"(pass|best|avg|maj)@([1-9]\d*)", metric)
+    if match is None:
+        raise ValueError(f"--metrics {metric!r} must be pass@k, best@k, avg@k or maj@k with a number k")
+    return match[1], int(match[2])
+
+
+def ha_dw_level(level: object) -> str:
+    """The split of MATH500 in HA-DW (arXiv 2601.08521, Sec. 5.1): easy is level 1, mid 2 and 3, hard 4 and 5.
+
+    Args:
+        level (`int` or `str`): 1 to 5, or "Level 1" to "Level 5", as in MATH.
+
+    Raises:
+        ValueError: another level.
+    """
+    match = re.fullmatch(r"(?:Level )?([1-5])", str(level))
+    if match is None:
+        raise ValueError(f"a level of MATH is 1 to 5, got {level!r}")
+    return {"1": "easy", "2": "mid", "3": "mid", "4": "hard", "5": "hard"}[match[1]]
+
+
+def _read_protocols() -> dict[str, dict[str, Protocol]]:
+    """The papers' protocols by name and set, from `protocols.yaml`, and those of the embedded task."""
+    papers = yaml.safe_load((files(__package__) / "protocols.yaml").read_text(encoding="utf-8"))
+    for sets in papers.values():
+        for name, fields in sets.items():
+            sets[name] = Protocol(**{**fields, "metrics": tuple(fields["metrics"])})
+    demo = Protocol(
+        samples=16,
+        temperature=1.0,
+        max_new_tokens=DEMO_MAX_COMPLETION_LENGTH,
+        metrics=("pass@1", "pass@4", "pass@16", "maj@16"),
+        source="ours, for the embedded task",
+    )
+    greedy = replace(demo, samples=1, temperature=0.0, metrics=("pass@1",))
+    return {**papers, "demo": {"demo": demo}, "demo_greedy": {"demo": greedy}}
+
+
+PROTOCOLS = _read_protocols()
+
+
+def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protocol]:
+    """The protocol of a set and its label; with `changes` (fields that are not `None`) the label ends in "changed".
+
+    The name "custom" takes everything from `changes`, for any set: it requires `samples`, `temperature` and
+    `max_new_tokens`, and `metrics` default to pass@1 and pass@n.
+
+    Raises:
+        ValueError: unknown name, a set that the protocol does not have, or invalid values.
+    """
+    given = {key: value for key, value in changes.items() if value is not None}
+    if "metrics" in given:
+        given["metrics"] = tuple(given["metrics"])
+    if name == "custom":
+        missing = [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in given]
+        if missing:
+            raise ValueError(f"--protocol custom needs {', '.join(missing)}")
+        given.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{given['samples']}"))))
+        return name, Protocol(**{"source": "custom", **given})
+    if name not in PROTOCOLS:
+        raise ValueError(f"unknown --protocol {name!r}{choose(name, (*PROTOCOLS, 'custom'))}")
+    if set_name not in PROTOCOLS[name]:
+        raise ValueError(
+            f"--protocol {name} has the sets {', '.join(PROTOCOLS[name])}, not {set_name!r}: choose one of these for "
+            "--sets, or --protocol custom with --samples, --temperature and --max_new_tokens"
+        )
+    protocol = PROTOCOLS[name][set_name]
+    if not given:
+        return name, protocol
+    return f"{name}, changed", replace(protocol, **given, source=f"{protocol.source}; changed: {', '.join(given)}")

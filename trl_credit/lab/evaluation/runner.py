@@ -1,0 +1,274 @@
+"""Evaluates models on sets: writes samples, judges them, and adds their scores to the report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+from transformers import AutoTokenizer
+
+from ...support.files import write_atomically
+from .judging import judge, reward_header, reward_name
+from .models import load_sampler, model_identity, model_location, package_versions
+from .problems import Problem, fingerprint, load_problems, set_label
+from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
+from .sample_store import SampleFile, holds_all, read_samples, sample_files, sample_path, write_samples
+from .samplers import Sample, Sampler, problem_seed, token_limits
+from .score_report import add_rows
+from .scores import Row, score_row
+
+
+# problems that are generated before they are written; vLLM needs many requests at a time
+CHUNK = {"transformers": 16, "vllm": 256}
+
+
+class Job(NamedTuple):
+    """One set under one protocol."""
+
+    set_name: str
+    label: str
+    protocol: Protocol
+
+    def header(
+        self, model: dict[str, Any], problems: Sequence[Problem], custom_reward: str | None = None
+    ) -> dict[str, Any]:
+        """What the samples of this job depend on, and how they are scored. `model` is the part that jobs share."""
+        return {
+            **model,
+            "set": set_label(self.set_name),
+            "set_fingerprint": fingerprint(problems),
+            "problems": len(problems),
+            "reward": reward_name(self.set_name, problems[0].reference),
+            "protocol": self.label,
+            **self.protocol.as_dict(),
+            **reward_header(custom_reward),
+        }
+
+
+def evaluate(
+    models: Sequence[str],
+    sets: Sequence[str] | None,
+    *,
+    protocols: Sequence[str],
+    output_dir: str | Path,
+    data_dir: str | None = None,
+    prompt_style: str = "boxed",
+    backend: str = "transformers",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    max_problems: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    overwrite: bool = False,
+    changes: dict[str, Any] | None = None,
+    reward: str | None = None,
+    engine_kwargs: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> list[Row]:
+    """Evaluates every model on every set under every protocol that has the set, and writes table, JSON and figure.
+
+    An interrupted evaluation resumes when it is started again, and ends in the same files. Rows of earlier evaluations
+    in the same folder stay in the table. Samples that an evaluation of one model left in `<model>/evaluation` are
+    copied if this one would generate the same.
+
+    Args:
+        models (`Sequence[str]`):
+            Folders or names on the Hub.
+        sets (`Sequence[str]`):
+            Names that `load_prompts` knows, files, or "demo"; `None` for all sets of the protocols.
+        protocols (`Sequence[str]`):
+            Names of `PROTOCOLS`, or "custom".
+        output_dir (`str` or `Path`):
+            Folder for `evaluation.json`, `.md`, `.png` and `samples/`.
+        data_dir, prompt_style (*optional*):
+            Arguments of `load_prompts`.
+        backend (`str`, *optional*, defaults to "transformers"):
+            "transformers" or "vllm".
+        revision, trust_remote_code (*optional*):
+            For models on the Hub, as in `from_pretrained`.
+        max_problems (`int`, *optional*):
+            Maximum number of problems of each set, from the first on.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the sampling. Each response has its own seed, derived from it and the problem's id.
+        batch_size (`int`, *optional*, defaults to 64):
+            Responses at a time, with transformers.
+        overwrite (`bool`, *optional*, defaults to `False`):
+            Whether to delete existing samples.
+        changes (`dict`, *optional*):
+            Fields of the protocol to change: `samples`, `temperature`, …
+        reward (`str`, *optional*):
+            A custom reward by name, `package.module.function` or `file.py:function`, that returns 1 for a right
+            response and 0 for a wrong one. It is called as in training, with all columns of the set. Defaults to the
+            set's own.
+        engine_kwargs (`dict`, *optional*):
+            Arguments of the vLLM engine, such as `tensor_parallel_size`, or of `from_pretrained`.
+        progress (`bool`, *optional*, defaults to `True`):
+            Whether to show a progress bar with the remaining time.
+
+    Returns:
+        `list[dict]`: the rows of this call.
+
+    Raises:
+        ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
+        OSError: a model that cannot be loaded.
+    """
+    if backend not in CHUNK:
+        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(CHUNK)}")
+    jobs = make_jobs(sets, protocols, changes or {})
+    folder, rows = Path(output_dir), []
+    loading = {"revision": revision, "trust_remote_code": trust_remote_code}
+    identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
+    for model, identity in identities.items():
+        settings = {
+            **identity,
+            "prompt_style": prompt_style,
+            "backend": backend,
+            "seed": seed,
+            "versions": package_versions(backend),
+        }
+        tokenizer = AutoTokenizer.from_pretrained(model_location(model), **loading)
+        problems = {
+            name: load_problems(
+                name, tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems, reward=reward
+            )
+            for name in dict.fromkeys(job.set_name for job in jobs)
+        }
+        files = []
+        for job in jobs:
+            header = job.header(settings, problems[job.set_name], reward)
+            path, own = (
+                sample_path(place, header["model"], header["set"], job.label)
+                for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone writes
+            )
+            if overwrite:
+                path.unlink(missing_ok=True)
+            elif not path.exists() and own.is_file() and holds_all(own, header):
+                write_atomically(path, own.read_bytes())
+            files.append(SampleFile(path, header, chunk_size=CHUNK[backend]))
+        longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
+        sampler: Sampler | None = None
+        for job, file in zip(jobs, files, strict=True):
+            if not file.is_complete:
+                sampler = sampler or load_sampler(
+                    model,
+                    tokenizer,
+                    backend=backend,
+                    batch_size=batch_size,
+                    longest=longest,
+                    **loading,
+                    **(engine_kwargs or {}),
+                )
+                fill(file, problems[job.set_name], sampler, job.protocol, CHUNK[backend], progress=progress)
+            rows.append(score_row(file.header, file.lines))
+            add_rows(folder, rows)
+        if sampler is not None:
+            sampler.close()
+    return rows
+
+
+def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dict[str, Any]) -> list[Job]:
+    """Every set under every protocol; without `sets`, the sets of each protocol.
+
+    Raises:
+        ValueError: an unknown protocol, a set that a protocol does not have, or two sets with one label.
+    """
+    jobs = []
+    for protocol in dict.fromkeys(protocols):
+        if sets is None and protocol not in PROTOCOLS:
+            find_protocol(protocol, "", **changes)  # raises if the name is unknown
+            raise ValueError("--protocol custom needs --sets")
+        for name in dict.fromkeys(PROTOCOLS[protocol] if sets is None else sets):
+            jobs.append(Job(name, *find_protocol(protocol, name, **changes)))
+    names: dict[str, str] = {}
+    for job in jobs:
+        other = names.setdefault(set_label(job.set_name), job.set_name)
+        if other != job.set_name:
+            raise ValueError(f"--sets {other} and {job.set_name} have one name for their samples: rename a file")
+    return jobs
+
+
+def fill(
+    file: SampleFile,
+    problems: Sequence[Problem],
+    sampler: Sampler,
+    protocol: Protocol,
+    chunk_size: int,
+    *,
+    progress: bool = False,
+) -> None:
+    """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
+    header = file.header
+    token_limits([p.prompt_ids for p in problems], protocol, sampler.context)  # refuses a long prompt at once
+    label = f"{Path(header['model']).name}: {header['set']} ({header['protocol']})"
+    with tqdm(total=len(problems), initial=len(file.lines), desc=label, unit="problem", disable=not progress) as bar:
+        for begin in range(len(file.lines), len(problems), chunk_size):
+            chunk = problems[begin : begin + chunk_size]
+            seeds = problem_seeds(header, chunk)
+            samples = sampler.sample([p.prompt_ids for p in chunk], seeds, protocol)
+            file.append(sample_lines(header, chunk, samples))
+            bar.update(len(chunk))
+
+
+def problem_seeds(header: dict[str, Any], problems: Sequence[Problem]) -> list[int]:
+    """The seed of each problem's samples."""
+    return [problem_seed(header["seed"], header["set"], problem.id) for problem in problems]
+
+
+def sample_lines(
+    header: dict[str, Any], problems: Sequence[Problem], samples: Sequence[Sequence[Sample]]
+) -> list[dict[str, Any]]:
+    """The lines of a sample file for some problems, judged."""
+    reward = header["reward"]
+    lines = [
+        {
+            "id": problem.id,
+            "prompt": problem.digest,
+            "seed": seed,
+            "reference": problem.reference,
+            **({"problem": problem.text} if reward == "accuracy" else {}),
+            "samples": [{"text": s.text, "length": s.length, "truncated": s.truncated} for s in found],
+        }
+        for problem, seed, found in zip(problems, problem_seeds(header, problems), samples, strict=True)
+    ]
+    judge_lines(reward, lines)
+    return lines
+
+
+def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
+    """Writes the reward's verdicts into the samples of some lines."""
+    pairs = [(line, sample) for line in lines for sample in line["samples"]]
+    texts = [sample["text"] for _, sample in pairs]
+    problems = [line.get("problem", "") for line, _ in pairs]  # which version 0.1 did not keep
+    verdicts = judge(reward, texts, [line["reference"] for line, _ in pairs], problems)
+    for (_, sample), verdict in zip(pairs, verdicts, strict=True):
+        sample.update(verdict)
+
+
+def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None) -> list[Row]:
+    """Judges all samples in a folder again and writes table, JSON and figure. Needs neither models nor data sets.
+
+    Unfinished sample files are skipped. `metrics` replace those of the protocol, and `reward` the reward that judged
+    the samples.
+
+    Raises:
+        ValueError: there are no samples, they are damaged, or there are too few for a metric.
+    """
+    folder, judged, rows = Path(output_dir), [], []
+    for path in sample_files(folder):
+        header, lines = read_samples(path)
+        if header is not None and len(lines) >= header["problems"]:
+            custom = reward or (header["reward"] if "reward_source" in header else None)
+            header |= reward_header(custom)
+            judge_lines(header["reward"], lines)
+            judged.append((path, header, lines))
+    for path, header, lines in judged:  # all scores before the first file is written
+        most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)
+        if most > header["samples"]:
+            raise ValueError(f"--metrics need {most} samples per problem, and {path} has {header['samples']}")
+        rows.append(score_row({**header, **({"metrics": list(metrics)} if metrics else {})}, lines))
+    if not rows:
+        raise ValueError(f"there are no finished samples in {str(folder / 'samples')!r}: check --output_dir")
+    for path, header, lines in judged:
+        write_samples(path, header, lines)
+    add_rows(folder, rows)
+    return rows

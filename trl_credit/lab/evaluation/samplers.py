@@ -1,0 +1,264 @@
+"""Samples responses with transformers or vLLM: token ids in, texts out."""
+
+import gc
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+import torch
+from peft import PeftModel
+from transformers import (
+    AutoConfig,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from .protocols import Protocol
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A response: its text without special tokens, its length in tokens (including the end), and whether it was cut."""
+
+    text: str
+    length: int
+    truncated: bool
+
+
+class Sampler(TypingProtocol):
+    """Source of responses. `context`: maximum tokens of prompt and response, `None` without a limit."""
+
+    context: int | None
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
+        """`protocol.samples` responses to each prompt (token ids), in order. `seeds` has one number per prompt."""
+        ...
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        ...
+
+
+def problem_seed(seed: int, name: str, problem_id: str) -> int:
+    """A 48-bit seed for one problem, so that its responses do not depend on the other problems."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}/{problem_id}".encode()).digest()[:6], "big")
+
+
+def token_limits(prompts: Sequence[list[int]], protocol: Protocol, context: int | None) -> list[int]:
+    """Maximum tokens of each response: `max_new_tokens`, or what prompt and `max_context` or the model leave.
+
+    Raises:
+        ValueError: a prompt leaves no room for a response.
+    """
+    room = min(c for c in (protocol.max_context, context, 1 << 62) if c is not None)
+    for prompt in prompts:
+        if len(prompt) >= room:
+            raise ValueError(
+                f"a prompt of {len(prompt)} tokens leaves no room for a response within {room}: raise --max_context, "
+                "use a model with a longer context, or leave the problem out"
+            )
+    return [min(protocol.max_new_tokens, room - len(prompt)) for prompt in prompts]
+
+
+def context_length(config: PreTrainedConfig) -> int | None:
+    """The model's maximum number of tokens, `None` if its configuration does not say."""
+    return config.get_text_config().to_dict().get("max_position_embeddings")
+
+
+def end_tokens(model_end: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Tokens that end a response: those of the model's generation configuration and of the tokenizer."""
+    ends = [model_end] if isinstance(model_end, int) else list(model_end or [])
+    if tokenizer.eos_token_id is not None:
+        ends.append(tokenizer.eos_token_id)
+    if not ends:
+        raise ValueError("neither model nor tokenizer names an end-of-sequence token: set eos_token in the tokenizer")
+    return sorted(set(ends))
+
+
+class SeededNoise(LogitsProcessor):
+    """Adds Gumbel noise to the scores, with one generator per row; the largest sum is then a sample.
+
+    argmax(log p + g) with g = −log(Exponential(1)) is distributed as p, so greedy decoding of the noisy scores samples.
+    A response depends neither on its batch nor on the global random state, which does not change.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        self.generators = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        noise = torch.empty(scores.shape, dtype=torch.float32, device=scores.device)
+        for row, generator in zip(noise, self.generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores.float() - noise.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+class TransformersSampler:
+    """Batches of `generate`, padded on the left.
+
+    Args:
+        model (`PreTrainedModel`):
+            Model in evaluation mode, on its device.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its tokenizer.
+        batch_size (`int`, *optional*, defaults to 64):
+            Responses at a time. It changes a response only if two tokens are almost equally likely, because rounding
+            depends on the shape of the batch.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int = 64) -> None:
+        if batch_size < 1:
+            raise ValueError(f"--batch_size must be at least 1, got {batch_size}")
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.ends = end_tokens(model.generation_config.eos_token_id, tokenizer)
+        self.context = context_length(model.config)
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
+        limits = token_limits(prompts, protocol, self.context)
+        rows = [(i, j) for i in range(len(prompts)) for j in range(protocol.samples)]
+        found: list[list[Sample]] = [[] for _ in prompts]
+        for begin in range(0, len(rows), self.batch_size):
+            batch = rows[begin : begin + self.batch_size]
+            responses = self._generate(
+                [prompts[i] for i, _ in batch],
+                [(seeds[i] + j) % (1 << 63) for i, j in batch],
+                max(limits[i] for i, _ in batch),
+                protocol,
+            )
+            for (i, _), tokens in zip(batch, responses, strict=True):
+                found[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
+        return found
+
+    def close(self) -> None:
+        del self.model
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _generate(self, prompts: list[list[int]], seeds: list[int], limit: int, protocol: Protocol) -> list[list[int]]:
+        device, longest = self.model.device, max(map(len, prompts))
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.ends[0]
+        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+        config = GenerationConfig(
+            max_new_tokens=limit,
+            do_sample=False,
+            num_beams=1,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=50,
+            repetition_penalty=1.0,
+            eos_token_id=self.ends,
+            pad_token_id=pad,
+            use_cache=True,
+        )
+        # transformers takes values that are None here from the model's own configuration
+        owner = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
+        own, owner.generation_config = owner.generation_config, GenerationConfig()
+        try:
+            with torch.no_grad():
+                output = self.model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    generation_config=config,
+                    logits_processor=self._processors(seeds, protocol),
+                )
+        finally:
+            owner.generation_config = own
+        return output[:, longest:].tolist()
+
+    def _processors(self, seeds: list[int], protocol: Protocol) -> LogitsProcessorList:
+        if protocol.temperature == 0:
+            return LogitsProcessorList()
+        processors = LogitsProcessorList([TemperatureLogitsWarper(float(protocol.temperature))])
+        if protocol.top_k > 0:
+            processors.append(TopKLogitsWarper(protocol.top_k))
+        if protocol.top_p < 1:
+            processors.append(TopPLogitsWarper(protocol.top_p))
+        processors.append(SeededNoise(seeds, self.model.device))
+        return processors
+
+
+def cut(tokens: list[int], ends: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Sample:
+    """The response up to its first end token. Without one it is truncated."""
+    end = next((i for i, token in enumerate(tokens) if token in ends), None)
+    kept = tokens if end is None else tokens[: end + 1]
+    text = tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return Sample(text=text, length=len(kept), truncated=end is None)
+
+
+class VLLMSampler:
+    """A vLLM engine. Seeds are per problem; vLLM does not guarantee equal responses in another batch.
+
+    `longest` is the maximum number of tokens of a prompt and its response. Memory is reserved for it, not for the
+    model's whole context.
+
+    Raises:
+        ImportError: vLLM is not installed.
+        ValueError: the model is an adapter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        longest: int,
+        tensor_parallel_size: int = 1,
+        gpu_memory_utilization: float = 0.9,
+        **engine_kwargs: Any,
+    ) -> None:
+        if (Path(name) / "adapter_config.json").is_file():
+            raise ValueError(f"{name!r} is an adapter: use --backend transformers, or merge it into its model first")
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise ImportError(f"--backend vllm needs vLLM: pip install 'trl-credit[vllm]' ({error})") from error
+        self.tokenizer = tokenizer
+        known = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
+        self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **known)) or longest)
+        self.engine = LLM(
+            model=name,
+            max_model_len=self.context,
+            tensor_parallel_size=tensor_parallel_size,
+            gpu_memory_utilization=gpu_memory_utilization,
+            **engine_kwargs,
+        )
+        model_ends = self.engine.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
+        self.ends = end_tokens(model_ends, tokenizer)
+
+    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
+        from vllm import SamplingParams
+
+        parameters = [
+            SamplingParams(
+                n=protocol.samples,
+                seed=seed,
+                temperature=protocol.temperature,
+                top_p=protocol.top_p,
+                top_k=protocol.top_k,
+                max_tokens=limit,
+                stop_token_ids=self.ends,
+                detokenize=False,
+            )
+            for seed, limit in zip(seeds, token_limits(prompts, protocol, self.context), strict=True)
+        ]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        outputs = self.engine.generate(requests, sampling_params=parameters, use_tqdm=False)
+        return [[cut(list(o.token_ids), self.ends, self.tokenizer) for o in request.outputs] for request in outputs]
+
+    def close(self) -> None:
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        del self.engine
+        gc.collect()
+        cleanup_dist_env_and_memory()

@@ -1,0 +1,196 @@
+"""pass@k, best@k, avg@k and maj@k from the verdicts on a problem's samples, and the row of a model's scores."""
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from math import comb
+from typing import Any
+
+from ..statistics import mean_interval
+from .protocols import ha_dw_level, split_metric
+
+
+Row = dict[str, Any]
+_IGNORED = re.compile(r"\s+|\\[!,;: ]|\\(?:left|right)(?![A-Za-z])|\$")
+_MATH_LEVELS = {"easy": "easy (level 1)", "mid": "mid (levels 2, 3)", "hard": "hard (levels 4, 5)"}
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """1 − C(n−c, k) / C(n, k): probability that k of n samples, c of which are right, contain a right one.
+
+    The unbiased estimator of Chen et al. (arXiv 2107.03374, Eq. 1), computed in integers and rounded once.
+
+    Raises:
+        ValueError: k is not in 1 … n, or c not in 0 … n.
+    """
+    _check_k(n, k)
+    if not 0 <= c <= n:
+        raise ValueError(f"there cannot be {c} right samples of {n}")
+    subsets = comb(n, k)
+    return (subsets - comb(n - c, k)) / subsets
+
+
+def best_at_k(n: int, c: int, k: int) -> float:
+    """1 − (1 − c/n)^k: probability that k draws with replacement from n samples contain a right one.
+
+    veRL's best@k, which bootstraps, converges to it. From n = k samples it is at most pass@k, and a set's mean need not
+    be a multiple of one problem's share.
+
+    Raises:
+        ValueError: k is not in 1 … n, or c not in 0 … n.
+    """
+    return 1 - (1 - average_at_k(n, c, k)) ** k
+
+
+def average_at_k(n: int, c: int, k: int) -> float:
+    """c / n: mean over all subsets of k samples of the share of right ones, for every k.
+
+    Raises:
+        ValueError: k is not in 1 … n, or c not in 0 … n.
+    """
+    _check_k(n, k)
+    return pass_at_k(n, c, 1)
+
+
+def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
+    """maj@k: probability that the most frequent answer of k of the n samples is right.
+
+    The exact mean over all C(n, k) subsets, by counting. If m answers tie for the most votes, each wins with
+    probability 1/m. Right samples vote together, however they write the answer; wrong ones vote together if their
+    [`normal_form`] is equal. Wrong samples without an answer do not vote. Without votes the score is 0.
+
+    Args:
+        answers (`Sequence[str | None]`):
+            Extracted answers; `None` if there is none.
+        correct (`Sequence[bool]`):
+            Whether each is right.
+        k (`int`):
+            Voters.
+
+    Raises:
+        ValueError: k is not in 1 … n, or the lengths differ.
+    """
+    n = len(answers)
+    if len(correct) != n:
+        raise ValueError(f"{n} answers and {len(correct)} verdicts: there must be one for each")
+    _check_k(n, k)
+    right = sum(map(bool, correct))
+    voters = [a for a, is_right in zip(answers, correct, strict=True) if not is_right and a is not None]
+    rivals = sorted(Counter(map(normal_form, voters)).values())
+    silent = n - right - sum(rivals)
+    won = Fraction(0)
+    for votes in range(max(1, k - (n - right)), min(right, k) + 1):
+        ways = _ways(rivals, silent, others=k - votes, votes=votes)
+        won += comb(right, votes) * sum((Fraction(w, ties + 1) for ties, w in ways.items()), Fraction(0))
+    return float(won / comb(n, k))
+
+
+def normal_form(answer: str) -> str:
+    """An answer without spaces, `$`, `\\left`, `\\right` and a final full stop, which do not change its meaning.
+
+    Equal normal forms vote together. No mathematics is done: 0.5 and 1/2 are two answers unless both are right.
+    """
+    return _IGNORED.sub("", answer).removesuffix(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+
+
+_ESTIMATORS = {"pass": pass_at_k, "best": best_at_k, "avg": average_at_k}
+
+
+def problem_score(metric: str, line: dict[str, Any], verdict: str = "correct") -> float:
+    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1], from the verdicts `correct` or `correct_strict`.
+
+    Raises:
+        ValueError: k is larger than the number of samples.
+    """
+    kind, k = split_metric(metric)
+    samples = line["samples"]
+    if kind == "maj":
+        return majority_at_k([s["answer"] for s in samples], [s[verdict] for s in samples], k)
+    return _ESTIMATORS[kind](len(samples), sum(s[verdict] for s in samples), k)
+
+
+def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Row:
+    """Scores of one model, set and protocol with 95 % intervals over problems, overall and by difficulty level.
+
+    `metrics` uses the permissive verdicts, `metrics_strict` those that training uses.
+
+    Args:
+        header (`dict`):
+            Header of the sample file.
+        lines (`Sequence[dict]`):
+            One per problem, judged.
+    """
+
+    def problem_scores(verdict: str) -> dict[str, list[float]]:
+        return {metric: [problem_score(metric, line, verdict) for line in lines] for metric in header["metrics"]}
+
+    samples = [sample for line in lines for sample in line["samples"]]
+    scores = problem_scores("correct")
+    has_strict = all("correct_strict" in sample for sample in samples)
+    strict = _with_intervals(problem_scores("correct_strict")) if has_strict else {}
+    by_level: dict[str, list[int]] = {}
+    for i, line in enumerate(lines):
+        if "level" in line["reference"]:
+            by_level.setdefault(level_name(header["set"], line["reference"]["level"]), []).append(i)
+    return {
+        "model": header["model"],
+        "revision": header["revision"],
+        "set": header["set"],
+        "protocol": header["protocol"],
+        "problems": len(lines),
+        "samples_per_problem": header["samples"],
+        "temperature": header["temperature"],
+        "metrics": _with_intervals(scores),
+        **({"metrics_strict": strict} if strict else {}),
+        "mean_length_tokens": sum(s["length"] for s in samples) / len(samples),
+        "truncated_share": sum(s["truncated"] for s in samples) / len(samples),
+        "by_level": {
+            level: {
+                "problems": len(rows),
+                "metrics": _with_intervals({m: [values[i] for i in rows] for m, values in scores.items()}),
+            }
+            for level, rows in sorted(by_level.items(), key=_level_order)
+        },
+    }
+
+
+def level_name(set_name: str, level: object) -> str:
+    """HA-DW's split for MATH and MATH500; the level itself for other sets."""
+    return _MATH_LEVELS[ha_dw_level(level)] if set_name in ("math", "math500") else str(level)
+
+
+def _level_order(item: tuple[str, list[int]]) -> tuple[int, str]:
+    names = list(_MATH_LEVELS.values())
+    return (names.index(item[0]) if item[0] in names else len(names), item[0].zfill(8))
+
+
+def _with_intervals(scores: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    # one seed for all rows: two models are resampled alike
+    intervals = {metric: mean_interval(values, seed=zlib.crc32(b"trl_credit")) for metric, values in scores.items()}
+    return {
+        metric: {"value": sum(scores[metric]) / len(scores[metric]), "low": low, "high": high, "interval": kind}
+        for metric, (low, high, kind) in intervals.items()
+    }
+
+
+def _check_k(n: int, k: int) -> None:
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be between 1 and the {n} samples of a problem, got {k}: raise --samples or lower k")
+
+
+def _ways(rivals: Sequence[int], silent: int, *, others: int, votes: int) -> dict[int, int]:
+    """Number of choices of `others` samples in which no rival gets more than `votes`, by the number of rivals that tie.
+
+    `rivals` are the sizes of the wrong answers' classes, `silent` the number of samples that do not vote.
+    """
+    table = {(s, 0): comb(silent, s) for s in range(min(silent, others) + 1)}
+    for size in rivals:
+        wider: dict[tuple[int, int], int] = {}
+        for (chosen, ties), ways in table.items():
+            for got in range(min(size, votes, others - chosen) + 1):
+                key = (chosen + got, ties + (got == votes))
+                wider[key] = wider.get(key, 0) + ways * comb(size, got)
+        table = wider
+    return {ties: ways for (chosen, ties), ways in table.items() if chosen == others}

@@ -1,0 +1,85 @@
+"""Log-probabilities and entropies of responses, computed by one forward pass of a model per response."""
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...observe.schema import Shard
+from ...observe.token_texts import TokenTexts
+
+
+_CHUNK = 256  # tokens whose distributions over the vocabulary are in float32 at the same time
+
+
+def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model in evaluation mode, on the accelerator if there is one, and its tokenizer.
+
+    Raises:
+        ValueError: the model cannot be loaded.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--model {name!r}: {error}") from error
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    return model.to(device).eval(), tokenizer
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, Any]]) -> list[int]:
+    """Token ids of a prompt: of a text itself, of messages by the chat template."""
+    if isinstance(prompt, str):
+        return tokenizer(prompt)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+
+
+def _completion_ids(tokenizer: PreTrainedTokenizerBase, response: dict[str, Any]) -> list[int]:
+    """The response's `token_ids`, or those of its text, with the end token unless it is `truncated`."""
+    if response.get("token_ids"):
+        return list(response["token_ids"])
+    text = response["completion"]
+    if not isinstance(text, str):
+        text = "".join(message.get("content") or "" for message in text)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids if response.get("truncated") else [*ids, tokenizer.eos_token_id]
+
+
+def measured(
+    shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, temperature: float = 1.0
+) -> Shard:
+    """The responses with their tokens, and with `trainer_logprobs` and `entropy` of a model at a sampling temperature.
+
+    Log-probabilities under π_old are kept if the responses have them; otherwise π_old is the model.
+
+    Raises:
+        ValueError: a prompt or completion has no token, or has a token that the model does not know.
+    """
+    texts, found = TokenTexts(tokenizer), []
+    size = model.get_input_embeddings().num_embeddings
+    for response in shard.responses:
+        ids, prompt = _completion_ids(tokenizer, response), prompt_ids(tokenizer, response["prompt"])
+        where = f"response {response['index']} of prompt {response['group']}"
+        if not ids or not prompt:
+            raise ValueError(f"{where}: its {'prompt' if ids else 'completion'} has no token, so it has no probability")
+        if max(ids) >= size:
+            raise ValueError(f"{where}: token id {max(ids)} is not one of the model's {size:,}: is it another model's?")
+        logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=temperature)
+        columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
+        old = response.get("old_logprobs") or ()
+        found.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})
+    return Shard(shard.header, shard.trees, found)
+
+
+@torch.no_grad()
+def _logps_and_entropies(
+    model: PreTrainedModel, prompt: list[int], completion: list[int], *, temperature: float
+) -> tuple[list[float], list[float]]:
+    ids = torch.tensor([prompt + completion], device=model.device)
+    logits = model(ids, logits_to_keep=len(completion) + 1).logits[0, :-1]
+    logps, entropies = [], []
+    for part, chosen in zip(logits.split(_CHUNK), ids[0, -len(completion) :].split(_CHUNK), strict=True):
+        log_t = (part.float() / temperature).log_softmax(-1)
+        logps += log_t.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
+        entropies += (-(log_t.exp() * log_t).nan_to_num().sum(-1)).tolist()
+    return logps, entropies

@@ -1,0 +1,113 @@
+"""Explains algorithms with segments: what their continuations would cost, and the credit by continuations."""
+
+import math
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...config import CreditConfig
+from ...observe.schema import Shard
+from ...rewards.signature import GIVEN, required_parameters
+from ...rollouts.chain import chain_credit, find_boundaries
+from ...trainer.named import ALGORITHMS
+from .credits import groups_of, rewards_of
+from .measure import prompt_ids
+
+
+# fields of a response that are not columns of its data set
+_RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "kind", "credit", "kl_credit", "nodes")
+
+
+def cost(shard: Shard, config: CreditConfig) -> str:
+    """What an algorithm with segments would generate, as a sentence."""
+    if config.rollouts == "tree":
+        leaves, prompts = math.prod(config.tree_branching), len(groups_of(shard.responses))
+        return (
+            f"it samples its own responses, as a tree of {leaves} leaves for each of {prompts} prompts: train with it "
+            "and log_credit to look at them"
+        )
+    boundaries = _boundaries(shard.responses, config)
+    states = int(boundaries.sum())
+    lengths = torch.tensor([len(response["tokens"]) for response in shard.responses]).unsqueeze(1)
+    left = ((lengths - torch.arange(boundaries.size(1))) * boundaries).sum().item() * config.rollouts_per_state
+    return (
+        f"it values {states:,} state{'s' * (states != 1)} by {config.rollouts_per_state * states:,} continuations, of "
+        f"about {left:,} tokens in all: give --model and --reward to sample them"
+    )
+
+
+def _boundaries(responses: list[dict[str, Any]], config: CreditConfig) -> torch.Tensor:
+    """Where segments begin, shape (B, T)."""
+    old_logp_t, mask_t = _padded(responses)
+    # a splitter of steps decodes tokens: their ids are their places in the concatenated responses
+    texts = [text for response in responses for text in response["tokens"]]
+    whole, ends = "".join(texts), [0, *accumulate(map(len, texts))]
+    ids = [range(*span) for span in pairwise([0, *accumulate(len(response["tokens"]) for response in responses)])]
+
+    def decode(ids: list[int]) -> str:  # of consecutive places
+        return whole[ends[ids[0]] : ends[ids[-1] + 1]] if ids else ""
+
+    return find_boundaries(config, old_logp_t=old_logp_t, completion_ids=ids, decode=decode, mask_t=mask_t)[0]
+
+
+def _padded(responses: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities under π_old, and ones for all tokens, shapes (B, T)."""
+    rows = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
+    return pad_sequence(rows, batch_first=True), pad_sequence([torch.ones(len(x)) for x in rows], batch_first=True)
+
+
+def rolled_out(
+    shard: Shard,
+    name: str,
+    *,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    reward: Callable,
+    settings: dict[str, Any],
+) -> tuple[CreditConfig, tuple[torch.Tensor, torch.Tensor]]:
+    """The configuration of a chain algorithm, and its advantages and segment numbers, shapes (B, T).
+
+    The algorithm's own trainer samples continuations with the model and scores them with the reward function.
+
+    Raises:
+        ValueError: the reward function needs a field that the responses lack.
+    """
+    groups, rows = groups_of(shard.responses), [_dataset_row(response) for response in shard.responses]
+    if missing := [name for name in required_parameters(reward) if name not in GIVEN and name not in rows[0]]:
+        raise ValueError(
+            f"--reward needs {missing[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
+        )
+    config_class, trainer_class = ALGORITHMS[name]
+    size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
+    sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
+    config = config_class(**sizes, save_strategy="no", **settings)
+    trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    torch.manual_seed(config.seed)
+    advantages, ids = torch.zeros(len(rows), length, dtype=torch.float64), torch.full((len(rows), length), -1)
+    for places in groups:
+        responses = [shard.responses[place] for place in places]
+        old_logp_t, mask_t = (x.to(trainer.processes.device) for x in _padded(responses))
+        found = chain_credit(
+            trainer.engine,
+            [rows[place] for place in places],
+            prompt_ids=[prompt_ids(tokenizer, response["prompt"]) for response in responses],
+            completion_ids=[response["token_ids"] for response in responses],
+            old_logp_t=old_logp_t,
+            rewards=rewards_of(responses).to(trainer.processes.device),
+            mask_t=mask_t,
+        )
+        advantages[places, : mask_t.size(1)] = (found.advantages * mask_t).double().cpu()
+        ids[places, : mask_t.size(1)] = found.segment_ids.cpu()
+    return config, (advantages, ids)
+
+
+def _dataset_row(response: dict[str, Any]) -> dict[str, Any]:
+    """The prompt of a response and the other columns of its data set."""
+    n = len(response["tokens"])
+    columns = {name: value for name, value in response.items() if name not in _RESULTS}
+    return {name: value for name, value in columns.items() if not (isinstance(value, list) and len(value) == n)}

@@ -1,0 +1,67 @@
+"""How the credit of several algorithms for the same responses differs, in numbers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .credits import Explained
+
+
+_SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
+COLUMNS = ("algorithm", *_SHARES, "horizon (tokens)", "clipped", "unassigned", "cosine with GRPO")
+
+
+def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[list[str]]:
+    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, the horizon, the
+    shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
+    reference = None if grpo is None else _flat(grpo, "credit")
+    return [
+        [one.name, *_shares(one), _horizon(one), *_counts(one), _cosine(_flat(one, "credit"), reference)]
+        for one in explained
+    ]
+
+
+def markdown_table(explained: Sequence[Explained], *, grpo: Explained | None) -> str:
+    """[`rows_of`] in Markdown, with the notes below."""
+    rows = [COLUMNS, *rows_of(explained, grpo=grpo)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(COLUMNS))
+    notes = [f"{one.name}: {one.note}." for one in explained if one.note]
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+def _flat(one: Explained, column: str) -> np.ndarray:
+    return np.concatenate([np.array(response[column], dtype=float) for response in one.shard.responses])
+
+
+def _shares(one: Explained) -> list[str]:
+    total, top, quarters = 0.0, 0.0, np.zeros(4)
+    for response in one.shard.responses:
+        size, inside = np.abs(response["credit"]), np.flatnonzero(response["loss_mask"])
+        total += size.sum()
+        quarters += np.bincount(4 * np.arange(len(inside)) // max(len(inside), 1), size[inside], minlength=4)
+        entropy = response.get("entropy")
+        if entropy is None:
+            top = math.nan
+        else:
+            order = np.argsort(-np.nan_to_num(np.array(entropy, dtype=float)[inside]), kind="stable")
+            top += size[inside[order[: math.ceil(0.2 * len(inside))]]].sum()
+    return ["–" if total == 0.0 or math.isnan(x) else f"{x / total:.0%}" for x in (top, *quarters)]
+
+
+def _horizon(one: Explained) -> str:
+    if one.horizon is None:
+        return "whole response"
+    return "–" if math.isnan(one.horizon) else f"{one.horizon:.1f}"
+
+
+def _counts(one: Explained) -> list[str]:
+    kept, clipped = _flat(one, "policy_mask"), _flat(one, "is_clipped")
+    share = f"{clipped.sum() / kept.sum():.1%}" if kept.any() else "–"
+    return [share, f"{1 - kept.sum() / max(len(kept), 1):.0%}"]
+
+
+def _cosine(credit: np.ndarray, other: np.ndarray | None) -> str:
+    size = 0.0 if other is None else np.linalg.norm(credit) * np.linalg.norm(other)
+    return f"{credit @ other / size:.2f}" if size > 0 else "–"

@@ -1,0 +1,108 @@
+"""The sizes of a model, from its configuration without its weights, or given by hand."""
+
+import re
+
+import torch
+from peft import PeftConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers.utils import logging
+
+from ...support.errors import one_line
+from .formulas import Shape
+
+
+VOCABULARY = 151_936  # Qwen's
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | None = None) -> Shape:
+    """The sizes of a model in a folder or in the cache of the Hub. Needs neither weights nor network.
+
+    Args:
+        name (`str`):
+            A folder with `config.json`, or a name on the Hub.
+        revision (`str`, *optional*):
+            Revision on the Hub.
+        adapter (`peft.PeftConfig`, *optional*):
+            A LoRA that is trained instead of the weights.
+
+    Raises:
+        ValueError: there is no configuration, or transformers does not know the architecture.
+    """
+    fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
+    try:
+        config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no configuration of {name!r} is in a folder or in the cache of the Hub: {fix}") from error
+    try:
+        return shape_of(config, adapter=adapter)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(f"the size of {name!r} is unknown ({one_line(error)[:80]}): {fix}") from error
+
+
+def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> Shape:
+    """The sizes of a model with this configuration, made without memory. Raises transformers' errors."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    finally:
+        logging.set_verbosity(verbosity)
+    text = config.get_text_config()
+    head = model.get_output_embeddings().weight
+    ends = {id(head), id(model.get_input_embeddings().weight)}
+    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None)
+    share = getattr(text, "num_experts_per_tok", experts) / experts if experts else 1.0
+    matrix, has_head_norms = 0, False
+    for key, p in model.named_parameters():
+        has_head_norms |= key.endswith("q_norm.weight")
+        if p.dim() > 1 and id(p) not in ends:
+            matrix += int(p.numel() * (share if ".experts." in key else 1))
+    heads = text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // heads
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    if expert_width := getattr(text, "moe_intermediate_size", None):
+        inner = expert_width * text.num_experts_per_tok
+    if adapter is not None:
+        with torch.device("meta"):
+            model = get_peft_model(model, adapter, low_cpu_mem_usage=True)
+    return Shape(
+        parameters=sum(p.numel() for p in model.parameters()),
+        trained=sum(p.numel() for p in model.parameters() if adapter is None or p.requires_grad),
+        matrix=matrix,
+        vocabulary=head.size(0),
+        hidden=text.hidden_size,
+        layers=text.num_hidden_layers,
+        inner=inner,
+        attention=heads * width,
+        keys=(getattr(text, "num_key_value_heads", None) or heads) * width,
+        has_head_norms=has_head_norms,
+    )
+
+
+def manual_shape(parameters: str, *, layers: int | None, hidden: int | None, vocabulary: int | None) -> Shape:
+    """The sizes of a model whose configuration is not available. It has tied embeddings, and a feed-forward block of
+    three matrices that has the remaining parameters.
+
+    Raises:
+        ValueError: a number is missing or malformed, or the sizes need more parameters than there are.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", parameters.strip().upper())
+    if found is None:
+        raise ValueError(f"--parameters must be a number such as 1.5B or 350M, got {parameters!r}")
+    count = round(float(found[1]) * _UNITS[found[2]])
+    for flag, value in (("--layers", layers), ("--hidden_size", hidden)):
+        if value is None:
+            raise ValueError(f"--parameters goes with --layers and --hidden_size: set {flag}")
+        if value < 1:
+            raise ValueError(f"{flag} must be at least 1, got {value}")
+    vocabulary = VOCABULARY if vocabulary is None else vocabulary
+    matrix = count - vocabulary * hidden
+    inner = (matrix // layers - 4 * hidden**2) // (3 * hidden)
+    if inner < 1:
+        raise ValueError(
+            f"--parameters {parameters} is too few for {layers} layers of width {hidden:,} and {vocabulary:,} tokens: "
+            "check --layers, --hidden_size and --vocabulary"
+        )
+    return Shape(count, count, matrix, vocabulary, hidden, layers, inner, hidden, hidden)

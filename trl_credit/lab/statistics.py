@@ -1,0 +1,267 @@
+"""Intervals and tests for scores: bootstrap, Wilson, sign flips, Holm, and aggregates over runs. Needs NumPy alone.
+
+The aggregates over runs are those of Agarwal et al. 2021 (arXiv 2108.13264). Their package, rliable, brings SciPy, arch
+and seaborn for these few formulas.
+"""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+
+LEVEL = 0.95
+MAX_EXACT = 20  # problems that differ, up to which all sign patterns are enumerated
+_CELLS = 4_000_000  # resampled scores or signs in memory at once
+_DIGITS = 12  # scores are ratios: what differs later is rounding
+# share of comparisons in which the intervals of two equal algorithms do not overlap, by runs of each; simulated with
+# normal scores in tests/lab/test_statistics.py
+FALSE_ALARMS = {3: 0.10, 4: 0.03, 5: 0.02, 6: 0.01}
+
+
+class Interval(NamedTuple):
+    """Interval of a mean score. `kind` is "bootstrap" or "wilson"."""
+
+    low: float
+    high: float
+    kind: str
+
+
+class Difference(NamedTuple):
+    """Mean of second minus first score over problems, its interval, the p-value, and the number of problems by sign."""
+
+    value: float
+    interval: Interval
+    p: float
+    better: int
+    worse: int
+    same: int
+
+
+def bootstrap_interval(
+    *groups: Sequence[float] | np.ndarray,
+    statistic: Callable[..., np.ndarray] | None = None,
+    level: float = LEVEL,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic of one or several groups of scores.
+
+    Units (problems or runs) are drawn with replacement, within each group and each column. If all scores of a single
+    group are equal, the interval is a point: see [`mean_interval`].
+
+    Args:
+        *groups (`Sequence[float]` or `np.ndarray`):
+            Scores of the shape (units,) or (units, tasks).
+        statistic (`Callable`, *optional*):
+            Maps one array per group, of the shape (resamples, units) or (resamples, units, tasks), to the shape
+            (resamples,). Defaults to the mean over units.
+        level (`float`, *optional*, defaults to 0.95):
+            Nominal coverage. The true one is lower for few units: about 0.92 for 30.
+        resamples (`int`, *optional*, defaults to 10,000):
+            Number of draws.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the draws.
+
+    Raises:
+        ValueError: no scores, scores that are not finite, or `level` outside (0, 1).
+    """
+    arrays = [np.asarray(scores, dtype=np.float64) for scores in groups]
+    for scores in arrays:
+        if scores.ndim not in (1, 2) or scores.size == 0 or not np.isfinite(scores).all():
+            raise ValueError(f"a bootstrap needs finite scores by unit (and task), got the shape {scores.shape}")
+    _check_level(level)
+    if len(arrays) == 1 and arrays[0].min() == arrays[0].max():
+        return float(arrays[0].flat[0]), float(arrays[0].flat[0])
+    statistic = statistic or _mean
+    rng = np.random.default_rng(seed)
+    rows = max(1, _CELLS // max(scores.size for scores in arrays))
+    found = []
+    for begin in range(0, resamples, rows):
+        count = min(rows, resamples - begin)
+        drawn = [rng.integers(len(scores), size=(count, *scores.shape)) for scores in arrays]
+        found.append(statistic(*(np.take_along_axis(s[None], i, axis=1) for s, i in zip(arrays, drawn, strict=True))))
+    low, high = np.quantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def wilson_interval(share: float, n: int, *, level: float = LEVEL) -> tuple[float, float]:
+    """Wilson's score interval of a share among `n` problems. It is never a point: 0 of 24 is [0, 0.138].
+
+    (p̂ + z²/2n ± z √(p̂(1 − p̂)/n + z²/4n²)) / (1 + z²/n), z the quantile of the normal distribution (Wilson 1927).
+
+    Raises:
+        ValueError: `share` is not in [0, 1], `n` is not positive, or `level` is outside (0, 1).
+    """
+    if not 0 <= share <= 1 or n < 1:
+        raise ValueError(f"Wilson's interval needs a share in [0, 1] of at least one problem, got {share} of {n}")
+    _check_level(level)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = share + z * z / (2 * n)
+    width = z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = ((middle + sign * width) / (1 + z * z / n) for sign in (-1, 1))
+    # rounding must not exclude an end that belongs to the interval
+    return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
+
+
+def mean_interval(scores: Sequence[float], *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> Interval:
+    """Interval of the mean score over problems: bootstrap, or Wilson's if all scores are equal.
+
+    For equal scores a bootstrap claims that the score is known exactly, however few problems there are. Wilson's
+    interval treats each problem as entirely right or wrong, which is the largest variance that scores in [0, 1] can
+    have. Takes the arguments of [`bootstrap_interval`].
+
+    Raises:
+        ValueError: as in `bootstrap_interval`, or equal scores outside [0, 1].
+    """
+    low, high = bootstrap_interval(scores, level=level, resamples=resamples, seed=seed)
+    if min(scores) < max(scores):
+        return Interval(low, high, "bootstrap")
+    return Interval(*wilson_interval(low, len(scores), level=level), "wilson")
+
+
+def difference_interval(
+    differences: Sequence[float], *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0
+) -> Interval:
+    """Interval of a mean difference over problems: bootstrap, or Wilson's bound if all differences are equal.
+
+    The bootstrap draws problems, each with all its samples. The variance of a problem's difference already contains the
+    variance of its samples; drawing samples too would count that twice.
+
+    If all n problems differ by the same d, a bootstrap claims that d is known exactly. The share of problems that
+    differ otherwise was 0 of n and is at most u, Wilson's upper end. Their differences lie in [−1, 1], so the mean lies
+    in [d − u (1 + d), d + u (1 − d)]. The kind is then "wilson".
+
+    Raises:
+        ValueError: as in [`bootstrap_interval`].
+    """
+    low, high = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed)
+    if min(differences) < max(differences):
+        return Interval(low, high, "bootstrap")
+    _, u = wilson_interval(0.0, len(differences), level=level)
+    return Interval(low - u * (1 + low), high + u * (1 - high), "wilson")
+
+
+def paired_difference(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    level: float = LEVEL,
+    resamples: int = 10_000,
+    draws: int = 100_000,
+    seed: int = 0,
+) -> Difference:
+    """Compares the scores of two models on the same problems, problem by problem.
+
+    Args:
+        first, second (`Sequence[float]`):
+            One score in [0, 1] per problem, in the same order.
+        level (`float`, *optional*, defaults to 0.95):
+            Coverage of the interval.
+        resamples, draws, seed (*optional*):
+            Arguments of [`difference_interval`] and [`sign_flip_p`].
+
+    Raises:
+        ValueError: no problems, different lengths, or a score outside [0, 1].
+    """
+    a, b = (np.asarray(scores, dtype=np.float64) for scores in (first, second))
+    if a.ndim != 1 or a.shape != b.shape or a.size == 0:
+        raise ValueError(f"a paired difference needs one score per problem of each model, got {a.shape} and {b.shape}")
+    if not all(((0 <= scores) & (scores <= 1)).all() for scores in (a, b)):
+        raise ValueError("a paired difference needs scores in [0, 1]")
+    differences = np.round(b - a, _DIGITS)
+    return Difference(
+        float(differences.mean()),
+        difference_interval(differences, level=level, resamples=resamples, seed=seed),
+        sign_flip_p(differences, draws=draws, seed=seed),
+        int((differences > 0).sum()),
+        int((differences < 0).sum()),
+        int((differences == 0).sum()),
+    )
+
+
+def sign_flip_p(differences: Sequence[float], *, draws: int = 100_000, seed: int = 0) -> float:
+    """Two-sided p-value of the mean difference, by flipping the signs of whole problems.
+
+    If the models are equal, either sign of a problem's difference is equally likely. p is the share of sign patterns
+    whose mean is at least as far from 0 as the observed one. With up to 20 problems that differ, all patterns are
+    enumerated; else p is (1 + hits) / (1 + draws) of random patterns with a fixed seed. m problems that differ give no
+    p below 2^(1 − m); one problem gives 1, and so does none.
+
+    Raises:
+        ValueError: a difference that is not finite, or fewer than 1 draw.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if not np.isfinite(values).all() or draws < 1:
+        raise ValueError(f"a sign-flip test needs finite differences and at least 1 draw, got {draws} draws")
+    sizes = np.abs(values[values != 0])
+    observed = abs(values.sum()) - 1e-9 * sizes.sum()  # sums in another order differ by rounding
+    if sizes.size <= MAX_EXACT:
+        sums = np.zeros(1)
+        for size in sizes[1:]:  # the first sign is fixed: the other half of the patterns mirrors this one
+            sums = np.concatenate([sums + size, sums - size])
+        return float((np.abs(sums + sizes[:1].sum()) >= observed).mean())
+    rng, hits = np.random.default_rng(seed), 0
+    rows = max(1, _CELLS // sizes.size)
+    for begin in range(0, draws, rows):
+        plus = rng.integers(2, size=(min(rows, draws - begin), sizes.size), dtype=np.int8)
+        hits += int((np.abs(2 * (plus @ sizes) - sizes.sum()) >= observed).sum())
+    return (1 + hits) / (1 + draws)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for all hypotheses together by Holm's step-down (1979), valid under any dependence.
+
+    The i-th smallest of k is multiplied by k − i + 1, and none is smaller than the one before it.
+    """
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for place, i in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """Mean over runs and tasks without the lowest and the highest ⌊n/4⌋ of them.
+
+    Args:
+        scores (`np.ndarray`):
+            Shape (…, runs, tasks). Fewer than four values give their mean.
+
+    Returns:
+        `np.ndarray` of the shape (…).
+    """
+    flat = np.sort(np.reshape(scores, (*np.shape(scores)[:-2], -1)), axis=-1)
+    cut = flat.shape[-1] // 4
+    return flat[..., cut : flat.shape[-1] - cut].mean(-1)
+
+
+def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
+    """Probability that a run of one algorithm scores above a run of another, mean over tasks, shape (…).
+
+    Both arrays have the shape (…, runs, tasks). All pairs of runs count, ties by half: the Mann-Whitney statistic over
+    the number of pairs.
+    """
+    x, y = np.asarray(scores)[..., :, None, :], np.asarray(baseline)[..., None, :, :]
+    return ((x > y) + 0.5 * (x == y)).mean((-3, -2, -1))
+
+
+def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether two intervals have a point in common."""
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def false_alarm(runs: int) -> float:
+    """Approximate probability that the intervals of two equal algorithms do not overlap, with `runs` runs of each."""
+    return FALSE_ALARMS[max((n for n in FALSE_ALARMS if n <= runs), default=min(FALSE_ALARMS))]
+
+
+def _mean(scores: np.ndarray) -> np.ndarray:
+    return scores.mean(axis=1)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level}")

@@ -1,0 +1,149 @@
+// The metrics that colour tokens, and their colour scales.
+
+const LEVELS = 6;
+const ZERO = 1e-7; // log-probabilities are float32: what is smaller is rounding
+
+function traceMass(row) {
+  const [selected, decay] = [row.column("selected"), row.header.trace_decay];
+  if (selected === null || !Number.isFinite(decay)) return null;
+  const mass = new Float32Array(row.length);
+  for (let t = 1; t < row.length; t++) mass[t] = decay * (mass[t - 1] + selected[t - 1]);
+  return mass;
+}
+
+function both(row, first, second, of) {
+  const [a, b] = [row.column(first), row.column(second)];
+  return a === null || b === null ? null : a.map((value, i) => of(value, b[i]));
+}
+
+// `assigned`: only tokens in the policy term have a value. `max`: the end of the scale, if not the 99th percentile.
+const METRICS = {
+  credit: {
+    label: "Effective credit", unit: "units of the advantage", signed: true, assigned: true, of: (row) => row.column("credit"),
+    about: "How hard the loss pushes the log-probability of this token: −∂L/∂ℓ of the policy term. "
+      + "A token of plain GRPO shows its advantage.",
+  },
+  advantages: {
+    label: "Advantage A", unit: "", signed: true, assigned: true, of: (row) => row.column("advantages"),
+    about: "As the credit function returned it.",
+  },
+  log_weight: {
+    label: "Log weight W", unit: "nats", signed: true, assigned: true, of: (row) => row.column("log_weight"),
+    about: "The loss multiplies the advantage by exp W.",
+  },
+  trace: {
+    label: "Trace mass", unit: "tokens", signed: false, assigned: true, of: traceMass,
+    about: "Decayed count of the selected tokens before this one: its advantage reaches them. Selected tokens are underlined.",
+  },
+  clip: {
+    label: "Clipped", unit: "", signed: true, assigned: true, max: 1,
+    of: (row) => both(row, "is_clipped", "log_weight", (clipped, weight) => (clipped ? (weight < 0 ? -1 : 1) : 0)),
+    about: "The ratio is above (+) or below (−) the clip range, so the token has no gradient of its own.",
+  },
+  entropy: {
+    label: "Entropy", unit: "nats", signed: false, of: (row) => row.column("entropy"),
+    about: "Entropy of the distribution that the token was sampled from.",
+  },
+  probability: {
+    label: "Probability", unit: "", signed: false, max: 1,
+    of: (row) => row.column("trainer_logprobs")?.map(Math.exp) ?? null,
+    about: "Probability under the policy of this step.",
+  },
+  mismatch: {
+    label: "Engine mismatch", unit: "nats", signed: true,
+    of: (row) => both(row, "old_logprobs", "inference_logprobs", (old, engine) => old - engine),
+    about: "log π of the training model minus log π of the sampling engine.",
+  },
+  kl_credit: {
+    label: "KL credit", unit: "units of the advantage", signed: true, of: (row) => row.column("kl_credit"),
+    about: "How hard the KL term pushes the token's log-probability.",
+  },
+};
+
+function valuesOf(row, metric) {
+  const key = `metric ${metric}`;
+  if (!row.kept.has(key)) row.kept.set(key, METRICS[metric].of(row));
+  return row.kept.get(key);
+}
+
+const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit" || ROWS.some((row) => valuesOf(row, name) !== null));
+
+const MAXIMA = new Map();
+
+// The end of the scale: the 99th percentile of values other than 0, on the whole page or of one algorithm.
+function maximum(metric, algorithm = null) {
+  if (METRICS[metric].max) return METRICS[metric].max;
+  const key = JSON.stringify([metric, algorithm]);
+  if (!MAXIMA.has(key)) {
+    const rows = ROWS.filter((row) => algorithm === null || row.header.algorithm === algorithm);
+    const sizes = new Float32Array(rows.reduce((total, row) => total + row.length, 0));
+    let count = 0;
+    for (const row of rows) {
+      const values = valuesOf(row, metric);
+      const [inLoss, assigned] = [row.column("loss_mask"), METRICS[metric].assigned ? row.column("policy_mask") : null];
+      for (let i = 0; values !== null && i < row.length; i++) {
+        const size = Math.abs(values[i]);
+        if (!(size > ZERO) || inLoss?.[i] === 0) continue;
+        if (assigned?.[i] !== 0 || metric === "credit") sizes[count++] = size; // through a trace, credit reaches all
+      }
+    }
+    const sorted = sizes.subarray(0, count).sort();
+    MAXIMA.set(key, sorted[Math.ceil(0.99 * (sorted.length - 1))] ?? 1);
+  }
+  return MAXIMA.get(key);
+}
+
+// The end of the scale of a row.
+function scaleEnd(row, metric) {
+  return maximum(metric, view.scale === "own" ? row.header.algorithm : null);
+}
+
+function levelClass(value, metric, end) {
+  const size = Math.abs(value);
+  if (size <= ZERO) return "zero";
+  const letter = !METRICS[metric].signed ? "s" : value > 0 ? "p" : "n";
+  const level = Math.ceil((size / end) * LEVELS);
+  return `${letter}${Math.min(Math.max(level, 1), LEVELS)}${level > LEVELS ? " over" : ""}`;
+}
+
+// Whether a token has no value because it is not in the policy term. It may still have credit through a trace.
+function isEmpty(row, i, metric) {
+  return Boolean(METRICS[metric].assigned) && row.isUnassigned(i)
+    && !(metric === "credit" && Math.abs(row.at("credit", i)) > ZERO);
+}
+
+function classOf(row, i, metric) {
+  if (!row.inLoss(i)) return "outside";
+  const value = valuesOf(row, metric)?.[i] ?? NaN;
+  if (isEmpty(row, i, metric)) return "unassigned";
+  const mark = row.isUnassigned(i) ? " masked" : metric === "trace" && row.at("selected", i) === 1 ? " selected" : "";
+  return (Number.isNaN(value) ? "unknown" : levelClass(value, metric, scaleEnd(row, metric))) + mark;
+}
+
+// The value of a token as text.
+function valueText(row, i, metric) {
+  if (!row.inLoss(i)) return "not in the loss";
+  const { label, unit, signed } = METRICS[metric];
+  if (isEmpty(row, i, metric)) return `${label} unassigned`;
+  return `${label} ${number(valuesOf(row, metric)?.[i], signed)}${unit ? ` ${unit}` : ""}`;
+}
+
+// The contributions to a token's credit: A·ρ of itself and, through the trace, of later tokens. Null without a trace,
+// or if they do not add up to the credit (a loss weight, a custom credit function).
+function contributions(row, k) {
+  const [decay, settings] = [row.header.trace_decay, row.header.settings ?? {}];
+  const [selected, advantage, weight] = ["selected", "advantages", "log_weight"].map((name) => row.column(name));
+  if (!Number.isFinite(decay) || [selected, advantage, weight].includes(null) || !Number.isFinite(row.at("credit", k))) return null;
+  const parts = [];
+  let sum = 0;
+  for (let t = k; t < row.length; t++) {
+    if (!row.inLoss(t) || row.isUnassigned(t) || row.at("is_clipped", t) === 1) continue;
+    const reach = settings.trace_style === "both" ? Math.max(decay ** (t - k), decay ** k) : decay ** (t - k);
+    const through = t === k && settings.leave_own_out !== false ? 1 : reach * selected[k];
+    const value = advantage[t] * Math.exp(weight[t]) * through;
+    if (Math.abs(value) > ZERO) parts.push({ t, value });
+    sum += value;
+  }
+  if (Math.abs(sum - row.at("credit", k)) > 0.01 * Math.max(Math.abs(sum), maximum("credit") / 10)) return null;
+  return parts.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+}

@@ -1,0 +1,122 @@
+// The lists to choose from, the line of facts, and the legend.
+
+function options(select, list, chosen) {
+  const known = JSON.stringify(list);
+  if (select.known !== known) {
+    select.replaceChildren(...list.map(([value, label]) => make("option", { value: String(value), textContent: label })));
+    select.known = known;
+  }
+  select.value = String(chosen);
+}
+
+// Radio buttons: arrow keys and screen readers work.
+function choices(box, name, list, chosen) {
+  const focused = box.contains(document.activeElement);
+  box.replaceChildren(...list.map(({ value, parts }) => {
+    const input = make("input", { type: "radio", name, value: String(value) });
+    return make("label", { className: "choice" }, input, make("span", {}, ...parts));
+  }));
+  choose(box, chosen);
+  if (focused) box.querySelector("input:checked")?.focus();
+}
+
+function choose(box, chosen) {
+  for (const input of box.querySelectorAll("input")) input.checked = input.value === String(chosen);
+  const [all, one] = [box, box.querySelector("label:has(:checked)") ?? box].map((element) => element.getBoundingClientRect());
+  if (one.top < all.top || one.bottom > all.bottom) box.scrollTop += one.top - all.top; // scrolls this list, not the page
+  if (one.left < all.left || one.right > all.right) box.scrollLeft += one.left - all.left;
+}
+
+function drawGroups(box, step, chosen) {
+  const groups = groupsOf(step);
+  choices(box, "group", groups.map((group) => {
+    const all = rowsOf(step, group);
+    const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
+    const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
+    const facts = make("span", { className: "facts", textContent: groupFacts(rows) });
+    return { value: group, parts: [make("span", { className: "start", textContent: question(rows) }), ticks, facts] };
+  }), chosen);
+}
+
+function drawResponses(box, rows, metric, chosen) {
+  choices(box, "index", rows.map((row) => {
+    const reward = row.isReplayed ? REPLAYED : number(row.raw.reward);
+    const facts = `${reward} · ${counted(row.length, "token")}${row.raw.truncated ? " · cut off" : ""}`;
+    return { value: row.index, parts: [
+      make("b", { textContent: `#${row.index}` }), rewardBar(row, "bar"),
+      make("span", { className: "facts", textContent: facts }), strip(row, metric),
+    ] };
+  }), chosen);
+}
+
+const REPLAYED = "replayed from an earlier batch";
+
+// Few leaves of a tree are rows, so its mean reward is the value of its root.
+function groupFacts(rows) {
+  if (rows[0].tree) return `V ${number(rows[0].tree[0]?.value)} · tree`;
+  const rewards = rows.map((row) => row.raw.reward).filter(Number.isFinite);
+  if (rewards.length) return `mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}`;
+  return rows.every((row) => row.isReplayed) ? REPLAYED : "no reward";
+}
+
+// The last long part of a prompt, after chat templates and system prompts.
+function question(rows) {
+  const prompt = rows.map((row) => row.asked).reduce((a, b) => (b.length < a.length ? b : a));
+  const parts = prompt.split(/<\|[^|]*\|>/).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
+  return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${rows[0].group}`;
+}
+
+function rewardBar(row, className) {
+  const [low, high] = REWARD_RANGE;
+  const missing = Number.isFinite(row.raw.reward) ? "" : " missing";
+  const box = make("span", { className: `reward ${className}${missing}`, "aria-hidden": "true" });
+  const bar = make("i");
+  const share = `${(100 * ((row.raw.reward ?? low) - low)) / (high - low)}%`;
+  bar.style[className === "tick" ? "height" : "width"] = share;
+  box.append(bar);
+  return box;
+}
+
+function factsOf(rows) {
+  const [{ header }] = rows;
+  const algorithms = unique(rows.map((row) => row.header.algorithm));
+  const facts = [algorithms.join(", "), header.model];
+  if (algorithms.length === 1) {
+    if (Number.isFinite(header.trace_decay)) facts.push(`trace decay ${number(header.trace_decay)}`);
+    if (header.clip) facts.push(`clip ${header.clip.map((one) => number(one)).join("/")}`);
+    facts.push(...Object.entries(header.settings ?? {}).map(([name, value]) => `${name} ${value}`));
+    for (const name of ["beta", "temperature"]) if (Number.isFinite(header[name])) facts.push(`${name} ${number(header[name])}`);
+  }
+  return facts.filter(Boolean).join(" · ");
+}
+
+// --- legend ---
+
+// `algorithm`: the algorithm of the scale, or null if one scale is for all. `isOwn`: each algorithm has its own.
+function drawLegend(box, metric, algorithm, isOwn) {
+  const { label, unit, signed, about, assigned } = METRICS[metric];
+  const max = maximum(metric, algorithm);
+  const levels = Array.from({ length: LEVELS }, (_, k) => k + 1);
+  const classes = signed
+    ? [...levels.map((k) => `n${k}`).reverse(), "zero", ...levels.map((k) => `p${k}`)]
+    : ["zero", ...levels.map((k) => `s${k}`)];
+  const scale = make("span", { className: "scale", "aria-hidden": "true" }, ...classes.map((one) => make("i", { className: one })));
+  const ends = [signed ? number(-max) : "0", ...(signed ? ["0"] : []), number(max, signed)];
+  const said = isOwn && algorithm === null ? [...(signed ? ["−end"] : []), "0", "end"] : ends;
+  const axis = make("span", { className: "axis" }, ...said.map((text) => make("span", { textContent: text })));
+  const samples = [
+    ...(metric === "clip" || METRICS[metric].max ? [] : [["p6 over", signed ? "beyond the scale" : "beyond"]]),
+    ...(assigned ? [["unassigned", "unassigned: left out of the policy term, not zero"]] : []),
+    ["outside", "not in the loss"],
+  ].map(([name, text]) => {
+    const sample = make("span", { className: `token ${signed ? name : name.replace("p6", "s6")}`, textContent: "abc" });
+    return make("span", { className: "sample" }, sample, ` ${text}`);
+  });
+  box.replaceChildren(
+    make("div", { className: "scalebox" },
+      make("span", { className: "what" }, make("b", { textContent: label }), unit ? ` in ${unit}` : ""),
+      make("span", { className: "scalewithaxis" }, scale, axis)),
+    make("div", { className: "samples" }, ...samples),
+    make("p", { className: "note", textContent: isOwn ? `${about} Each algorithm has its own scale, so colours of two algorithms cannot be compared.` : about }),
+  );
+}

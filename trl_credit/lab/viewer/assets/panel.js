@@ -1,0 +1,125 @@
+// All numbers of one token under each algorithm, and the contributions to its credit.
+
+const TOP = 8; // contributions that are listed and marked
+
+const NUMBERS = [
+  ["Effective credit", (row, i) => (isEmpty(row, i, "credit") ? "unassigned" : number(row.at("credit", i), true))],
+  ["KL credit", (row, i) => number(row.at("kl_credit", i), true), "kl_credit"],
+  ["Advantage A", (row, i) => number(row.at("advantages", i), true)],
+  ["In the policy term", (row, i) => (row.inLoss(i) ? yes(row.at("policy_mask", i)) : "not in the loss")],
+  ["Log weight W", (row, i) => number(row.at("log_weight", i), true)],
+  ["Ratio exp W", (row, i) => number(Math.exp(row.at("log_weight", i)))],
+  ["Clipped", (row, i) => yes(row.at("is_clipped", i))],
+  ["Leaves a trace", (row, i) => yes(row.at("selected", i)), "selected"],
+  ["Trace mass", (row, i) => number(valuesOf(row, "trace")?.[i]), "selected"],
+  ["Entropy, nats", (row, i) => number(row.at("entropy", i))],
+  ["Probability", (row, i) => number(Math.exp(row.at("trainer_logprobs", i)))],
+  ["log π", (row, i) => number(row.at("trainer_logprobs", i))],
+  ["log π, sampled", (row, i) => number(row.at("old_logprobs", i))],
+  ["log π, engine", (row, i) => number(row.at("inference_logprobs", i)), "inference_logprobs"],
+  ["log π, reference", (row, i) => number(row.at("ref_logprobs", i)), "ref_logprobs"],
+  ["Segment", (row, i) => segmentText(row, i), "segment_ids"],
+  ["Turn", (row, i) => (row.at("turn_ids", i) < 0 ? "not the policy's" : number(row.at("turn_ids", i) + 1)), "turn_ids"],
+];
+
+function yes(value) {
+  return Number.isNaN(value) ? "–" : value === 1 ? "yes" : "no";
+}
+
+function segmentText(row, i) {
+  const [segment, values] = [row.at("segment_ids", i), boundaryValues(row)];
+  if (!(segment >= 0)) return "none";
+  if (values.length === 0) return number(segment);
+  const node = row.tree?.[row.raw.segment_nodes?.[segment]];
+  const end = node ? node.value : values[segment + 1];
+  return `${segment}: V ${number(values[segment])}${end === undefined ? "" : ` → ${number(end)}`}`;
+}
+
+function showToken(box, rows, i, onToken) {
+  box.replaceChildren();
+  rows = rows.filter((row) => i !== null && i < row.length);
+  if (rows.length === 0) {
+    box.append(make("h2", { textContent: "Token" }), make("p", { className: "note", textContent:
+      "Point at a token, or move into the text with Tab and use the arrow keys." }));
+    return;
+  }
+  const [row] = rows;
+  box.append(make("h2", {}, make("code", { textContent: shown(row.text(i)) })));
+  const id = row.tokenId(i);
+  box.append(make("p", { className: "note", textContent:
+    `token ${i + 1} of ${row.length.toLocaleString("en")}${id === null ? "" : ` · id ${id}`}` }));
+  if (rows.length > MANY) {
+    box.append(manyTable(rows, i), ...sharedTable(rows, i));
+  } else {
+    box.append(make("div", { className: "scroll" }, numberTable(rows, i)));
+  }
+  for (const one of rows) box.append(...origin(one, i, rows.length > 1, onToken));
+}
+
+// A column per algorithm.
+function numberTable(rows, i) {
+  const table = make("table");
+  if (rows.length > 1) {
+    const names = rows.map((one) => make("th", { scope: "col", textContent: one.header.algorithm }));
+    table.append(make("thead", {}, make("tr", {}, make("td"), ...names)));
+  }
+  const body = make("tbody");
+  for (const [label, of, needed] of NUMBERS) {
+    if (needed && rows.every((one) => one.column(needed) === null)) continue;
+    body.append(line(label, rows.map((one) => of(one, i))));
+  }
+  table.append(body);
+  return table;
+}
+
+function line(name, values) {
+  return make("tr", {}, make("th", { scope: "row", textContent: name }), ...values.map((text) => make("td", { textContent: text })));
+}
+
+// If there are too many algorithms for columns: a line per algorithm with the numbers that differ.
+const MAIN = { "Effective credit": "Credit", "Advantage A": "A", "Log weight W": "W" };
+
+function manyTable(rows, i) {
+  const shown = NUMBERS.filter(([label]) => label in MAIN);
+  const heads = shown.map(([label]) => make("th", { scope: "col", textContent: MAIN[label], title: label }));
+  const lines = rows.map((row) => line(row.header.algorithm, shown.map(([, of]) => of(row, i))));
+  return make("table", { className: "many" }, make("thead", {}, make("tr", {}, make("td"), ...heads)), make("tbody", {}, ...lines));
+}
+
+// Numbers that are equal under all algorithms.
+function sharedTable(rows, i) {
+  const lines = [];
+  for (const [label, of, needed] of NUMBERS) {
+    if (label in MAIN || (needed && rows.some((row) => row.column(needed) === null))) continue;
+    const values = unique(rows.map((row) => of(row, i)));
+    if (values.length === 1 && values[0] !== "–") lines.push(line(label, values));
+  }
+  if (lines.length === 0) return [];
+  return [make("h3", { textContent: "The same for all" }), make("table", { className: "shared" }, make("tbody", {}, ...lines))];
+}
+
+// Where the credit of a token came from.
+function origin(row, i, named, onToken) {
+  if (!Number.isFinite(row.header.trace_decay) || !row.inLoss(i) || row.column("selected") === null) return [];
+  const heading = make("h3", { textContent: `Where it came from${named ? `: ${row.header.algorithm}` : ""}` });
+  const parts = contributions(row, i);
+  if (parts === null) {
+    return [heading, make("p", { className: "note", textContent: "The contributions through the trace do not add up to this credit." })];
+  }
+  const later = parts.filter(({ t }) => t !== i);
+  const own = parts.find(({ t }) => t === i)?.value ?? 0;
+  const sum = later.reduce((total, { value }) => total + value, 0);
+  const text = later.length
+    ? `${number(own, true)} of its own, ${number(sum, true)} through its trace from ${counted(later.length, "later token")}`
+    : `${number(own, true)} of its own; no later token reaches it`;
+  const list = make("ol", { className: "origins" });
+  for (const { t, value } of later.slice(0, TOP)) {
+    const button = make("button", { type: "button" },
+      make("code", { textContent: shown(row.text(t)) }), ` +${t - i}`, make("b", { textContent: number(value, true) }));
+    button.title = `Token ${t + 1}, ${counted(t - i, "token")} later`;
+    button.addEventListener("click", () => onToken(t));
+    list.append(make("li", {}, button));
+  }
+  const most = later.length > TOP ? [make("p", { className: "note", textContent: `The ${TOP} largest, marked in the text:` })] : [];
+  return [heading, make("p", { textContent: text }), ...most, list];
+}

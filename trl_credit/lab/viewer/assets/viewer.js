@@ -1,0 +1,251 @@
+// What is looked at (`view`), and what keys and pointer do to it.
+
+const BOX = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
+const SCALES = { one: "one for all", own: "one for each algorithm" };
+const MANY = 3; // more algorithms are stacked, since they do not fit side by side
+const LAYOUTS = { one: "Response", group: "Group", tree: "Tree" };
+const view = { step: null, group: null, index: null, token: null, metric: null, layout: "one", algorithm: null, scale: null };
+const drawn = new Map(); // of each part of the page, what it was drawn for
+let texts = []; // a TextView per column
+
+function groupsOf(step) {
+  return unique(rowsOf(step).map((row) => row.group));
+}
+
+function hasTree(group) {
+  return rowsOf(view.step, group)[0].tree !== null;
+}
+
+function groupRows() {
+  return rowsOf(view.step, view.group).filter((row) => row.header.algorithm === view.algorithm);
+}
+
+function responseRows() {
+  return rowsOf(view.step, view.group).filter((row) => row.index === view.index);
+}
+
+function fitting(wanted, choices) {
+  return choices.includes(wanted) ? wanted : choices[0] ?? null;
+}
+
+// Shows something else; fields that are not given stay if they still exist.
+function go(change, { focus = false, scroll = false } = {}) {
+  const before = { ...view };
+  Object.assign(view, change);
+  view.step = fitting(view.step, STEPS);
+  view.group = fitting(view.group, [...groupsOf(view.step).filter(hasTree), ...groupsOf(view.step)]);
+  const rows = rowsOf(view.step, view.group);
+  const algorithms = unique(rows.map((row) => row.header.algorithm));
+  view.algorithm = fitting(view.algorithm, algorithms);
+  view.scale = algorithms.length > 1 ? fitting(view.scale, Object.keys(SCALES)) : null;
+  view.index = fitting(view.index, unique(rows.map((row) => row.index)));
+  view.metric = fitting(view.metric, METRIC_NAMES);
+  const layouts = Object.keys(LAYOUTS).filter((name) => name !== "tree" || groupRows()[0]?.tree);
+  view.layout = fitting(view.layout, layouts);
+  const moved = ["step", "group", "index"].some((name) => view[name] !== before[name]);
+  if (moved && change.token === undefined) view.token = null;
+  if (view.token !== null && !responseRows().some((row) => view.token < row.length)) view.token = null;
+  draw(rows, layouts, algorithms);
+  point({ focus, scroll, moved });
+  remember();
+}
+
+function draw(rows, layouts, algorithms) {
+  options(BOX.step, STEPS.map((step) => [step, String(step)]), view.step);
+  options(BOX.metric, METRIC_NAMES.map((name) => [name, METRICS[name].label]), view.metric);
+  options(BOX.algorithm, algorithms.map((name) => [name, name]), view.algorithm);
+  options(BOX.scale, Object.entries(SCALES), view.scale);
+  BOX["scale-choice"].hidden = view.scale === null;
+  BOX["algorithm-choice"].hidden = algorithms.length < 2 || view.layout === "one";
+  const place = [view.step, view.group];
+  again("layouts", layouts, () => choices(BOX.layouts, "layout", layouts.map((name) => ({ value: name, parts: [LAYOUTS[name]] }))));
+  again("groups", [view.step], () => drawGroups(BOX.groups, view.step));
+  again("responses", [...place, view.algorithm, view.metric, view.scale], () => drawResponses(BOX.responses, groupRows(), view.metric));
+  choose(BOX.layouts, view.layout);
+  choose(BOX.groups, view.group);
+  choose(BOX.responses, view.index);
+  BOX["group-count"].textContent = groupsOf(view.step).length;
+  BOX["response-count"].textContent = groupRows().length;
+  BOX.facts.textContent = factsOf(rows);
+  BOX.prompt.querySelector("div").textContent = DATA.prompts[responseRows()[0].raw.prompt];
+  BOX.tree.hidden = view.layout !== "tree";
+  if (view.layout === "tree") {
+    again("tree", [...place, view.algorithm], () => showTree(BOX.tree, groupRows(), (index) => go({ index, layout: "one" }, { focus: true })));
+  }
+  again("columns", [...place, view.layout, view.layout === "one" ? view.index : view.algorithm], drawColumns);
+  const isOwn = view.scale === "own";
+  const whose = isOwn && view.layout !== "one" ? view.algorithm : null;
+  again("legend", [view.metric, isOwn, whose], () => {
+    drawLegend(BOX.legend, view.metric, whose, isOwn);
+    for (const text of texts) {
+      text.shade(view.metric);
+      const old = text.box.closest(".column").querySelector(".strip");
+      old.replaceWith(strip(text.row, view.metric));
+    }
+  });
+  for (const text of texts) {
+    const end = isOwn && whose === null ? ` scale ends at ${number(scaleEnd(text.row, view.metric))}` : "";
+    text.box.closest(".column").querySelector(".end").textContent = end;
+  }
+  for (const column of BOX.columns.children) column.classList.toggle("chosen", view.layout === "group" && column.index === view.index);
+}
+
+function again(part, key, redraw) {
+  const now = JSON.stringify(key);
+  if (drawn.get(part) === now) return;
+  drawn.set(part, now);
+  redraw();
+}
+
+function drawColumns() {
+  for (const text of texts) NEAR.unobserve(text.box);
+  const rows = { one: responseRows, group: groupRows, tree: () => [] }[view.layout]();
+  const stacked = view.layout === "one" && rows.length > MANY;
+  BOX.columns.className = stacked ? "stacked" : rows.length > 1 ? "several" : "";
+  texts = [];
+  BOX.columns.replaceChildren(...rows.map((row) => {
+    const compared = view.layout === "one" && rows.length > 1;
+    const title = compared ? row.header.algorithm : `Response ${row.index}`;
+    const text = new TextView(row, compared ? `Response ${row.index}, ${title}` : title, { metric: view.metric, eager: view.layout === "one" && rows.length < 5 });
+    texts.push(text);
+    const heading = make("h2", { textContent: title });
+    heading.append(make("span", { className: "facts", textContent: row.isReplayed ? ` ${REPLAYED}` : ` reward ${number(row.raw.reward)}` }));
+    const rewards = Object.entries(row.raw.rewards ?? {}).map(([name, value]) => `${name} ${number(value)}`);
+    const facts = [...(rewards.length > 1 ? rewards : []), counted(row.length, "token"), ...(row.raw.truncated ? ["cut off at the limit"] : [])];
+    heading.append(make("span", { className: "facts end" }));
+    const column = make("article", { className: "column" }, heading, make("p", { className: "facts", textContent: facts.join(" · ") }), strip(row, view.metric), text.box);
+    column.index = row.index;
+    return column;
+  }));
+}
+
+function activeText() {
+  const there = texts.filter((text) => text.row.index === view.index);
+  return there.find((text) => text.box === document.activeElement) ?? there[0] ?? texts[0] ?? null;
+}
+
+// Puts the cursor at the place of `view`: in one response, or in the same response under each algorithm.
+function point({ focus, scroll, moved }) {
+  const active = activeText();
+  showPanel(view.token, active); // which may take room from the text: before anything is scrolled
+  for (const text of texts) {
+    const here = view.layout === "one" || text === active;
+    text.point(here ? view.token : null, { scroll: scroll && text === active });
+  }
+  if (focus) active?.box.focus({ preventScroll: true });
+  if (moved && view.layout === "group") active?.box.closest(".column").scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+function showPanel(i, text) {
+  const rows = view.layout === "one" ? responseRows() : text === null ? [] : [text.row];
+  showToken(BOX.panel, rows, i, (t) => go({ token: t, ...(text && { index: text.row.index }) }, { focus: true, scroll: true }));
+}
+
+// --- the address has the state of the page, so that it can be shared ---
+
+function remember() {
+  const { algorithm, ...said } = view;
+  const words = Object.entries(said).filter(([, value]) => value !== null);
+  try {
+    history.replaceState(null, "", `#${new URLSearchParams(words)}`);
+  } catch { /* in a notebook the page has no address */ }
+}
+
+function remembered() {
+  const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  const numbers = ["step", "group", "index", "token"].filter((name) => /^\d+$/.test(said[name]));
+  return { ...DATA.start, ...Object.fromEntries(numbers.map((name) => [name, Number(said[name])])),
+    ...(said.metric && { metric: said.metric }), ...(said.layout && { layout: said.layout }), ...(said.scale && { scale: said.scale }) };
+}
+
+// --- keys and pointer ---
+
+function neighbour(list, value, way) {
+  return list[Math.min(Math.max(list.indexOf(value) + way, 0), list.length - 1)];
+}
+
+function onKey(event) {
+  const text = event.target.view;
+  const way = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: 0, End: 0 }[event.key];
+  if (text === undefined || way === undefined || event.ctrlKey || event.metaKey || event.altKey || text.row.length === 0) return;
+  event.preventDefault();
+  const upright = event.key === "ArrowUp" || event.key === "ArrowDown";
+  if (event.shiftKey && upright) return go({ step: neighbour(STEPS, view.step, way) }, { focus: true });
+  if (event.shiftKey) return go({ index: neighbour(groupRows().map((row) => row.index), view.index, way) }, { focus: true });
+  const last = text.row.length - 1;
+  const at = text.row.index === view.index ? view.token : null;
+  const token = event.key === "Home" || at === null ? 0 : event.key === "End" ? last
+    : upright ? text.inLine(at, way) : Math.min(Math.max(at + way, 0), last);
+  go({ token, index: text.row.index }, { focus: text.row.index !== view.index, scroll: true });
+}
+
+function tokenUnder(event) {
+  const span = event.target.closest?.(".token");
+  const text = span?.closest(".text")?.view;
+  return text === undefined ? null : { text, i: span.i };
+}
+
+function listen() {
+  BOX.columns.addEventListener("keydown", onKey);
+  BOX.columns.addEventListener("pointerover", (event) => {
+    const found = tokenUnder(event);
+    if (found === null || event.pointerType === "touch") return;
+    const same = view.layout === "one" ? texts : [found.text];
+    same.forEach((text) => text.mark(found.i < text.row.length ? found.i : null));
+    showPanel(found.i, found.text);
+  });
+  BOX.columns.addEventListener("pointerleave", () => {
+    texts.forEach((text) => text.mark(text.current));
+    showPanel(view.token, activeText());
+  });
+  BOX.columns.addEventListener("click", (event) => {
+    const found = tokenUnder(event);
+    if (found !== null) go({ token: found.i, index: found.text.row.index });
+  });
+  for (const name of ["step", "group", "index"]) {
+    document.addEventListener("change", (event) => {
+      if ((event.target.name || event.target.id) === name) go({ [name]: Number(event.target.value) });
+    });
+  }
+  BOX.columns.addEventListener("scroll", ({ target }) => { // stacked texts are of the same tokens, and scroll as one
+    if (target.view === undefined || view.layout !== "one" || target.scrollTop === target.followed) return;
+    for (const { box } of texts) {
+      if (box === target) continue;
+      box.view.fill();
+      box.scrollTop = target.scrollTop;
+      box.followed = box.scrollTop; // so that it does not lead in turn
+    }
+    delete target.followed;
+  }, { capture: true });
+  for (const name of ["metric", "layout", "algorithm", "scale"]) {
+    document.addEventListener("change", (event) => {
+      if ((event.target.name || event.target.id) === name) go({ [name]: event.target.value });
+    });
+  }
+  BOX.theme.addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
+  DARK.addEventListener("change", () => setTheme(null));
+  window.addEventListener("hashchange", () => go(remembered(), { scroll: true }));
+  window.addEventListener("beforeprint", () => texts.forEach((text) => text.fill()));
+}
+
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+
+function isDark() {
+  return (document.documentElement.dataset.theme ?? (DARK.matches ? "dark" : "light")) === "dark";
+}
+
+function setTheme(theme) {
+  if (theme === null) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  BOX.theme.textContent = isDark() ? "Light" : "Dark";
+  BOX.theme.title = `Change to ${isDark() ? "light" : "dark"} colours`;
+}
+
+setTheme(null);
+if (ROWS.length === 0) {
+  BOX.columns.append(make("p", { className: "note", textContent: "The log has no responses." }));
+} else {
+  listen();
+  go(remembered(), { scroll: true });
+}
+performance.mark("ready");

@@ -1,0 +1,66 @@
+"""Which shards of a run are shown, and under which title."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...observe.schema import FOLDER, Shard, read_shard
+from ...observe.schema import steps as logged_steps
+
+
+MAX_TOKENS = 500_000  # of one page, about 20 MB
+
+
+def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[Shard], str]:
+    """The shards of a run in the order of their steps, and a note on steps that are left out.
+
+    Args:
+        run (`str` or `Path`):
+            The output folder of a run, or one shard file.
+        steps (list of `int`, *optional*):
+            The steps. Defaults to the last steps, up to `MAX_TOKENS`.
+
+    Raises:
+        OSError: the file does not exist.
+        ValueError: nothing was logged, a step was not logged, or a shard is damaged.
+    """
+    run = run_folder(run)
+    if run.is_file():
+        shard = read_shard(run)
+        if steps and list(steps) != [shard.header["step"]]:
+            raise ValueError(f"--step {steps[0]}: {run} is the shard of step {shard.header['step']}")
+        return [shard], ""
+    if not run.exists():
+        raise FileNotFoundError(f"{run} does not exist: give the output folder of a run, or a shard file")
+    found = dict(logged_steps(run))
+    if not found:
+        raise ValueError(f"{run} has no rollout log: train with --log_credit 10, or give the folder of such a run")
+    if steps:
+        if missing := [step for step in steps if step not in found]:
+            raise ValueError(f"--step {missing[0]} was not logged in {run}: it has steps {listed(sorted(found))}")
+        return [read_shard(found[step]) for step in sorted(set(steps))], ""
+    shards: list[Shard] = []
+    room = MAX_TOKENS
+    for step, path in reversed(found.items()):
+        shard = read_shard(path)
+        room -= sum(len(response["tokens"]) for response in shard.responses)
+        if shards and room < 0:
+            left_out = listed([other for other in found if other <= step])
+            return shards[::-1], f"The page is full without these steps: {left_out}. Use --step to see one."
+        shards.append(shard)
+    return shards[::-1], ""
+
+
+def run_folder(run: str | Path) -> Path:
+    """The folder of a run; the folder of its shards stands for it. Other paths are returned unchanged."""
+    run = Path(run)
+    return run.parent if run.name == FOLDER and not (run / FOLDER).is_dir() else run
+
+
+def run_title(run: str | Path) -> str:
+    """The last two parts of a run's path."""
+    return "/".join(run_folder(run).resolve().parts[-2:]).removeprefix("/")
+
+
+def listed(steps: Sequence[int]) -> str:
+    """Steps as text, shortened in the middle."""
+    return ", ".join(map(str, steps if len(steps) <= 5 else [*steps[:2], "…", steps[-1]]))

@@ -1,0 +1,105 @@
+"""One response in a terminal, each token coloured by its effective credit."""
+
+import math
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group
+from rich.rule import Rule
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from ...observe.schema import Shard
+from .palette import LEVELS, LIGHT
+
+
+Styles = dict[tuple[int, int], Style]  # by sign and level
+_STYLES: Styles = {
+    (sign, level): Style(color=LIGHT["text"], bgcolor=colour)
+    for sign, name in ((1, "positive"), (-1, "negative"))
+    for level, colour in enumerate(LIGHT[name], start=1)
+}
+# a terminal of 16 colours has no tints: the lower levels colour the text, the upper ones the background
+_COARSE: Styles = {
+    (sign, level): Style(color=name, reverse=level > LEVELS // 2)
+    for sign, name in ((1, "blue"), (-1, "yellow"))
+    for level in range(1, LEVELS + 1)
+}
+_UNASSIGNED = Style(dim=True, underline=True)
+_OUTSIDE = Style(dim=True, italic=True)
+_ZERO = 1e-7  # as in assets/metrics.js
+# characters that control the terminal or reverse the text, and surrogates, are replaced by names
+_VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
+_VISIBLE |= {code: f"<{code:02x}>" for code in (*range(0x80, 0xA0), 0x061C, *range(0x200E, 0x2010))}
+_VISIBLE |= {code: f"<{code:04x}>" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))}
+
+
+def print_response(shard: Shard, response: dict[str, Any], console: Console | None = None) -> None:
+    """Prints a response of a shard: its group's rewards, its text in colour, and a legend.
+
+    Raises:
+        ValueError: the response has no credit.
+    """
+    name = f"response {response['group']}/{response['index']}"
+    if response.get("credit") is None:
+        raise ValueError(f"{name} has no credit, so it cannot be coloured")
+    console = console or Console(highlight=False)
+    styles = _COARSE if console.color_system in ("standard", "windows") else _STYLES
+    largest = robust_maximum(shard)
+    group = [r for r in shard.responses if r["group"] == response["group"]]
+    title = f"{shard.header['algorithm']}, step {shard.header['step']}, {name}"
+    console.print(Group(Rule(plain(title)), _rewards(group, response), Text()))
+    console.print(_coloured(response, largest, styles))
+    console.print(Group(Text(), _legend(largest, styles)))
+
+
+def _coloured(response: dict[str, Any], largest: float, styles: Styles) -> Text:
+    text = Text()
+    masks = [response.get(name) or [1] * len(response["tokens"]) for name in ("loss_mask", "policy_mask")]
+    for token, credit, in_loss, assigned in zip(response["tokens"], response["credit"], *masks, strict=True):
+        style = _style(credit, largest, styles) if in_loss and assigned else _UNASSIGNED if in_loss else _OUTSIDE
+        text.append(plain(token), style)
+    return text
+
+
+def robust_maximum(shard: Shard) -> float:
+    """The end of the colour scale: the 99th percentile of |credit| above 0."""
+    sizes = [abs(x) for r in shard.responses for x in r.get("credit") or () if x is not None and abs(x) > _ZERO]
+    return float(np.quantile(sizes, 0.99, method="higher")) if sizes else 1.0
+
+
+def plain(text: str) -> str:
+    """A text without control characters."""
+    return text.translate(_VISIBLE)
+
+
+def _style(credit: float | None, largest: float, styles: Styles) -> Style:
+    if credit is None or abs(credit) <= _ZERO:
+        return Style()
+    level = math.ceil(abs(credit) / largest * LEVELS)
+    return styles[1 if credit > 0 else -1, min(max(level, 1), LEVELS)] + Style(underline2=level > LEVELS)
+
+
+def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
+    names = list(dict.fromkeys(name for r in group for name in r.get("rewards") or {}))
+    names = names if len(names) > 1 else []
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("response", "reward", *names, "tokens", "Σ credit", ""):
+        table.add_column(Text(plain(name)), justify="left" if name in ("response", "") else "right")
+    for r in group:
+        rewards = [r.get("reward"), *((r.get("rewards") or {}).get(name) for name in names)]
+        numbers = ("–" if x is None else f"{x:.3g}" for x in rewards)
+        credit = sum(x for x in r.get("credit") or () if x is not None)
+        cut = "cut off" if r.get("truncated") else ""
+        style = "bold" if r is shown else "dim"
+        table.add_row(f"{r['index']}", *numbers, f"{len(r['tokens'])}", f"{credit:+.3g}", cut, style=style)
+    return table
+
+
+def _legend(largest: float, styles: Styles) -> Text:
+    negative = [("··", styles[-1, level]) for level in range(LEVELS, 0, -1)]
+    positive = [("··", styles[1, level]) for level in range(1, LEVELS + 1)]
+    title = f"credit per token, in units of the advantage: −{largest:.3g} "
+    states = (("unassigned", _UNASSIGNED), "   ", ("not in the loss", _OUTSIDE))
+    return Text.assemble(title, *negative, "  0  ", *positive, f" +{largest:.3g}   ", *states)

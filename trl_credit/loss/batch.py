@@ -1,0 +1,176 @@
+"""A generation batch around TRL's dict, and small operations on batches."""
+
+import math
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.tokens import turn_numbers
+from . import keys
+
+
+def _entry(key: str) -> Any:
+    """A property that is an entry of the dict, `None` where it is missing."""
+
+    def read(self: "Batch") -> Any:
+        return self.data.get(key)
+
+    def write(self: "Batch", value: Any) -> None:
+        self.data[key] = value
+
+    return property(read, write)
+
+
+@dataclass
+class Batch:
+    """The rows of a generation batch on this process: a [`~trl_credit.rollouts.policy.Batch`] around TRL's dict.
+
+    Attributes:
+        data: TRL's dict, with our entries.
+        rewards: Total rewards (N,) of the rows of all processes.
+        rewards_per_func: Rewards (N, functions) of the rows of all processes.
+        correct: Rewards (N,) of the functions that say what is correct.
+        rank: Rank of this process.
+    """
+
+    data: dict[str, Any]
+    rewards: torch.Tensor
+    rewards_per_func: torch.Tensor
+    correct: torch.Tensor
+    rank: int
+
+    advantages = _entry(keys.ADVANTAGES)
+    written_t = _entry(keys.COMPLETION_MASK)
+    old_logp_t = _entry(keys.OLD_LOGPS)
+    sampling_logp_t = _entry(keys.SAMPLING_LOGPS)
+    engine_ratio_t = _entry(keys.ENGINE_RATIO)
+    segment_ids = _entry(keys.SEGMENT_IDS)
+    quarter_t = _entry(keys.QUARTERS)
+    policy_mask_t = _entry(keys.POLICY_MASK)
+    row_weight = _entry(keys.ROW_WEIGHT)
+    turn_ids = _entry(keys.TURN_IDS)
+
+    def __post_init__(self) -> None:
+        if keys.TOOL_MASK in self.data:  # read here, since [`show_loss`] replaces it
+            self.turn_ids = turn_numbers(loss_mask(self.data))
+
+    @property
+    def prompt_ids(self) -> list[list[int]]:
+        return unpadded(self.data[keys.PROMPT_IDS], self.data[keys.PROMPT_MASK])
+
+    @property
+    def completion_ids(self) -> list[list[int]]:
+        return unpadded(self.data[keys.COMPLETION_IDS], self.written_t)
+
+    @property
+    def prompt_width(self) -> int:
+        return self.data[keys.PROMPT_IDS].size(1)
+
+    @property
+    def width(self) -> int:
+        return self.written_t.size(1)
+
+    @property
+    def mask_t(self) -> torch.Tensor:
+        return loss_mask(self.data)
+
+    def show_loss(self, tokens_t: torch.Tensor) -> None:
+        self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
+        self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
+
+    def branch(self, visible_until: torch.Tensor) -> None:
+        self.data[keys.VISIBLE_UNTIL] = visible_until.to(self.written_t.device)
+
+    def own_rows(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.written_t.size(0)
+        return x[self.rank * rows : (self.rank + 1) * rows]
+
+    def count_loss_tokens(self, total: torch.Tensor) -> None:
+        """Sets the number of tokens of all processes that TRL's token-counting losses divide by."""
+        self.data[keys.NUM_ITEMS] = total
+
+    def without_update(self) -> None:
+        """Marks all rows as having nothing to learn from, on any process."""
+        self.data[keys.NO_UPDATE] = [True] * self.written_t.size(0)
+
+
+def loss_mask(batch: dict[str, Any]) -> torch.Tensor:
+    """Shape (B, T), 1 for the tokens that the loss sees."""
+    mask_t = batch[keys.COMPLETION_MASK]
+    return mask_t * batch[keys.TOOL_MASK] if batch.get(keys.TOOL_MASK) is not None else mask_t
+
+
+def segments_of(batch: dict[str, Any], mask_t: torch.Tensor) -> torch.Tensor:
+    """Segment numbers (B, T) of a batch; without segments the whole response is segment 0."""
+    ids = batch.get(keys.SEGMENT_IDS)
+    return mask_t.long() - 1 if ids is None else ids.masked_fill(~mask_t.bool(), -1)
+
+
+def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """The token ids of each row that `mask` keeps, both of shape (B, L)."""
+    return [list(compress(row, kept)) for row, kept in zip(ids.tolist(), mask.tolist(), strict=True)]
+
+
+def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
+    """`x`, with `default` where it is NaN. Either may be `None`."""
+    if x is None or default is None:
+        return default if x is None else x
+    return torch.where(x.isnan(), default, x)
+
+
+def segment_ratio(
+    old_logp_t: torch.Tensor,
+    sampling_logp_t: torch.Tensor,
+    *,
+    segment_ids: torch.Tensor,
+    mode: str,
+    low: float | None,
+    high: float | None,
+) -> torch.Tensor:
+    """π_old over the engine's probability, per token or as a product over each segment, truncated or masked to a range.
+
+    TRL's correction for the engine, per segment instead of per row: a row may hold several segments, and tokens of
+    none. NaN log-probabilities (unknown to the engine) count as no difference.
+
+    Args:
+        old_logp_t, sampling_logp_t (`torch.Tensor`):
+            Shape (B, T), nats.
+        segment_ids (`torch.Tensor`):
+            Shape (B, T), −1 where a token belongs to no segment.
+        mode (`str`):
+            "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask", as in TRL.
+        low, high (`float` or `None`):
+            The range. A ratio outside of it is clamped (truncate) or set to 0 (mask).
+
+    Returns:
+        `torch.Tensor`: shape (B, T), 1 where a token belongs to no segment.
+    """
+    inside = segment_ids >= 0
+    difference = torch.where(inside, old_logp_t - sampling_logp_t, 0.0).nan_to_num(nan=0.0)
+    if mode.startswith("sequence"):
+        index = torch.where(inside, segment_ids, segment_ids.max().clamp(min=0) + 1)
+        totals = difference.new_zeros(len(index), int(index.max()) + 1).scatter_add(1, index, difference)
+        difference = torch.where(inside, totals.gather(1, index), 0.0)
+    ratio = difference.exp()
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    if mode.endswith("truncate"):
+        return ratio.clamp(low, high)
+    return ratio.masked_fill(((ratio < low) | (ratio > high)) & inside, 0.0)
+
+
+def shown_advantages(config: CreditConfig, batch: Batch) -> torch.Tensor:
+    """One advantage (B,) per row, as the loss will use it."""
+    shown = batch.advantages
+    if shown.dim() == 2:  # whitened: the same at all tokens of a row
+        shown = (shown * batch.mask_t).sum(-1) / batch.mask_t.sum(-1).clamp(min=1)
+    return shown if config.advantage_floor is None else shown.clamp(min=config.advantage_floor)
+
+
+def replace_last(logged: Any, values: list) -> None:
+    """Replaces the last entries of one of TRL's logs, a deque that may be shorter than `values`."""
+    for _ in range(min(len(logged), len(values))):
+        logged.pop()
+    logged.extend(values)

@@ -1,0 +1,107 @@
+"""HA-DW's belief during a run: the reward functions that move it, and its state in a checkpoint."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate.logging import get_logger
+
+from ..config import CreditConfig
+from ..credit.difficulty import DifficultyBelief
+
+
+logger = get_logger(__name__)
+
+
+# names of reward functions that measure accuracy
+_ACCURACY = ("accuracy", "accuracy_reward", "knights_and_knaves_reward", "demo_reward")
+
+
+def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:
+    """Columns of the reward functions that measure correctness; none without difficulty weights.
+
+    Args:
+        config ([`CreditConfig`]):
+            With `difficulty_reward`. Its names may omit a final `_reward`.
+        names (sequence of `str`):
+            Names of the trainer's reward functions.
+        weights (sequence of `float`):
+            Their weights in the total reward.
+
+    Raises:
+        ValueError: a name matches no function or several; no name is given and several functions are possible; or
+            two different rewards would share one `reward_range`.
+    """
+    if config.difficulty == "none":
+        return []
+    known = ", ".join(names)
+    if config.difficulty_reward is None:
+        found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if name in _ACCURACY]
+        if len(found) != 1:
+            raise ValueError(
+                f"difficulty={config.difficulty!r} needs the share of correct responses, and it is not clear which of "
+                f"the reward functions {known} measures it: set difficulty_reward to its name (or to several names)."
+            )
+    else:
+        found = [_column(name, names) for name in dict.fromkeys(config.difficulty_reward)]
+    if config.process_reward_weight != 0.0 and not _is_total(found, weights):
+        raise ValueError(
+            f"reward_range={config.reward_range!r} would be the range of difficulty_reward "
+            f"({', '.join(names[i] for i in found)}) and, for process_reward_weight, of the total reward ({known}), "
+            "which differ: set difficulty='none' or process_reward_weight=0, or train on one reward of weight 1."
+        )
+    return found
+
+
+def _is_total(columns: list[int], weights: Sequence[float]) -> bool:
+    """Whether the sum of these reward functions is the total reward."""
+    return len(columns) == len(weights) and all(weight == 1.0 for weight in weights)
+
+
+def _column(name: str, names: Sequence[str]) -> int:
+    exact = [i for i, known in enumerate(names) if known == name]
+    found = exact or [i for i, known in enumerate(names) if known == f"{name}_reward"]
+    if len(found) != 1:
+        problem = "is not one of the reward functions" if not found else f"names {len(found)} of the reward functions"
+        raise ValueError(f"difficulty_reward={name!r} {problem} {', '.join(names)}: give the name of one of them.")
+    return found[0]
+
+
+class BeliefState:
+    """The difficulty belief of a run, kept in its checkpoints.
+
+    Args:
+        config ([`CreditConfig`]):
+            With a `difficulty`.
+
+    Attributes:
+        belief ([`~trl_credit.credit.difficulty.DifficultyBelief`]): The belief.
+    """
+
+    name = "difficulty"
+
+    def __init__(self, config: CreditConfig) -> None:
+        self.setting = f"difficulty={config.difficulty!r}"
+        self.belief = DifficultyBelief(
+            mode=config.difficulty,
+            window=config.difficulty_window,
+            rate=config.difficulty_rate,
+            rate_min=config.difficulty_rate_min,
+            threshold=config.difficulty_threshold,
+        )
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """The belief as JSON types."""
+        return self.belief.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Restores the belief, and warns if its step sizes have changed.
+
+        Raises:
+            ValueError: the state belongs to another kind of belief.
+        """
+        before, belief = self.belief.load_state_dict(state), self.belief
+        if belief.mode == "history" and before != (belief.rate, belief.rate_min):
+            message = "%s was written with difficulty_rate %g and difficulty_rate_min %g, and this run has %g and %g: "
+            message += "set the old values to continue as before"
+            logger.warning(message, folder, *before, belief.rate, belief.rate_min)

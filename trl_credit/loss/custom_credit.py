@@ -1,0 +1,211 @@
+"""Checks that a custom credit function keeps its contract. Every message ends in the fix."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.tokens import Credit, Tokens
+from ..support.functions import declared
+from .assignment import wide
+
+
+_GUIDE = "see docs/your_own_algorithm.md"
+
+
+def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False, values: bool = True) -> str | None:
+    """What is wrong with the result of a credit function for `tokens`, or `None`.
+
+    Checks types, shapes and graphs. With `values`, which synchronises with the device, also checks that W and A are
+    finite and masks hold zeros and ones at all loss tokens.
+    """
+    if not isinstance(credit, Credit):
+        return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
+    shape, rows = tuple(tokens.logp_t.shape), tokens.logp_t.size(0)
+    for name in ("log_weight", "advantage", "mask", "selected"):
+        x, is_advantage = getattr(credit, name), name == "advantage"
+        shapes = [(rows,), (rows, 1), shape] if is_advantage else [shape]
+        if x is None and not is_advantage:
+            continue
+        if not isinstance(x, torch.Tensor):
+            return f"returned {name} as a {type(x).__name__}: return a tensor{' or None' * (not is_advantage)}"
+        if tuple(x.shape) not in shapes:
+            return f"returned {name} of shape {tuple(x.shape)}: return one of shape {' or '.join(map(str, shapes))}"
+        if name in ("log_weight", "advantage") and not x.is_floating_point():
+            return f"returned {name} of type {x.dtype}: return a floating tensor, such as x.to(tokens.logp_t.dtype)"
+        if x.device != tokens.logp_t.device:
+            return f"returned {name} on {x.device}: make it on tokens.logp_t.device"
+        if x.requires_grad and name != "log_weight" and not (is_advantage and carries_loss):
+            hint = ", or declare f.carries_loss = True if it is minus a loss" * is_advantage
+            return f"returned {name} with a graph, whose gradient would be lost: detach it{hint}"
+    weight = credit.log_weight
+    if weight is not None and not carries_loss and tokens.logp_t.requires_grad and not weight.requires_grad:
+        return (
+            "returned log_weight without a graph, so that nothing would be learned: let the gradient of tokens.logp_t "
+            "flow through it, or return None for TRL's importance weight"
+        )
+    return _value_problem(credit, tokens, carries_loss) if values else None
+
+
+def _value_problem(credit: Credit, tokens: Tokens, carries_loss: bool) -> str | None:
+    inside = tokens.mask_t.bool()
+    for name, x in (("log_weight", credit.log_weight), ("advantage", wide(credit.advantage))):
+        if x is not None and not torch.isfinite(x.detach().expand_as(inside)[inside]).all():
+            return f"returned {name} with NaN or infinity at loss tokens (mask_t = 1): make it finite there"
+    for name, x in (("mask", credit.mask), ("selected", credit.selected)):
+        if x is not None and not ((x[inside] == 0) | (x[inside] == 1)).all():
+            return f"returned {name} with values other than 0 and 1 at loss tokens: return a mask"
+    if carries_loss and credit.log_weight is not None and credit.log_weight.detach()[inside].any():
+        return "declares carries_loss and returned a log_weight other than 0: return None or zeros"
+    return None
+
+
+class CustomCredit:
+    """The credit function of a run: what it declares, and whether a custom one keeps its contract.
+
+    Args:
+        functions (sequence of `Callable`):
+            The [`~trl_credit.loss.assignment.CreditFunction`], after the method that replaces it, if any. The first
+            one that declares an attribute decides it.
+        name (`str` or `None`):
+            For the messages; `None` for a built-in function, which is not checked.
+        largest (`Callable`):
+            A collective call: the largest number of all processes.
+    """
+
+    def __init__(self, functions: Sequence[Callable], *, name: str | None, largest: Callable[[int], int]) -> None:
+        self.name, self._largest = name, largest
+
+        def declares(what: str) -> bool:
+            return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
+
+        self.carries_loss = declares("carries_loss")
+        self.replaces_kl = declares("replaces_kl")
+        self.replaces_correction = declares("replaces_correction")
+        self._parts: int | None = None
+
+    def checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
+        """The credit, with A = 0 outside of the loss.
+
+        The first call is collective: it checks values, and compares the parts of `Credit` between processes.
+
+        Raises:
+            ValueError: the function broke its contract; the message names it and the fix.
+        """
+        if self.name is None:
+            return credit
+        first, parts = self._parts is None, 0
+        problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
+        if problem is None:
+            # these parts decide which metrics exist, and all processes log the same metrics
+            names = ("log_weight", "mask", "selected")
+            parts = sum(2**k for k, name in enumerate(names) if getattr(credit, name) is not None)
+            parts += 8 * (credit.log_weight is credit.traced is not None)
+            problem = self._conflict(config, credit)
+        if first:
+            code = -1 if problem is not None else parts
+            failed = self._largest(int(problem is not None)) > 0
+            uneven = self._largest(code) != -self._largest(-code)
+            if problem is None and failed:
+                problem = "failed on another process: see its message"
+            elif problem is None and uneven:
+                problem = "returned other parts of a Credit on another process: return the same parts everywhere"
+            self._parts = parts
+        elif problem is None and parts != self._parts:
+            problem = (
+                "returned other parts of a Credit than in its first call: return the same of log_weight (its own or "
+                "that of assign_credit), mask and selected every time, since all processes log the same metrics"
+            )
+        if problem is not None:
+            raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
+        inside, advantage = tokens.mask_t.bool(), wide(credit.advantage)
+        # keeps its shape, since some losses of TRL need one advantage per row
+        counted = inside if advantage.size(1) > 1 else inside.any(-1, keepdim=True)
+        credit = replace(credit, advantage=torch.where(counted, advantage, 0.0))
+        if self.carries_loss and credit.log_weight is None:  # or TRL's ratio would multiply the loss
+            return replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
+        return credit
+
+    def _conflict(self, config: CreditConfig, credit: Credit) -> str | None:
+        """Why the configuration does not go with a custom W or loss, or `None`."""
+        loss, weight = self.carries_loss, credit.log_weight is not None
+        if not loss and not weight:
+            return None
+        conflicts = (
+            (
+                config.loss_type in ("cispo", "vespo", "sapo"),
+                f"with loss_type={config.loss_type!r}, which does not take its gradient through the clipped importance "
+                "weight: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'",
+            ),
+            (
+                config.beta != 0.0 and config.use_bias_correction_kl and not self.replaces_kl,
+                "with use_bias_correction_kl=True, where TRL multiplies the KL term by the importance weight: set "
+                "use_bias_correction_kl=False",
+            ),
+            (
+                loss and config.clip_form == "ratio",
+                "with clip_form='ratio', which clips none: set clip_form='surrogate'",
+            ),
+            (
+                not loss and config.loss_type == "luspo",
+                "with loss_type='luspo', which has one weight per response: set loss_type to 'dapo' or 'grpo'",
+            ),
+            (
+                not loss and config.rollouts == "tree" and config.tree_rows != "nodes",
+                f"with tree_rows={config.tree_rows!r}, where a row holds several nodes and a weight may run across "
+                "them: set tree_rows='nodes'",
+            ),
+            (
+                not loss and config.importance == "sequence",
+                "with importance='sequence', which would average it over the response: set importance='token'",
+            ),
+        )
+        what = "a custom loss" if loss else "a log_weight"
+        return next((f"returned {what} {problem}" for applies, problem in conflicts if applies), None)
+
+
+def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
+    """Refuses advantages that TRL's weight per sequence (`level`) would average away.
+
+    Raises:
+        ValueError: advantages differ from token to token.
+    """
+    a_t, inside = credit.advantage, tokens.mask_t.bool()
+    if level != "sequence" or a_t.dim() < 2 or a_t.size(1) == 1:
+        return
+    low = torch.where(inside, a_t, torch.inf).amin(-1)
+    high = torch.where(inside, a_t, -torch.inf).amax(-1)
+    if (high > low).any():
+        raise ValueError(
+            "importance='sequence' averages over the response, so advantages that differ from token to token would be "
+            "averaged away: set importance='sequence_token'."
+        )
+
+
+class CustomState:
+    """The state of a trainer's custom `credit` method, kept in its checkpoints.
+
+    Args:
+        trainer_name (`str`):
+            Name of the trainer's class, for messages.
+        read (`Callable`):
+            Returns the state as JSON types.
+        write (`Callable`):
+            Restores what `read` returned.
+    """
+
+    name = "credit"
+
+    def __init__(self, trainer_name: str, read: Callable[[], dict], write: Callable[[dict], None]) -> None:
+        self.setting, self._read, self._write = f"{trainer_name}.credit_state", read, write
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """The state as JSON types."""
+        return self._read()
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Restores the state."""
+        self._write(state)

@@ -1,0 +1,43 @@
+"""The keys of TRL's dict of a batch, and our additional ones. No other module spells them."""
+
+# TRL's
+PROMPT_IDS = "prompt_ids"
+PROMPT_MASK = "prompt_mask"
+COMPLETION_IDS = "completion_ids"
+COMPLETION_MASK = "completion_mask"
+TOOL_MASK = "tool_mask"  # hides tokens from the loss alone; the completion mask would change attention
+ADVANTAGES = "advantages"
+OLD_LOGPS = "old_per_token_logps"
+REF_LOGPS = "ref_per_token_logps"
+SAMPLING_LOGPS = "sampling_per_token_logps"
+ENGINE_RATIO = "importance_sampling_ratio"
+NUM_ITEMS = "num_items_in_batch"
+NUM_IMAGES = "num_images"
+TYPE_IDS = ("token_type_ids", "mm_token_type_ids")  # these span prompt and completion
+# inputs of TRL's forward pass besides tokens, for models with images
+FORWARD = (
+    "pixel_values",
+    "image_grid_thw",
+    NUM_IMAGES,
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    *TYPE_IDS,
+    "image_position_ids",
+)
+VISIBLE_UNTIL = TYPE_IDS[0]  # tells TRL's forward pass what the branches of a tree see
+
+# ours, one entry per row
+SEGMENT_IDS = "segment_ids"
+QUARTERS = "response_quarters"
+POLICY_MASK = "policy_mask"
+ROW_WEIGHT = "row_weight"
+TURN_IDS = "turn_ids"
+LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
+NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from
+
+# ours, one for a whole micro-batch
+ZERO_ADVANTAGE = "zero_advantage"  # whether no process has a token with an advantage in it
+COLUMNS_CUT = "columns_cut"  # number of padding columns that were cut off in front
+PACKED_LAYOUT = "packed_layout"  # how the rows are packed

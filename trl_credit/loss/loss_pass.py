@@ -1,0 +1,115 @@
+"""One micro-batch in TRL's loss, and the `Tokens` that a credit function gets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.advantages import whiten
+from ..credit.tokens import Credit, Tokens, turn_numbers
+from . import keys
+from .assignment import policy_mask
+from .batch import loss_mask, segments_of
+
+
+@dataclass
+class LossPass:
+    """One call of TRL's `_compute_loss`.
+
+    Attributes:
+        config: The run's knobs.
+        inputs: A copy of TRL's dict, from which TRL's loss reads.
+        reduce: Sums a tensor over processes. Collective.
+        micro_batches: Number of micro-batches of the generation batch, over all processes.
+        hook_calls: Number of forward passes.
+        extra_loss: A term to add to TRL's loss, or `None`.
+        seen: Argument and result of the credit function.
+        entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
+    """
+
+    config: CreditConfig
+    inputs: dict[str, Any]
+    reduce: Callable[[torch.Tensor], torch.Tensor]
+    micro_batches: int = 1
+    hook_calls: int = 0
+    extra_loss: torch.Tensor | None = None
+    seen: tuple[Tokens, Credit] | None = None
+    entropy_mask_t: torch.Tensor | None = None
+
+    @property
+    def mask_t(self) -> torch.Tensor:
+        """The tokens that the loss sees, shape (B, T)."""
+        return loss_mask(self.inputs)
+
+    @property
+    def quarter_t(self) -> torch.Tensor | None:
+        """Quarter of the response that each token lies in, shape (B, T); `None` where each row is one response."""
+        return self.inputs.get(keys.QUARTERS)
+
+    @property
+    def row_weight(self) -> torch.Tensor | None:
+        """Weight of each row, shape (B,), where the loss is an average over prompts; else `None`."""
+        return self.inputs.get(keys.ROW_WEIGHT)
+
+    @property
+    def mean_tokens(self) -> torch.Tensor | None:
+        """Mean number of loss tokens of a micro-batch, a scalar, where TRL divides by that of the generation batch."""
+        count = self.inputs.get(keys.NUM_ITEMS)
+        return None if count is None else count.clamp(min=1) / self.micro_batches
+
+    def hide_masked(self) -> None:
+        """Hides the tokens outside of M from the whole loss."""
+        mask_t = self.mask_t
+        self.inputs.setdefault(keys.TURN_IDS, turn_numbers(mask_t))
+        kept_t = known_policy_mask(self.config, self.inputs, old_logp_t=self.inputs[keys.OLD_LOGPS], mask_t=mask_t)
+        self.inputs[keys.TOOL_MASK] = self.inputs[keys.POLICY_MASK] = kept_t
+
+    def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> Tokens:
+        """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""
+        inputs, config, mask_t = self.inputs, self.config, self.mask_t
+        old_logp_t, turn_ids = inputs.get(keys.OLD_LOGPS), inputs.get(keys.TURN_IDS)
+        old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
+        kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
+        advantages = inputs[keys.ADVANTAGES]
+        if config.whiten_advantages == "microbatch":
+            advantages = whitened(advantages, kept_t, mask_t, reduce=self.reduce)
+        if config.advantage_floor is not None:  # once, after all other changes of the advantages
+            advantages = advantages.clamp(min=config.advantage_floor)
+        floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
+        return Tokens(
+            logp_t=logp_t,
+            old_logp_t=old_logp_t,
+            ref_logp_t=inputs.get(keys.REF_LOGPS),
+            sampling_logp_t=inputs.get(keys.SAMPLING_LOGPS),
+            entropy_t=entropy_t.detach(),
+            advantages=advantages,
+            token_ids=inputs[keys.COMPLETION_IDS],
+            segment_ids=segments_of(inputs, mask_t),
+            turn_ids=turn_numbers(mask_t) if turn_ids is None else turn_ids,
+            policy_mask_t=floating if kept_t is mask_t else kept_t.to(floating.dtype),
+            mask_t=floating,
+        )
+
+
+def known_policy_mask(
+    config: CreditConfig, inputs: dict[str, Any], *, old_logp_t: torch.Tensor | None, mask_t: torch.Tensor
+) -> torch.Tensor:
+    """M of a batch: stored in it, or made now if π_old was not known before the loss."""
+    if (known := inputs.get(keys.POLICY_MASK)) is not None:
+        return known
+    return policy_mask(config, old_logp_t=old_logp_t, segment_ids=segments_of(inputs, mask_t), mask_t=mask_t)
+
+
+def whitened(
+    advantages: torch.Tensor,
+    kept_t: torch.Tensor,
+    mask_t: torch.Tensor,
+    *,
+    reduce: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """Advantages (B,) or (B, T) with mean 0 and variance 1 over the kept tokens of all processes, shape (B, T)."""
+    kept_t = kept_t if kept_t.any() else mask_t
+    advantages = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask_t.shape)
+    return whiten(advantages, mask_t=kept_t, reduce=reduce)

@@ -1,0 +1,197 @@
+"""The metrics under `credit/`: sums and counts of one micro-batch, and of one generation batch."""
+
+import hashlib
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.advantages import trace_statistics
+from ..credit.clipping import is_clipped
+from ..credit.tokens import Credit, Tokens
+from ..credit.weights import sequence_log_weight, traced_sum
+from .assignment import log_probability_gradient, wide
+
+
+def loss_statistics(
+    config: CreditConfig,
+    credit: Credit,
+    tokens: Tokens,
+    *,
+    carries_loss: bool = False,
+    clip_range: tuple[float, float],
+    quarter_t: torch.Tensor | None = None,
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
+
+    Processes add these sums before dividing, since their numbers of tokens differ. The names depend only on the
+    configuration and the credit function, so every process has the same ones. They describe the W that is used: a
+    custom loss has no clip fraction, and a W without a trace has no trace metrics.
+
+    * Clip fraction: the share of all tokens, and the mean over rows of each row's share, where a short response counts
+      as much as a long one (S-trace, arXiv 2605.05965, Sec. 5.4). Rows are responses, except with trees.
+    * Trained tokens: those in the policy term, before TRL's `top_entropy_quantile`. Every row counts, so the mean per
+      row times the rows of an optimizer step is their number.
+    * |A|: over the tokens in the policy term, before any normaliser, so the same for every `loss_type` and mask. With
+      a custom loss it is the advantage that the function was given.
+
+    Args:
+        carries_loss (`bool`, *optional*, defaults to `False`):
+            Whether A is minus a loss.
+        clip_range (`tuple[float, float]`):
+            Clip range of the ratio.
+        quarter_t (`torch.Tensor`, *optional*):
+            Quarter of the response, 0 … 3, that each token lies in, −1 if unknown, shape (B, T). Without it every row
+            is a response.
+    """
+    mask_t = tokens.mask_t.float()
+    n_tokens = mask_t.sum()
+    kept = tokens.policy_mask_t.float()
+    if credit.mask is not None:
+        kept = kept * credit.mask.float()
+    advantage = wide(credit.advantage.detach())
+    stats = {"trained_tokens_per_row": (kept.sum(), len(kept))}
+    if not carries_loss:
+        log_weight_t = used_log_weight(config, credit, tokens)
+        clipped = is_clipped(log_weight_t, advantage_t=advantage, clip_range=clip_range, form=config.clip_form)
+        clipped_n, kept_n = (clipped * kept).sum(-1), kept.sum(-1)
+        stats["clip_fraction"] = (clipped_n.sum(), kept_n.sum())
+        stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())
+    if config.token_mask != "none" or credit.mask is not None:
+        stats["kept_fraction"] = (kept.sum(), n_tokens)
+    if credit.selected is not None:
+        selected = credit.selected.float()
+        stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
+        if credit.log_weight is credit.traced is not None:
+            stats |= _trace_statistics(config, selected, mask_t)
+    quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
+    # a loss weight is no part of the advantage, and with a custom loss A is not an advantage
+    given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
+    counted = mask_t * (tokens.segment_ids >= 0) if carries_loss else kept
+    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * counted  # at least float32
+    sums = _sums(torch.stack([magnitude, counted.to(magnitude.dtype)]), quarter_t, 4)
+    stats |= {f"abs_advantage/quarter_{q + 1}": (sums[0, q], sums[1, q]) for q in range(4)}
+    # `selected` describes the W of the knobs, not a custom one
+    traced = credit.selected is not None and credit.log_weight is credit.traced is not None
+    weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
+    if (traced or weighted) and not carries_loss:
+        stats |= _coefficients(config, credit, tokens, kept=kept, quarter_t=quarter_t)
+    return stats
+
+
+def _coefficients(
+    config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor, quarter_t: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: the factor between a token's advantage and its gradient.
+
+    It is 1 without traces. By quarter of the response, and by decile of the entropy among the tokens of a response, as
+    the selector ranks them (9 is the highest). Over the tokens in the policy term with an advantage other than 0,
+    before TRL's `top_entropy_quantile`.
+    """
+    given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
+    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
+    credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
+    gradient_t = log_probability_gradient(config, **credited, mask_t=tokens.mask_t)
+    has_credit = given > 0
+    size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
+    inside = tokens.mask_t.bool()
+    order = torch.where(inside, tokens.entropy_t, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(order.size(-1), device=order.device)
+    # decile of each place in the order, below 0 outside of the loss
+    decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    values = torch.stack([size_t, has_credit.to(size_t.dtype)])
+    by_decile = _sums(values.gather(-1, order.expand_as(values)), decile_t, 10)
+    by_quarter = _sums(values, quarter_t, 4)
+    stats = {f"coefficient/entropy_decile_{d}": (by_decile[0, d], by_decile[1, d]) for d in range(10)}
+    return stats | {f"coefficient/quarter_{q + 1}": (by_quarter[0, q], by_quarter[1, q]) for q in range(4)}
+
+
+def _sums(values: torch.Tensor, part_t: torch.Tensor, n_parts: int) -> torch.Tensor:
+    """Sums of `values` (K, B, T) over the tokens of each part, shape (K, n_parts), in one pass.
+
+    `part_t` (B, T) numbers the parts from 0. Tokens with other numbers are left out.
+    """
+    bins_t = torch.where((part_t < 0) | (part_t >= n_parts), n_parts, part_t)
+    rows = values.new_zeros(*values.shape[:2], n_parts + 1)
+    return rows.scatter_add(-1, bins_t.expand_as(values), values).sum(1)[:, :n_parts]
+
+
+def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
+    """Quarter ⌊4i/n⌋ of token i of the n that the policy wrote in a row, −1 at other tokens. Shapes (B, T)."""
+    rank = written_t.long().cumsum(-1) - 1
+    quarter_t = (4 * rank).div(written_t.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    return quarter_t.masked_fill(~written_t, -1)
+
+
+def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """The W whose exponential the loss uses, shape (B, T), detached."""
+    if credit.log_weight is not None:
+        return credit.log_weight.detach()
+    if config.importance == "sequence":
+        return sequence_log_weight(tokens.logp_t.detach(), old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
+    return tokens.logp_t.detach() - tokens.old_logp_t
+
+
+def _trace_statistics(
+    config: CreditConfig, selected: torch.Tensor, mask_t: torch.Tensor
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    if config.importance == "lambda_trace" and config.trace_style == "both":
+        mass = (traced_sum(mask_t, decay=config.trace_decay, style="both") - mask_t) * mask_t
+        return {"trace_mass": (mass.sum(), mask_t.sum())}
+    mass, moment = trace_statistics(selected, decay=config.trace_decay, mask_t=mask_t)
+    return {"trace_mass": (mass.sum(), mask_t.sum()), "effective_horizon": (moment.sum(), mass.sum())}
+
+
+def difficulty_statistics(
+    phi: torch.Tensor, advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Mean weight Φ for A above and below 0, and for prompts harder and easier than the belief, as sums and counts. All
+    tensors have one shape: (B,), or (B, T) by token."""
+    sides = (("harder", p_hat < prior), ("easier", p_hat > prior))
+    signs = (("positive", advantages > 0), ("negative", advantages < 0))
+    return {
+        f"difficulty_weight/{side}_{sign}": ((phi * (rows & signed)).sum(), (rows & signed).sum())
+        for side, rows in sides
+        for sign, signed in signs
+    }
+
+
+def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
+    """One int64 per row of `completion_ids` (B, T), without trailing padding, the same on every process."""
+    rows = completion_ids.cpu().numpy().astype("<i8")
+    hashes = []
+    for row in rows:
+        used = (row != pad_token_id).nonzero()[0]
+        text = row[: used[-1] + 1 if len(used) else 0].tobytes()
+        hashes.append(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True))
+    return torch.tensor(hashes, dtype=torch.int64, device=completion_ids.device)
+
+
+def group_statistics(
+    rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int, credited: torch.Tensor | None = None
+) -> dict[str, float]:
+    """Share of groups without signal, and mean number of different responses per group.
+
+    A group has no signal if none of its responses is `credited` (N,), or without `credited` if all its rewards are
+    equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) are int64. Groups are consecutive.
+    """
+    if credited is None:
+        grouped = rewards.view(-1, num_generations)
+        low = grouped.nan_to_num(nan=torch.inf).amin(-1)
+        high = grouped.nan_to_num(nan=-torch.inf).amax(-1)
+        is_flat = high <= low
+    else:
+        is_flat = ~credited.view(-1, num_generations).any(-1)
+    ordered = hashes.view(-1, num_generations).sort(-1).values
+    unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
+    means = torch.stack([is_flat.float().mean(), unique.float().mean()]).tolist()
+    return dict(zip(("groups_without_signal", "unique_responses"), means, strict=True))
+
+
+def length_statistics(lengths: list[int], truncated: list[bool]) -> dict[str, float]:
+    """TRL's metrics under `completions/` for responses of these lengths (tokens); `truncated` ones did not end."""
+    length, ended = torch.tensor(lengths, dtype=torch.float), ~torch.tensor(truncated)
+    terminated = length[ended] if ended.any() else torch.zeros(1)
+    stats = {"clipped_ratio": (1 - ended.float().sum() / len(lengths)).item()}
+    for kind, x in (("length", length), ("terminated_length", terminated)):
+        stats |= {f"mean_{kind}": x.mean().item(), f"min_{kind}": x.min().item(), f"max_{kind}": x.max().item()}
+    return stats

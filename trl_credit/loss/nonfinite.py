@@ -1,0 +1,124 @@
+"""Skips updates whose loss or gradient is not finite."""
+
+from collections import deque
+from typing import Any, Protocol
+
+import torch
+from accelerate import Accelerator
+from torch.distributed.tensor import DTensor
+
+from ..config import CreditConfig
+
+
+WINDOW = 100  # updates
+# A rare bad batch costs nothing. If every fourth update is skipped, the learning rate's schedule runs ahead of what is
+# learned, and the cause is a setting, not a batch.
+SHARE = 0.25
+
+
+class UpdatingTrainer(Protocol):
+    """The attributes of a trainer that skipping an update needs."""
+
+    args: CreditConfig
+    accelerator: Accelerator
+    model: torch.nn.Module
+    model_wrapped: Any
+    is_deepspeed_enabled: bool
+
+
+class NonFinite:
+    """Skips updates whose loss or gradient is not finite, and stops the run after too many of them.
+
+    Too many are `nonfinite_patience` in a row, or more than a share of `SHARE` of the last `WINDOW` updates. A resume
+    resets the count.
+
+    Args:
+        trainer ([`UpdatingTrainer`]):
+            The trainer whose updates are skipped.
+    """
+
+    def __init__(self, trainer: UpdatingTrainer) -> None:
+        self._trainer, self.patience = trainer, trainer.args.nonfinite_patience
+        self.in_a_row = 0
+        self._skips_current = False
+        self._skipped: deque[bool] = deque(maxlen=WINDOW - 1)  # before the current update
+
+    @property
+    def drops_gradients(self) -> bool:
+        """Whether an update can be skipped after its backward pass. A gradient scaler does this by itself."""
+        return not updates_in_backward(self._trainer) and self._trainer.accelerator.scaler is None
+
+    @property
+    def skips_batches(self) -> bool:
+        """Whether all updates of a generation batch can be skipped: accumulation windows must fit into the batch, and a
+        gradient scaler needs gradients."""
+        args = self._trainer.args
+        fits = args.steps_per_generation % args.gradient_accumulation_steps == 0
+        return fits and self._trainer.accelerator.scaler is None
+
+    def found_in_loss(self) -> None:
+        """Records a loss that is not finite. All processes know of it before the backward pass.
+
+        Raises:
+            FloatingPointError: too many updates were skipped, or DeepSpeed accumulates gradients, where skipping one
+                micro-batch would move the boundary between two updates.
+        """
+        accumulates = self._trainer.args.gradient_accumulation_steps > 1
+        self._found("loss", at_once=self._trainer.is_deepspeed_enabled and accumulates)
+
+    def gradient_flags(self) -> list[torch.Tensor]:
+        """Whether the gradient of this process is not finite: one 0-dimensional boolean, or none with a gradient
+        scaler. Does not wait for the device."""
+        trainer = self._trainer
+        if trainer.accelerator.scaler is not None:
+            return []
+        if trainer.is_deepspeed_enabled:  # the update is already made
+            norm = trainer.model_wrapped.get_global_grad_norm()
+            return [~torch.isfinite(torch.as_tensor(0.0 if norm is None else norm))]
+        gradients = [_local(p.grad) for p in trainer.model.parameters() if p.grad is not None]
+        return [~torch.isfinite(torch.nn.utils.get_total_norm(gradients))]
+
+    def close_update(self, *, loss: bool, gradient: bool) -> bool:
+        """Ends an update. Every process skips it if any process found a loss or gradient that is not finite.
+
+        Returns:
+            `bool`: whether the update, or a part of it, was skipped.
+
+        Raises:
+            FloatingPointError: too many updates were skipped, or DeepSpeed has already made the update.
+        """
+        if loss or gradient:
+            self._found("loss" if loss else "gradient", at_once=self._trainer.is_deepspeed_enabled)
+            for p in self._trainer.model.parameters():
+                p.grad = None  # optimizers skip it, also its momentum and weight decay
+        skipped, self._skips_current = self._skips_current, False
+        self.in_a_row = self.in_a_row + 1 if skipped else 0
+        self._skipped.append(skipped)
+        return skipped
+
+    def _found(self, what: str, *, at_once: bool) -> None:
+        self._skips_current = True
+        among = sum(self._skipped)
+        if at_once:
+            before = ""
+        elif self.in_a_row >= self.patience:
+            before = f", and {self.in_a_row} updates before this one were skipped"
+        elif among >= max(SHARE * WINDOW, self.patience):
+            share = among / len(self._skipped)
+            before = f", and {among} of the {len(self._skipped)} updates before this one were skipped, {share:.0%}"
+        else:
+            return
+        raise FloatingPointError(
+            f"the {what} is not finite{before}. The last checkpoint is intact: resume from it with a lower "
+            "learning_rate or max_grad_norm, a larger beta, or bf16 instead of fp16."
+        )
+
+
+def updates_in_backward(trainer: UpdatingTrainer) -> bool:
+    """Whether the optimizer updates inside the backward pass, where an update cannot be undone."""
+    return trainer.is_deepspeed_enabled or any(kind in trainer.args.optim for kind in ("lomo", "layerwise"))
+
+
+def _local(x: torch.Tensor) -> torch.Tensor:
+    """The local shard of a distributed tensor; any other tensor itself."""
+    return x.to_local() if isinstance(x, DTensor) else x

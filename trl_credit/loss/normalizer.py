@@ -1,0 +1,191 @@
+"""How TRL divides the loss of each `loss_type`, and how a mask M or an average over prompts changes it."""
+
+import torch
+
+from ..config import CreditConfig
+from ..credit.tokens import Credit, Tokens
+from .assignment import wide
+
+
+# what TRL divides a sum over tokens by
+_DIVISOR = {
+    "grpo": "row",  # its loss tokens, then the mean over rows
+    "sapo": "row",
+    "bnpo": "microbatch",  # its loss tokens
+    "dapo": "batch",  # `num_items_in_batch`, counted over all processes
+    "cispo": "batch",
+    "vespo": "batch",
+    "dr_grpo": "constant",  # `max_completion_length`
+    "luspo": "constant",  # 1
+}
+
+
+class Normalizer:
+    """The rules of one `loss_type`. All methods are pure. Tensors have shape (B, T) unless noted.
+
+    Args:
+        config ([`CreditConfig`]):
+            With loss type, mask normaliser and KL knobs. Read in every call.
+    """
+
+    def __init__(self, config: CreditConfig) -> None:
+        self.config = config
+
+    @property
+    def counts_batch(self) -> bool:
+        """Whether TRL divides by `num_items_in_batch`, which must then be the number of tokens that M keeps."""
+        return _DIVISOR[self.config.loss_type] == "batch"
+
+    @property
+    def hides_masked(self) -> bool:
+        """Whether tokens outside of M are hidden from TRL's whole loss, including its KL term (SPO's released code)."""
+        return self.config.token_mask != "none" and self.config.uses_released_code("spo_normalizer")
+
+    @property
+    def needs_mask_early(self) -> bool:
+        """Whether M must be known before the forward pass of the loss."""
+        return self.counts_batch or self.hides_masked
+
+    def advantage(self, credit: Credit, tokens: Tokens, *, row_weight: torch.Tensor | None = None) -> torch.Tensor:
+        """A for TRL's loss: 0 where M is 0, times the factor that turns TRL's mean into one over the tokens of M, times
+        `row_weight` (B,) of [`prompt_weights`].
+
+        min(ρA, clip(ρ)A) scales with A by any factor ≥ 0, so the factor may sit on the advantage. `credit.mask` zeroes
+        terms without changing the normaliser; `tokens.policy_mask_t` changes it.
+        """
+        advantage = wide(credit.advantage)
+        if row_weight is not None:
+            advantage = advantage * row_weight.unsqueeze(1)
+        if credit.mask is None and tokens.policy_mask_t is tokens.mask_t:
+            return advantage
+        kept = tokens.policy_mask_t.bool()
+        if credit.mask is not None:
+            kept = kept & credit.mask.bool()
+        all_tokens, kept_tokens = self._count(tokens.mask_t), self._count(tokens.policy_mask_t)
+        factor = 1.0 if all_tokens is None else all_tokens / kept_tokens.clamp(min=1)
+        # where, not a product: tokens outside of M may hold NaN
+        return torch.where(kept, advantage * factor, 0.0)
+
+    def missing_kl(
+        self,
+        credit: Credit,
+        tokens: Tokens,
+        *,
+        beta: float,
+        mean_tokens: torch.Tensor | None,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """The difference between the KL term of a micro-batch and TRL's: a scalar, or `None` if they are equal.
+
+        With k3_t as in TRL, the KL term is β Σ_t k3_t / Σ_t M_t: all loss tokens in the numerator, divided as the
+        policy term is (SPO, Eq. 3 and 4), and 0 where M keeps no token. With "spo_normalizer" of the released code it
+        is the mean over rows of β Σ_t M_t k3_t. Losses that divide by `num_items_in_batch` have had it recounted.
+
+        Args:
+            mean_tokens (`torch.Tensor` or `None`):
+                A scalar: mean number of tokens that M keeps in a micro-batch of one process, over the generation
+                batch. Needed where the loss divides by `num_items_in_batch`.
+            row_weight (`torch.Tensor`, *optional*):
+                Shape (B,), as for [`advantage`].
+        """
+        as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
+        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None):
+            return None
+        difference = tokens.ref_logp_t - tokens.logp_t
+        kl_t = (difference.exp() - difference - 1) * tokens.mask_t
+        if self.config.use_bias_correction_kl:
+            weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+            kl_t = kl_t * weight.exp()
+        kl = kl_t.sum(-1, keepdim=True)
+        if self.hides_masked:  # mask_t is M here
+            target = kl.mean()
+        elif row_weight is not None:
+            target = (row_weight.unsqueeze(1) * kl).sum() / mean_tokens
+        else:
+            target = self._divided(kl, tokens.policy_mask_t, mean_tokens)
+        return beta * (target - self._divided(kl, tokens.mask_t, mean_tokens))
+
+    def _count(self, counted_t: torch.Tensor) -> torch.Tensor | None:
+        """The tokens that the loss counts in a row, shape (B, 1), or in a micro-batch, a scalar; else `None`."""
+        divisor = _DIVISOR[self.config.loss_type]
+        if divisor == "row":
+            return counted_t.sum(-1, keepdim=True)
+        return counted_t.sum() if divisor == "microbatch" else None
+
+    @property
+    def _constant(self) -> int:
+        return self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1
+
+    def _divided(self, rows: torch.Tensor, counted_t: torch.Tensor, mean_tokens: torch.Tensor | None) -> torch.Tensor:
+        """The loss from sums over the tokens of each row, shape (B, 1), when TRL counts `counted_t`: a scalar."""
+        count = self._count(counted_t)
+        if count is None:
+            return rows.sum() / mean_tokens if self.counts_batch else rows.mean() / self._constant
+        sums = rows if count.dim() else rows.sum()
+        return torch.where(count > 0, sums / count.clamp(min=1), 0.0).mean()
+
+    def divisor(
+        self,
+        tokens: Tokens,
+        *,
+        items: torch.Tensor,
+        accumulation: int,
+        processes: int,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | float:
+        """What TRL's training loss and the factor of [`advantage`] together divide −A·exp(W) of a token by.
+
+        Args:
+            items (`torch.Tensor`):
+                `num_items_in_batch`, a scalar.
+            accumulation (`int`):
+                Micro-batches of the optimizer step.
+            processes (`int`):
+                Number of processes of the run.
+            row_weight (`torch.Tensor`, *optional*):
+                As for [`advantage`]. Rows of weight 0 have no gradient.
+
+        Returns:
+            `torch.Tensor` or `float`: shape (B, 1), or a scalar.
+        """
+        count, rows = self._count(tokens.policy_mask_t), tokens.mask_t.size(0)
+        if self.counts_batch:
+            mean = items.clamp(min=1) / processes * accumulation / self.config.steps_per_generation
+            return mean if row_weight is None else mean / row_weight.where(row_weight > 0, 1.0).unsqueeze(1)
+        if count is None:
+            return rows * accumulation * self._constant
+        return count.clamp(min=1) * (rows if count.dim() else 1) * accumulation
+
+    def kl_factor(
+        self,
+        tokens: Tokens,
+        divisor: torch.Tensor | float,
+        *,
+        accumulation: int,
+        row_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor | float:
+        """Factor of β·k3_t of a token before it is divided by [`divisor`]: shape (B, 1), or a scalar."""
+        if self.hides_masked:
+            return divisor / (tokens.mask_t.size(0) * accumulation)
+        if row_weight is not None:
+            return (row_weight > 0).float().unsqueeze(1)
+        count = self._count(tokens.policy_mask_t)
+        return 1.0 if count is None else (count > 0).float()
+
+
+def prompt_weights(kept: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:
+    """Σ_i n_i / (Q Σ_{j∈q(i)} n_j): row weights that turn a mean over tokens into a mean over prompts of their means.
+
+    Args:
+        kept (`torch.Tensor`):
+            n, shape (N,): tokens that M keeps in each row of the generation batch, of all processes.
+        prompts (`torch.Tensor`):
+            Shape (N,), integers: number of the prompt q of each row.
+
+    Returns:
+        `torch.Tensor`: shape (N,), float32. Q counts prompts with a kept token; rows of the others get 0.
+    """
+    _, of_row = prompts.unique(return_inverse=True)
+    per_prompt = torch.zeros(len(prompts), device=kept.device).scatter_add(0, of_row, kept.float())
+    share = kept.sum() / (per_prompt * (per_prompt > 0).sum()).clamp(min=1)
+    return torch.where(per_prompt > 0, share, 0.0)[of_row]

@@ -1,0 +1,116 @@
+"""One readable line per logging step, above the progress bar."""
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
+
+from ..config import CreditConfig
+from .sampling import describe_sampling
+
+
+_LOGGER = logging.getLogger(__name__.partition(".")[0])
+
+# metric, text, factor; only `loss` is shown when it is 0
+_SHOWN = (
+    ("loss", "loss {:+.4f}", 1),
+    ("credit/clip_fraction", "clipped {:.1f} %", 100),
+    ("completions/mean_length", "length {:.1f}", 1),
+    ("completions/clipped_ratio", "cut off {:.1f} %", 100),
+    ("credit/groups_without_signal", "no signal {:.1f} %", 100),
+    ("kl", "KL {:.2g}", 1),
+    ("entropy", "entropy {:.2f}", 1),
+    ("step_time", "{:.2f} s/step", 1),
+)
+
+
+class Run(Protocol):
+    """The attributes of a trainer that the first line names."""
+
+    args: CreditConfig
+    train_dataset: Any
+
+    @property
+    def algorithm_name(self) -> str: ...
+
+
+class ConsoleCallback(ProgressCallback):
+    """The progress bar of transformers, with one line of the main metrics instead of the whole dict of logs.
+
+    Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
+    Length is in tokens. `clipped` is the share of tokens outside the clip range, `cut off` the share of responses that
+    reached the length limit, and `no signal` the share of groups whose rewards are equal or whose segments have no
+    advantage. Evaluation scores and warnings of this package get lines of their own. Every [`CreditTrainer`] has this
+    callback instead of `ProgressCallback` and `PrinterCallback`.
+
+    Args:
+        trainer ([`CreditTrainer`], *optional*):
+            The trainer that the first line describes.
+    """
+
+    def __init__(self, trainer: Run | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._trainer = trainer
+        self._warnings = _Warnings(self._show)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if self._trainer is not None and state.is_world_process_zero:
+            data = self._trainer.train_dataset
+            rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
+            print(f"{self._trainer.algorithm_name}{rows}: {describe_sampling(self._trainer.args)}", flush=True)
+        if not args.disable_tqdm:
+            super().on_train_begin(args, state, control, **kwargs)
+        for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a trainer that raised
+            _LOGGER.removeHandler(handler)
+        if state.is_world_process_zero:
+            _LOGGER.addHandler(self._warnings)
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        if self.training_bar is not None:
+            super().on_step_end(*args, **kwargs)
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.close()
+        if self.training_bar is not None:
+            super().on_train_end(*args, **kwargs)
+
+    def close(self) -> None:
+        """Stops showing the package's warnings; also called when training raises."""
+        _LOGGER.removeHandler(self._warnings)
+
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        step = f"step {state.global_step:>5}"
+        scores = {name.removeprefix("eval_"): value for name, value in logs.items() if re.match(r"eval_.*/\w+@", name)}
+        if scores:
+            parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
+            self._show("  ".join([step, "evaluation", *parts]))
+        if "reward" not in logs:
+            return
+        mean, std = logs["reward"], logs.get("reward_std") or 0.0  # no reward function returned a number: None
+        parts = [step, "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"]
+        for key, text, factor in _SHOWN:
+            if (value := logs.get(key)) or (key == "loss" and value is not None):
+                parts.append(text.format(value * factor))
+        self._show("  ".join(parts))
+
+    def _show(self, line: str) -> None:
+        if self.training_bar is None:
+            print(line, flush=True)
+        else:
+            self.training_bar.write(line)
+
+
+class _Warnings(logging.Handler):
+    """Shows the warnings of the package's loggers as lines above the progress bar."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._line = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line(f"{record.levelname.lower()}: {record.getMessage().removeprefix('[RANK 0] ')}")

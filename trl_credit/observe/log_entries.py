@@ -1,0 +1,273 @@
+"""The entries of a rollout log: responses, trees and the header."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import PurePath
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase, TrainerState
+from trl import GRPOConfig
+
+from .. import __version__
+from ..config import CreditConfig, active_part, defaults
+from ..loss import keys
+from ..loss.custom_credit import CustomCredit
+from ..loss.normalizer import Normalizer
+from ..rollouts.policy import Policy
+from ..rollouts.replay import question_key
+from ..rollouts.sources import GenerationBatch
+from ..rollouts.tree import Tree
+from ..runs.identity import FREE, base_name
+from ..support.processes import Processes
+from .captured import Row
+from .schema import Shard
+from .token_texts import TokenTexts
+
+
+# TRL's fields that change credit
+_OF_TRL = ("loss_type", "scale_rewards", "top_entropy_quantile", "mask_truncated_completions", "num_iterations")
+
+
+@dataclass
+class Origin:
+    """Where the rows of a generation batch come from.
+
+    Attributes:
+        made: The generation batch.
+        tags: Numbers (B,) of this process's rows among those of all processes; −1 for fillers.
+        places: Group of each row, and its number in the group, by tag.
+        sizes: Number of rows of each group.
+        hidden: Token ids of truncated responses that the loss does not see, by tag.
+    """
+
+    made: GenerationBatch
+    tags: torch.Tensor
+    places: dict[int, tuple[int, int]]
+    sizes: list[int]
+    hidden: dict[int, list[int]] = field(default_factory=dict)
+
+    def group(self, tag: int) -> float:
+        """The group of a row; infinity for a filler."""
+        return self.places[tag][0] if tag in self.places else float("inf")
+
+
+class LoggedTrainer(Protocol):
+    """The parts of a trainer that the rollout log reads."""
+
+    args: CreditConfig
+    accelerator: Accelerator
+    model: torch.nn.Module
+    state: TrainerState
+    processes: Processes
+    normalizer: Normalizer
+    custom_credit: CustomCredit
+    engine: Policy
+    reward_func_names: Sequence[str]
+    epsilon_low: float
+    epsilon_high: float
+    current_gradient_accumulation_steps: int
+
+    @property
+    def algorithm_name(self) -> str: ...
+
+    @property
+    def micro_batches_done(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def run_id(self) -> str | None: ...
+
+
+def origin_of(trainer: LoggedTrainer, made: GenerationBatch) -> Origin:
+    """Numbers the groups of a generation batch in its order, the same on all processes.
+
+    Trees that were grown in this batch come before replayed ones, since `log_credit_groups` takes the first groups.
+    """
+    rows, rank, processes = made.batch.written_t.size(0), trainer.processes.rank, trainer.processes.count
+    if made.plan is None:
+        size = trainer.engine.group_size
+        places = {tag: divmod(tag, size) for tag in range(rows * processes)}
+        tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
+        hidden = _hidden_responses(made.batch.data, tags.tolist(), pad_token_id=trainer.tokenizer.pad_token_id)
+        return Origin(made, tags, places, sizes, hidden)
+    drawn, born = made.plan.drawn, made.plan.iteration
+    fresh = {row.question for row in drawn if row.birth == born}
+    questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
+    number = {question: i for i, question in enumerate(questions)}
+    sizes, places = [0] * len(number), {}
+    for tag, row in enumerate(made.plan.drawn):
+        group = number[row.question]
+        places[tag] = group, sizes[group]
+        sizes[group] += 1
+    tags = torch.arange(rows) * processes + rank
+    tags[made.plan.n_real :] = -1
+    return Origin(made, tags, places, sizes)
+
+
+def _hidden_responses(batch: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
+    found = {}
+    for i in (batch[keys.COMPLETION_MASK].sum(1) == 0).nonzero().flatten().tolist():
+        ids = batch[keys.COMPLETION_IDS][i]
+        used = (ids != pad_token_id).nonzero()
+        found[tags[i]] = ids[: int(used[-1]) + 1 if len(used) else 0].tolist()
+    return found
+
+
+def _with_tokens(row: Row, ids: list[int]) -> Row:
+    """Fills an empty row with the tokens that the loss did not see: without credit, segment or turn."""
+    outside = {"segment_ids": -1, "turn_ids": -1}
+    lists = {
+        name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
+        for name, x in row.lists.items()
+    }
+    return row._replace(token_ids=ids, lists=lists)
+
+
+def response_of(trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTexts) -> dict[str, Any]:
+    """The entry of a row, with arrays where the log has lists."""
+    if (hidden := origin.hidden.get(row.tag)) is not None:
+        row = _with_tokens(row, hidden)
+    made, engine = origin.made, trainer.engine
+    group, index = origin.places[row.tag]
+    found: dict[str, Any] = {
+        "group": group,
+        "index": index,
+        "prompt": trainer.tokenizer.decode(row.prompt_ids, skip_special_tokens=False),
+        "completion": engine.decode(row.token_ids),
+        "reward": None,
+        "rewards": {},
+        "truncated": False,
+        "token_ids": row.token_ids,
+        "tokens": texts.of(row.token_ids),
+        **row.lists,
+        "segment_values": None,
+        "nodes": None,
+        "segment_nodes": None,
+    }
+    if made.plan is not None:
+        drawn = made.plan.drawn[row.tag]
+        if drawn.birth == made.plan.iteration:  # not replayed from an earlier batch
+            found |= {"nodes": drawn.nodes, "segment_nodes": drawn.segment_nodes}
+        return found
+    found["reward"] = made.batch.rewards[row.tag].item()
+    found["rewards"] = dict(zip(trainer.reward_func_names, made.batch.rewards_per_func[row.tag].tolist(), strict=True))
+    budget = engine.remaining_budget(len(row.prompt_ids), 0)
+    found["truncated"] = not row.token_ids or not engine.is_finished(row.token_ids, budget)
+    if made.values is not None:
+        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in made.values)
+        ids = row.lists["segment_ids"].tolist()
+        starts = [ids.index(k) for k in range(max(ids, default=-1) + 1)]
+        found["segment_values"] = [*value_t[starts].tolist(), final_value.item()]
+    return found
+
+
+def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Group and nodes of each logged tree that this process grew."""
+    if (plan := origin.made.plan) is None:
+        return []
+    trained: dict[str, set[int]] = {}
+    groups: dict[str, int] = {}
+    for tag, row in enumerate(plan.drawn):
+        groups[row.question] = origin.places[tag][0]
+        if row.birth == plan.iteration and row.segment_nodes is not None:
+            trained.setdefault(row.question, set()).update(row.segment_nodes[s] for s in {*row.segments} - {-1})
+    found = []
+    for tree in plan.trees:
+        question = question_key(tree.prompt_ids)
+        if groups.get(question, trainer.args.log_credit_groups) < trainer.args.log_credit_groups:
+            found.append((groups[question], _nodes(trainer, tree, trained.get(question, set()))))
+    return found
+
+
+def _nodes(trainer: LoggedTrainer, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
+    number, found = tree.numbers(), []
+    for i, node in enumerate(tree.root.walk()):
+        is_leaf = i > 0 and not node.children
+        found.append(
+            {
+                "id": i,
+                "parent": None if node.parent is None else number[id(node.parent)],
+                "depth": node.depth,
+                "text": trainer.engine.decode(node.segment.ids),
+                "tokens": len(node.segment.ids),
+                "value": node.value,
+                "advantage": node.advantage if i > 0 else None,
+                "trained": i in trained,
+                "reward": node.value if is_leaf else None,
+                "rewards": dict(zip(trainer.reward_func_names, node.rewards, strict=True)) if is_leaf else {},
+                "truncated": node.truncated,
+            }
+        )
+    return found
+
+
+def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) -> Shard:
+    """Joins the entries of all processes to a shard without a header. Only complete groups are kept, in order."""
+    trees: dict[int, list[dict[str, Any]]] = {}
+    twice: set[int] = set()
+    for group, nodes in (tree for _, own in parts for tree in own):
+        if group in trees:
+            twice.add(group)  # a prompt with two trees: its rows do not name theirs
+        trees[group] = nodes
+    by_group: dict[int, list[dict[str, Any]]] = {}
+    for response in sorted((r for own, _ in parts for r in own), key=lambda r: (r["group"], r["index"])):
+        by_group.setdefault(response["group"], []).append(response)
+    shard = Shard({})
+    for group, responses in by_group.items():
+        if len(responses) != sizes[group]:
+            continue
+        nodes = None if group in twice else trees.get(group)
+        if nodes is not None:
+            shard.trees[group] = nodes
+        for response in responses:
+            if nodes is None:
+                response |= {"nodes": None, "segment_nodes": None}
+            elif response["nodes"] and not packed:
+                last = nodes[response["nodes"][-1]]
+                if last["reward"] is not None:
+                    response |= {name: last[name] for name in ("reward", "rewards", "truncated")}
+            shard.responses.append({n: x.tolist() if isinstance(x, np.ndarray) else x for n, x in response.items()})
+    return shard
+
+
+def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[str, Any]:
+    """The header of a shard of optimizer step `step`, whose rows were trained on from `steps[0]` to `steps[1]`."""
+    args = trainer.args
+    return {
+        "step": step,
+        "steps": steps,
+        "algorithm": trainer.algorithm_name,
+        "trainer": type(trainer).__name__,
+        "trl_credit": __version__,
+        "run": trainer.run_id,
+        "model": base_name(trainer.accelerator.unwrap_model(trainer.model).config),
+        "settings": settings_of(args),
+        "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
+        "clip": [trainer.epsilon_low, trainer.epsilon_high],
+        "beta": args.beta,
+        "temperature": args.temperature,
+        "eos_token": trainer.tokenizer.eos_token,
+    }
+
+
+def settings_of(args: CreditConfig) -> dict[str, Any]:
+    """The active knobs of credit that differ from plain GRPO's; functions without their folders."""
+    of_trl = {f.name for f in fields(GRPOConfig)} - {*_OF_TRL}
+    names = [f.name for f in fields(CreditConfig) if f.name not in of_trl and f.name not in FREE]
+    plain = defaults(CreditConfig)
+    alive = active_part({name: getattr(args, name) for name in names if hasattr(args, name)}, vars(args))
+    found = {name: value for name, value in alive.items() if value != plain[name] and _list(value) != plain[name]}
+    for name in found.keys() & args.custom_functions().keys():
+        path, colon, function = found[name].rpartition(":")
+        found[name] = f"{PurePath(path).name}{colon}{function}"
+    return found
+
+
+def _list(value: Any) -> Any:
+    """A tuple as a list, which defaults are."""
+    return list(value) if isinstance(value, tuple) else value

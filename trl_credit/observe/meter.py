@@ -1,0 +1,143 @@
+"""What a run measures: sums over processes, logged once per optimizer step, and the seconds of its phases."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..support.processes import Processes
+
+
+Metrics = Mapping[str, Mapping[str, list[float]]]  # TRL's, by mode ("train", "eval") and name
+
+
+class Meter:
+    """Logs metrics under `credit/`.
+
+    In a training step, numerators, denominators and flags stay on the device; one collective call at the end of the
+    optimizer step adds them over processes. Outside of a step they are added at once.
+
+    Args:
+        metrics (`Mapping`):
+            TRL's metrics, by mode and name. Missing names must start as an empty list.
+        processes ([`~trl_credit.support.processes.Processes`]):
+            Processes of the run.
+        is_training (`Callable`):
+            Whether the model trains now.
+    """
+
+    def __init__(self, metrics: Metrics, processes: Processes, is_training: Callable[[], bool]) -> None:
+        self._metrics, self._processes, self._is_training = metrics, processes, is_training
+        self.in_step = False
+        self.timer = PhaseTimer()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the sums of a step that was not finished."""
+        self._names: list[str] = []
+        self._sums: list[torch.Tensor] = []
+        self._flags: list[torch.Tensor] = []
+
+    @property
+    def metrics(self) -> Mapping[str, list[float]]:
+        """TRL's metrics of the current mode."""
+        return self._metrics["train" if self._is_training() else "eval"]
+
+    def record(self, stats: Mapping[str, tuple[Any, Any]]) -> None:
+        """Logs `credit/<name>` = Σ numerators / Σ denominators over all processes; nothing where a denominator is 0.
+
+        All processes must give the same names in the same order. Collective outside of a training step.
+        """
+        parts = [_as_float(part, self._processes.device) for pair in stats.values() for part in pair]
+        sums = torch.stack(parts)
+        if self.in_step and self._is_training():
+            self._names += stats
+            self._sums.append(sums)
+        else:
+            self.append(_quotients(stats, self._processes.sum(sums)))
+
+    def append(self, values: Iterable[tuple[str, float]]) -> None:
+        """Logs values that are the same on all processes."""
+        for name, value in values:
+            self.metrics[f"credit/{name}"].append(value)  # TRL leaves NaN (0/0) out of the mean
+
+    def flag(self, is_bad: torch.Tensor) -> None:
+        """Notes in a training step whether a micro-batch of this process is bad: a boolean without dimensions."""
+        if self.in_step:
+            self._flags.append(is_bad)
+
+    def close_step(self, flags: Sequence[torch.Tensor]) -> tuple[bool, bool]:
+        """Logs the sums of an optimizer step. One collective call and one wait for the device, or none of either.
+
+        Args:
+            flags (sequence of `torch.Tensor`):
+                Further booleans without dimensions, of the step as a whole.
+
+        Returns:
+            `tuple[bool, bool]`: whether any process flagged a micro-batch, and whether any set one of `flags`.
+        """
+        names, sums, of_micro_batches = self._names, self._sums, self._flags
+        self.clear()
+        if of_micro_batches:
+            flags = [torch.stack(of_micro_batches).any(), *flags]
+        if not names and not flags:
+            return False, False
+        device, split = self._processes.device, 2 * len(names)
+        sent = [*sums, *(flag.to(device, torch.float32).view(1) for flag in flags)]
+        total = self._processes.sum(torch.cat(sent))
+        found = torch.cat([total[:split:2] / total[1:split:2], total[split:]]).tolist()
+        self.append(zip(names, found, strict=False))
+        bad = [x > 0 for x in found[len(names) :]]
+        return bool(of_micro_batches) and bad[0], any(bad[bool(of_micro_batches) :])
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Around one micro-batch of training: what is recorded inside is kept for the end of the optimizer step."""
+        self.in_step = True
+        try:
+            yield
+        finally:
+            self.in_step = False
+
+    def log_seconds(self) -> None:
+        """Logs the seconds of each phase since the last call."""
+        self.append((f"seconds/{name}", seconds) for name, seconds in self.timer.take().items())
+
+    def timed(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        """Adds the seconds inside to a training phase, less those of phases inside it. Evaluations are not timed."""
+        return self.timer.timed(phase) if self._is_training() else contextlib.nullcontext()
+
+
+class PhaseTimer:
+    """Seconds by phase, each without those of the phases inside it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Adds the seconds inside to a phase."""
+        start, before = time.perf_counter(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            inner = sum(self.seconds.values()) - before
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start - inner
+
+    def take(self) -> dict[str, float]:
+        """All seconds since the last call."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+def _as_float(part: Any, device: torch.device) -> torch.Tensor:
+    """A number, or a tensor without dimensions, as float32. Filling a number in on the device waits for nothing."""
+    if isinstance(part, torch.Tensor):
+        return part.to(device).detach().float()
+    return torch.full((), float(part), device=device)
+
+
+def _quotients(names: Iterable[str], sums: torch.Tensor) -> Iterable[tuple[str, float]]:
+    return zip(names, (sums[::2] / sums[1::2]).tolist(), strict=True)

@@ -1,0 +1,126 @@
+"""Warns when a run has nothing to learn from: once after several such batches, and again when training ends."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from statistics import fmean
+from typing import Any
+
+from accelerate.logging import get_logger
+from transformers import TrainerCallback
+
+from ..config import CreditConfig
+
+
+logger = get_logger(__name__)  # logs on the main process only; the metrics are those of all processes
+
+PATIENCE = 5  # consecutive generation batches before the warning: a single one may be chance
+
+
+@dataclass
+class _Seen:
+    """What happened to the generation batches of one step.
+
+    Attributes:
+        batches: Number of batches.
+        reward: Mean reward, NaN if no response has one.
+        cut_off: Share of responses that reached the length limit.
+        flat: Share of groups whose rewards (with segments: values) are equal.
+        advantages: Mean |A| of parts of responses, for each update on them; empty without an update.
+    """
+
+    batches: int
+    reward: float
+    cut_off: float
+    flat: float
+    advantages: list[float] = field(default_factory=list)
+
+
+class NoSignalWarning(TrainerCallback):
+    """Watches for generation batches without an advantage, or in which no response ends.
+
+    Args:
+        metrics (mapping of `str` to `list[float]`):
+            The trainer's training metrics since the last log, already gathered over processes.
+    """
+
+    def __init__(self, metrics: Mapping[str, list[float]]) -> None:
+        self._metrics = metrics
+
+    def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._known: dict[str, int] = {}
+        self._last: _Seen | None = None
+        self._batches = 0
+        self._in_a_row, self._in_all = Counter(), Counter()
+        self._warned: dict[str, _Seen] = {}
+
+    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._known = {name: len(values) for name, values in self._metrics.items()}
+
+    def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        new = {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
+        if rewards := new.get("reward"):  # this step sampled, so training on the batches before it is over
+            self._close(args)
+            means = [_mean(new.get(name, ())) for name in ("completions/clipped_ratio", "credit/groups_without_signal")]
+            self._last = _Seen(len(rewards), _mean(rewards), *means)
+        if self._last is not None:
+            of_parts = [values for name, values in new.items() if name.startswith("credit/abs_advantage/quarter_")]
+            self._last.advantages += chain.from_iterable(of_parts)
+
+    def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._close(args)
+        for kind, seen in self._warned.items():
+            where = f"{self._in_all[kind]} of the {self._batches} generation batches"
+            logger.warning(_MESSAGES[kind](where, seen, args))
+
+    def _close(self, args: CreditConfig) -> None:
+        seen, self._last = self._last, None
+        if seen is None:
+            return
+        self._batches += seen.batches
+        has_signal = any(x > 0.0 for x in seen.advantages)
+        for kind, is_bad in (("signal", not has_signal), ("end", seen.cut_off == 1.0)):
+            self._in_a_row[kind] = (self._in_a_row[kind] + seen.batches) * is_bad
+            self._in_all[kind] += seen.batches * is_bad
+            if self._in_a_row[kind] >= PATIENCE and not self._warned.keys() & {kind, "signal"}:
+                self._warned[kind] = seen
+                logger.warning(_MESSAGES[kind](f"the last {self._in_a_row[kind]} generation batches", seen, args))
+
+
+def _no_signal(where: str, seen: _Seen, args: CreditConfig) -> str:
+    if math.isnan(seen.reward):
+        what = "no reward function scored a response, all returned None"
+    elif seen.cut_off == 1.0 and args.mask_truncated_completions:
+        what = "every response was cut off, and mask_truncated_completions=True masks these"
+    elif seen.flat < 1.0:
+        what = "rewards differ, but token_mask, whitening or the credit function leaves no token an advantage"
+    elif args.rollouts != "none":
+        what = f"the rewards of its rollouts give no segment an advantage (mean {seen.reward:.3g})"
+    else:
+        what = f"the rewards of a prompt's responses do not differ (mean {seen.reward:.3g})"
+    terms = [f"{name}={value:g}" for name in ("beta", "entropy_coef") if (value := getattr(args, name, 0.0)) != 0.0]
+    others = f" (the model still trains on {', '.join(terms)})" if terms and seen.advantages else ""
+    return (
+        f"nothing to learn from in {where}{others}: {what}. Usual causes: the reward is always or never given (check "
+        "log_completions=True, the reward function and the format of answers), the task is too hard or too easy (other "
+        "data, more num_generations, a higher temperature), or responses are cut off before they answer "
+        f"({100 * seen.cut_off:.0f} % are: raise max_completion_length={args.max_completion_length})."
+    )
+
+
+def _no_end(where: str, seen: _Seen, args: CreditConfig) -> str:
+    return (
+        f"no response ended in {where}: all were cut off at max_completion_length={args.max_completion_length}. Usual "
+        "causes: the limit is too low (raise it), the model cannot end a response (check eos_token_id and the chat "
+        "template), or its text never ends (a lower temperature, other prompts)."
+    )
+
+
+_MESSAGES = {"signal": _no_signal, "end": _no_end}
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [x for x in values if not math.isnan(x)]
+    return fmean(known) if known else math.nan

@@ -1,0 +1,206 @@
+"""Writes what the loss saw to a log every `log_credit` optimizer steps. See docs/rollout_logs.md.
+
+Training passes over a generation batch once or several times; a pass sees every row once and may take several optimizer
+steps. The shard of step k holds the rows of the first pass that step k takes part in, so its groups are complete.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+
+from ..config import CreditConfig
+from ..loss import keys
+from ..loss.loss_pass import LossPass
+from ..rollouts.sources import GenerationBatch
+from .captured import Captured, Row
+from .log_entries import LoggedTrainer, Origin, header_of, joined, origin_of, response_of, trees_of
+from .schema import remove_after, shard_path, write_shard
+from .token_texts import TokenTexts
+
+
+logger = get_logger(__name__)  # logs on the main process alone
+
+
+@dataclass
+class _Pass:
+    """A pass over a generation batch from optimizer step `first` on, logged as step `due` unless that is `None`."""
+
+    first: int
+    due: int | None
+    rows: list[Row] = field(default_factory=list)
+
+
+class RolloutLog(TrainerCallback):
+    """The rollout log of a run.
+
+    It cannot stop the run. After an error on one process, all processes stop logging at the next gather. Every process
+    must call all methods but `lost`.
+
+    Args:
+        trainer ([`~trl_credit.observe.log_entries.LoggedTrainer`]):
+            Before its training begins.
+
+    Attributes:
+        is_off: Whether nothing is written.
+    """
+
+    def __init__(self, trainer: LoggedTrainer) -> None:
+        self._trainer = trainer
+        self._args = trainer.args
+        self.is_off = self._args.log_credit == 0
+        self._problem: str | None = None
+        self._warned = False
+        self._texts: TokenTexts | None = None
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._pass: _Pass | None = None
+        self._origin: Origin | None = None
+        self._open: list[Captured] = []
+        self._in_window = 0  # micro-batches of the current optimizer step
+        self._logged = step
+        self._shards = 0  # written since the last start or resume
+
+    def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._begin(state.global_step)
+        if state.is_world_process_zero:
+            with self._harmless():
+                remove_after(args.output_dir, state.global_step)
+            self._warn()
+
+    def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._pass is not None:
+            self._close(state.global_step)
+        if state.is_world_process_zero and not self.is_off and self._shards == 0 and not self._warned:
+            logger.warning(
+                "log_credit=%d: no step was logged. No multiple of it up to step %d lies in a pass over a generation "
+                "batch that training finished, so no group was complete: lower log_credit, or train longer",
+                self._args.log_credit,
+                state.global_step,
+            )
+
+    # A micro-batch
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the rows of the current pass will be logged; the same on all processes."""
+        return self._pass is not None and self._pass.due is not None
+
+    def before(self) -> None:
+        """At the start of a micro-batch, before its rows are sampled."""
+        trainer = self._trainer
+        if not self.is_off and (
+            self._pass is None or trainer.micro_batches_done % self._args.steps_per_generation == 0
+        ):
+            self._pass = self._next_pass(trainer.state.global_step + 1)
+
+    def _next_pass(self, step: int) -> _Pass:
+        size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
+        every = self._args.log_credit
+        # the last step that may take part, one later where the end of an epoch may cut a window
+        last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
+        due = -(-max(step, self._logged + 1) // every) * every
+        return _Pass(step, due if due <= last else None)
+
+    def sampled(self, made: GenerationBatch) -> None:
+        """Notes where the rows of a generation batch come from."""
+        if self.is_off:
+            return
+        with self._harmless():
+            self._origin = origin_of(self._trainer, made)
+            made.batch.data[keys.LOG_ROW] = self._origin.tags
+
+    def lost(self, loss_pass: LossPass, loss: torch.Tensor) -> None:
+        """Captures a micro-batch whose loss was computed. Not collective."""
+        if not self.is_due or self._problem is not None:
+            return
+        with self._harmless():
+            trainer, tokens = self._trainer, loss_pass.seen[0]
+            tags = loss_pass.inputs[keys.LOG_ROW].tolist()
+            places = [i for i, tag in enumerate(tags) if self._origin.group(tag) < self._args.log_credit_groups]
+            if not places:
+                return
+            how = {"accumulation": trainer.current_gradient_accumulation_steps, "row_weight": loss_pass.row_weight}
+            items = torch.as_tensor(loss_pass.inputs[keys.NUM_ITEMS])
+            divisor = trainer.normalizer.divisor(tokens, items=items, processes=trainer.processes.count, **how)
+            custom = trainer.custom_credit
+            captured = Captured(
+                self._args,
+                loss_pass,
+                loss,
+                places,
+                divisor=divisor,
+                kl_factor=trainer.normalizer.kl_factor(tokens, divisor, **how),
+                clip=(trainer.epsilon_low, trainer.epsilon_high),
+                carries_loss=custom.carries_loss,
+                has_kl=self._args.beta != 0.0 and not custom.replaces_kl,
+            )
+            self._open.append(captured)
+
+    def after(self) -> None:
+        """At the end of a micro-batch."""
+        if self.is_off or self._pass is None:
+            return
+        taken, self._open = self._open, []
+        with self._harmless():
+            self._pass.rows += [row for captured in taken for row in captured.rows()]
+        self._in_window = 0 if self._trainer.accelerator.sync_gradients else self._in_window + 1
+        if self._trainer.micro_batches_done % self._args.steps_per_generation == 0:
+            self._close(self._trainer.state.global_step + 1)
+
+    # A shard
+
+    def _close(self, last: int) -> None:
+        """Ends a pass with optimizer step `last`, and writes its shard if it is due. Collective."""
+        done, self._pass = self._pass, None
+        if done.due is None or not done.first <= done.due <= last:
+            return
+        self._logged = done.due
+        mine: tuple[list, list] = ([], [])
+        with self._harmless():
+            if self._problem is None and self._origin is not None:
+                self._texts = self._texts or TokenTexts(self._trainer.tokenizer)
+                responses = [response_of(self._trainer, self._origin, row, self._texts) for row in done.rows]
+                mine = responses, trees_of(self._trainer, self._origin)
+        found = gather_object([(self._problem, mine)])
+        problems = [problem for problem, _ in found if problem is not None]
+        if problems:
+            self._problem = problems[0]
+        elif self._trainer.processes.is_main:
+            with self._harmless():
+                self._write(done, last, [part for _, part in found])
+        self._warn()
+        self.is_off = bool(problems)  # other processes learn of a write error at the next gather
+
+    def _write(self, done: _Pass, last: int, parts: list[tuple[list, list]]) -> None:
+        sizes = self._origin.sizes
+        shard = joined(parts, sizes, packed=self._args.tree_rows == "packed")
+        if not shard.responses:
+            return  # steps without a loss, or training ended inside a pass
+        logged = len({response["group"] for response in shard.responses})
+        shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
+        shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
+        write_shard(shard_path(self._args.output_dir, done.due), shard)
+        self._shards += 1
+
+    # Errors
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Catches errors, and keeps the first."""
+        try:
+            yield
+        except Exception as error:
+            text = " ".join(str(error).split())
+            self._problem = self._problem or f"{type(error).__name__}{': ' * bool(text)}{text[:300]}"
+
+    def _warn(self) -> None:
+        if self._problem is not None and not self._warned:
+            self._warned = True
+            logger.warning("log_credit: %s. The run goes on and writes no more rollouts", self._problem)

@@ -1,0 +1,198 @@
+"""The shards of a rollout log, version 1: one JSONL file per logged step. docs/rollout_logs.md describes the fields.
+
+Completions are text that a policy wrote, so nothing but JSON is read, and every field is checked.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..support.files import write_atomically
+
+
+SCHEMA = "trl_credit.rollouts"
+VERSION = 1
+FOLDER = "credit_log"
+
+# columns: lists with one entry per token of the completion
+LOGPROBS = ("trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs")
+TOKEN_NUMBERS = (*LOGPROBS, "advantages", "entropy", "log_weight", "credit", "kl_credit")
+TOKEN_INTEGERS = ("loss_mask", "policy_mask", "is_clipped", "selected", "token_ids", "segment_ids", "turn_ids")
+TOKEN_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(TOKEN_NUMBERS, (float, int, type(None))),
+    **dict.fromkeys(TOKEN_INTEGERS, (int,)),
+    "tokens": (str,),
+}
+
+# the required fields of each kind of line; any other field may be missing or null
+_REQUIRED = {
+    "header": {"step": int, "algorithm": str},
+    "tree": {"group": int, "nodes": list},
+    "response": {"group": int, "index": int, "completion": str, "tokens": list},
+}
+
+
+@dataclass
+class Shard:
+    """One logged step.
+
+    Attributes:
+        header: Fields of the step and the run: step, algorithm, settings.
+        trees: The nodes of each group's tree, parents first, by group; empty without trees.
+        responses: One dict per response (with trees: per row of training).
+    """
+
+    header: dict[str, Any]
+    trees: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    responses: list[dict[str, Any]] = field(default_factory=list)
+
+
+def steps(run_folder: str | Path) -> list[tuple[int, Path]]:
+    """The logged steps of a run with their shards, in order; empty without a log."""
+    folder = Path(run_folder) / FOLDER
+    found = ((re.fullmatch(r"step-(\d+)\.jsonl", path.name), path) for path in folder.glob("step-*.jsonl"))
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def shard_path(run_folder: str | Path, step: int) -> Path:
+    """The path of a step's shard."""
+    return Path(run_folder) / FOLDER / f"step-{step:08d}.jsonl"
+
+
+def remove_after(run_folder: str | Path, step: int) -> None:
+    """Removes the shards of steps after `step`, and the half-written files of interrupted runs."""
+    for found, path in steps(run_folder):
+        if found > step:
+            path.unlink(missing_ok=True)
+    for path in (Path(run_folder) / FOLDER).glob("step-*.partial"):
+        path.unlink(missing_ok=True)
+
+
+def write_shard(path: str | Path, shard: Shard) -> None:
+    """Writes a whole shard or nothing, and makes its folder.
+
+    Raises:
+        OSError: the file cannot be written.
+        TypeError: a value cannot be written as JSON.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(line + "\n" for line in lines_of(shard)))
+
+
+def lines_of(shard: Shard) -> Iterator[str]:
+    """The lines of a shard's file. Numbers have 6 significant digits; NaN and infinity become null."""
+    yield _encoded({"kind": "header", **shard.header, "schema": SCHEMA, "version": VERSION})
+    for group, nodes in shard.trees.items():
+        yield _encoded({"kind": "tree", "group": group, "nodes": nodes})
+    for response in shard.responses:
+        yield _encoded({"kind": "response", **response})
+
+
+def read_shard(path: str | Path) -> Shard:
+    """Reads a shard.
+
+    Raises:
+        OSError: the file does not exist or cannot be read.
+        ValueError: the file is not a shard, is damaged, or has a later version; the message names file and line.
+    """
+    shard: Shard | None = None
+    with open(path, encoding="utf-8") as file:
+        try:
+            for number, line in enumerate(file, start=1):
+                entry = _entry(line, kinds=("tree", "response") if shard else ("header",), where=f"{path}:{number}")
+                kind = entry.pop("kind")
+                if shard is None:
+                    shard = Shard(entry)
+                elif kind == "tree":
+                    shard.trees[entry["group"]] = entry["nodes"]
+                else:
+                    shard.responses.append(entry)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text: it is damaged or not a rollout log ({error.reason})"
+            ) from error
+    if shard is None:
+        raise ValueError(f"{path} is empty: it is not a rollout log")
+    return shard
+
+
+def parse_json(line: str, *, where: str) -> Any:
+    """The value of one line of strict JSON, without NaN and infinity.
+
+    Raises:
+        ValueError: the line is not JSON; the message begins with `where`.
+    """
+    try:
+        return json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error})") from error
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
+    entry = parse_json(line, where=where)
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    if kind not in kinds:
+        raise ValueError(f"{where} is not a line of kind {' or '.join(kinds)}: it is damaged or not a rollout log")
+    if kind == "header" and entry.get("schema") != SCHEMA:
+        raise ValueError(f"{where} has schema {entry.get('schema')!r}, not {SCHEMA!r}: it is not a rollout log")
+    if kind == "header" and entry.get("version") != VERSION:
+        raise ValueError(
+            f"{where} has version {entry.get('version')!r} of the schema, and this trl-credit reads {VERSION}: "
+            "install the trl-credit that wrote it"
+        )
+    for name, required in _REQUIRED[kind].items():
+        if not isinstance(entry.get(name), required) or isinstance(entry[name], bool):
+            raise ValueError(f"{where} has no {name} of type {required.__name__}: the file is damaged")
+    for name, types in TOKEN_TYPES.items() if kind == "response" else ():
+        values = entry.get(name)
+        if values is not None and (not isinstance(values, list) or len(values) != len(entry["tokens"])):
+            raise ValueError(f"{where}: {name} does not have one entry per token: the file is damaged")
+        if not set(map(type, values or ())) <= set(types):
+            raise ValueError(f"{where}: {name} has an entry that is not of type {types[0].__name__}: it is damaged")
+    if kind == "tree" and not all(_is_node(node, place) for place, node in enumerate(entry["nodes"])):
+        raise ValueError(f"{where} has a node without a parent before it: the file is damaged")
+    return entry
+
+
+def _is_node(node: object, place: int) -> bool:
+    if not isinstance(node, dict) or node.get("id") != place:
+        return False
+    parent = node.get("parent")
+    return parent is None if place == 0 else type(parent) is int and 0 <= parent < place
+
+
+def _encoded(entry: dict[str, Any]) -> str:
+    parts = (f"{json.dumps(name)}: {_value(name, value)}" for name, value in entry.items())
+    # JSON may hold half of a surrogate pair and UTF-8 may not: it becomes a question mark
+    return ("{" + ", ".join(parts) + "}").encode("utf-8", "replace").decode("utf-8")
+
+
+def _value(name: str, value: Any) -> str:
+    if name in TOKEN_NUMBERS and value is not None:
+        return _numbers(value)
+    return json.dumps(value if name in TOKEN_TYPES else _rounded(value), ensure_ascii=False, allow_nan=False)
+
+
+def _numbers(values: Iterable[float | None]) -> str:
+    values = tuple(values)
+    if None not in values and math.isfinite(math.fsum(map(abs, values))):
+        return "[" + (("%.6g, " * len(values)) % values).removesuffix(", ") + "]"  # most columns, and much faster
+    return "[" + ", ".join("null" if x is None or not math.isfinite(x) else f"{x:.6g}" for x in values) + "]"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): _rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)) and not all(type(item) in (int, str) for item in value):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,234 @@
+"""Attention over branches that lie side by side in a row, each seeing its own ancestors alone."""
+
+import contextlib
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, PreTrainedModel
+
+from ..loss import keys
+from .branches import Branches, Piece, branches_of
+from .flops import cost_of, cost_of_calls
+
+
+BRANCHES = "visible_branches"  # keyword argument of each layer's attention
+_TAKES_BRANCHES: "WeakKeyDictionary[PreTrainedModel, bool]" = WeakKeyDictionary()
+
+
+def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+    """Token j sees token i if i ≤ j < visible_until_i, and itself. Shapes (B, L) → (B, L, L), bool.
+
+    With branches laid out depth first, the tokens that see token i are contiguous: the rest of its segment and all
+    segments below it. So one number per token describes a tree.
+    """
+    position = torch.arange(visible_until.size(1), device=visible_until.device)
+    j, i = position.view(1, -1, 1), position.view(1, 1, -1)
+    seen = (i <= j) & (j < visible_until.unsqueeze(1)) & mask_t.bool().unsqueeze(1)
+    return seen | (i == j)
+
+
+def takes_branches(model: nn.Module) -> bool:
+    """Whether every layer of a model uses transformers' `sdpa` attention, and passes keyword arguments on to it.
+
+    Tried once, with a layer of the same kind without weights.
+    """
+    inner = _transformer(model)
+    if _implementation(inner.config) != "sdpa" or not inner._supports_attention_backend:
+        return False
+    if inner not in _TAKES_BRANCHES:
+        _TAKES_BRANCHES[inner] = _passes_branches_on(inner)
+    return _TAKES_BRANCHES[inner]
+
+
+def _passes_branches_on(model: PreTrainedModel) -> bool:
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = 1
+    for name in ("layer_types", "mlp_layer_types"):
+        if getattr(config, name, None):
+            setattr(config, name, getattr(config, name)[:1])
+    branches = Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])])
+    _install()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
+            # in 16 bits, or kernels of experts have no shapes
+            layer = type(model)(config).to(torch.bfloat16).eval()
+            ids = torch.ones(1, 6, dtype=torch.long)
+            given = {"position_ids": ids, "attention_mask": _never(ids), BRANCHES: branches}
+            layer(input_ids=ids, use_cache=False, **given)
+    except Exception:  # a custom model may raise anything
+        return False
+    return branches.were_used
+
+
+def _never(mask_t: torch.Tensor) -> torch.Tensor:
+    """A mask of an impossible shape: a model that drops the branches on the way fails loudly."""
+    return mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
+
+
+def _transformer(model: nn.Module) -> PreTrainedModel:
+    """The transformers model inside a wrapped one."""
+    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
+
+
+def _implementation(config: Any) -> str | None:
+    return getattr(config.get_text_config(), "_attn_implementation", None)
+
+
+def _install() -> None:
+    """Teaches transformers' `sdpa` about branches. Without them it is unchanged.
+
+    Permanently, not for one pass: gradient checkpointing repeats passes later.
+    """
+    plain = AttentionInterface()["sdpa"]
+    if hasattr(plain, "takes_branches"):
+        return
+
+    @functools.wraps(plain)
+    def sdpa(module: nn.Module, query: torch.Tensor, *others: Any, **named: Any) -> Any:
+        branches = named.pop(BRANCHES, None)
+        if branches is None:
+            return plain(module, query, *others, **named)
+        return _attended(functools.partial(plain, module), branches, query, *others, **named), None
+
+    sdpa.takes_branches = True
+    AttentionInterface.register("sdpa", sdpa)
+
+
+def _attended(
+    plain: Callable[..., tuple],
+    branches: Branches,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    **named: Any,
+) -> torch.Tensor:
+    """Attention piece by piece. Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding."""
+    rows, heads, length, _ = query.shape
+    if attention_mask is None or attention_mask.shape[-2:] != (2, length + 2):
+        raise RuntimeError("a layer has made its own attention mask, which would be lost")
+    parts = [x.transpose(1, 2).flatten(0, 1).split(branches.sizes) for x in (query, key, value)]
+    found: list[torch.Tensor | None] = [None] * len(branches.sizes)
+    for piece in branches.pieces:
+        width = branches.width(piece)
+        queries, *others = (_side_by_side(x, piece, width) for x in parts)
+        if piece.before:
+            befores = (_joined(x, piece.before).expand(len(piece.runs), -1, -1, -1) for x in parts[1:])
+            others = [torch.cat(pair, dim=1) for pair in zip(befores, others, strict=True)]
+        mask = branches.mask(branches.tokens(piece.before), width, query)
+        output, _ = plain(*(x.transpose(1, 2) for x in (queries, *others)), mask, **named)
+        for run, own in zip(piece.runs, output.unbind(0), strict=True):
+            sizes = [branches.sizes[part] for part in run]
+            for part, x in zip(run, own[: sum(sizes)].split(sizes), strict=True):
+                found[part] = x
+    none = value.new_zeros(1, heads, value.size(-1))
+    whole = [none.expand(n, -1, -1) if x is None else x for x, n in zip(found, branches.sizes, strict=True)]
+    return torch.cat(whole).view(rows, length, heads, -1)
+
+
+def _side_by_side(x: Sequence[torch.Tensor], piece: Piece, width: int) -> torch.Tensor:
+    """The runs of a piece, shape (runs, width, heads, size)."""
+    runs = [_joined(x, run) for run in piece.runs]
+    return torch.stack([run if len(run) == width else pad(run, (0, 0, 0, 0, 0, width - len(run))) for run in runs])
+
+
+def _joined(x: Sequence[torch.Tensor], parts: Sequence[int]) -> torch.Tensor:
+    return x[parts[0]] if len(parts) == 1 else torch.cat([x[part] for part in parts])
+
+
+@contextlib.contextmanager
+def tree_attention(
+    model: nn.Module,
+    *,
+    branches: Branches | None = None,
+    position_ids: torch.Tensor | None = None,
+    is_compiled: bool = False,
+) -> Iterator[None]:
+    """Within it, forward passes treat rows as branches side by side.
+
+    Args:
+        model (`nn.Module`):
+            The model, which may be wrapped.
+        branches ([`Branches`], *optional*):
+            Defaults to those that the `token_type_ids` of each pass describe. A model that does not take branches, or
+            for which a dense mask costs less, then gets a dense mask.
+        position_ids (`torch.Tensor`, *optional*):
+            Shape (B, L). Defaults to the number of tokens that each token sees before itself, which is its position
+            in its own unpadded response.
+        is_compiled (`bool`, *optional*, defaults to `False`):
+            Whether the model is compiled. It would be compiled again for other branches.
+    """
+    may_go_in_pieces = branches is not None or (not is_compiled and takes_branches(model))
+
+    def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        mask_t, found, numbers = kwargs["attention_mask"], branches, position_ids
+        if found is None:
+            until = kwargs.pop(keys.VISIBLE_UNTIL)
+            found = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
+            if found is None or not _is_worth_it(module, found, mask_t):
+                return args, kwargs | _with_mask(module, until, mask_t)
+        if numbers is None:
+            numbers = found.positions(mask_t.shape).to(mask_t.device)
+        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: found.fresh()}
+        return args, kwargs | given
+
+    if may_go_in_pieces:
+        _install()
+    handle = model.register_forward_pre_hook(replace, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> bool:
+    """Whether pieces cost less than attention over whole rows."""
+    config = _transformer(model).config
+    rows, length = mask_t.shape
+    cost, saved = cost_of(config), rows * length**2 - branches.squares()
+    calls = cost_of_calls(config, mask_t.device.type, len(branches.pieces) - 1)
+    return cost is None or cost.attention * saved >= calls
+
+
+def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Tensor) -> dict[str, Any]:
+    """Arguments for a model that takes masks alone."""
+    seen = visible_mask(visible_until, mask_t=mask_t)
+    mask = seen.unsqueeze(1)
+    if _implementation(_transformer(module).config) != "sdpa":  # eager attention adds its mask to the scores
+        dtype = next(module.parameters()).dtype
+        low = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
+        mask = torch.where(mask, torch.zeros_like(low), low)
+    return {"position_ids": seen.sum(-1) - 1, "attention_mask": mask}
+
+
+def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -> str | None:
+    """Why a model cannot attend to branches side by side with one of the `known` implementations; `None` if it can."""
+    text = config.get_text_config()
+    implementation = _implementation(config)
+    if implementation not in known:
+        return (
+            f"needs attn_implementation={' or '.join(map(repr, known))}, and has {implementation!r}: set "
+            "model_init_kwargs={'attn_implementation': 'sdpa'}"
+        )
+    slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
+    kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
+    if kinds != {"full_attention"}:
+        return f"needs full attention in every layer, and {text.model_type!r} has {', '.join(sorted(kinds))}"
+    return None
+
+
+def check_tree_attention(config: Any) -> None:
+    """Checks that a model can train on packed rows of trees.
+
+    Raises:
+        ValueError: a layer does not attend to all tokens, or its attention implementation takes no such mask.
+    """
+    if (problem := branch_problem(config)) is not None:
+        way = ", or" if ": set " in problem else ": set"
+        raise ValueError(f"tree_rows='packed' {problem}{way} tree_rows='paths'.")

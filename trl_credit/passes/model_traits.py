@@ -1,0 +1,51 @@
+"""What passes need to know of a model and its loss: positions, random draws, experts, terms of whole micro-batches."""
+
+from typing import Any
+
+from torch import nn
+
+from ..config import CreditConfig
+from .transform import PassTrainer
+
+
+def positions_of(config: Any) -> str:
+    """What a model's positions depend on.
+
+    Returns:
+        `str`: "relative" if padding in front of a row changes nothing, "absolute" if it does, "scaled" if the width of
+        a row does.
+    """
+    rope = getattr(config, "rope_parameters", None)
+    if not rope:
+        return "absolute"  # or unknown
+    of_layers = [x for x in rope.values() if isinstance(x, dict)] or [rope]
+    if any("dynamic" in x.get("rope_type", "") or x.get("rope_type") == "longrope" for x in of_layers):
+        return "scaled"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    is_scaled = getattr(config, "attn_temperature_tuning", False) or any("llama_4_scaling_beta" in x for x in of_layers)
+    return "absolute" if is_scaled or kinds - {"full_attention", "sliding_attention"} else "relative"
+
+
+def is_random(model: nn.Module) -> bool:
+    """Whether a module draws at random while it trains: dropout or noise."""
+    return any(
+        (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+        or any(isinstance(x, float) and x > 0 and ("drop" in n or "jitter" in n) for n, x in vars(module).items())
+        for module in model.modules()
+    )
+
+
+def has_experts(model: nn.Module) -> bool:
+    """Whether a model is a mixture of experts."""
+    return hasattr(model.config.get_text_config(), "output_router_logits")
+
+
+def has_entropy_bonus(args: CreditConfig) -> bool:
+    """Whether the loss has an entropy bonus."""
+    return getattr(args, "entropy_coef", 0.0) != 0.0 or getattr(args, "use_adaptive_entropy", False)
+
+
+def custom_credit(trainer: PassTrainer) -> list[str]:
+    """The custom functions and methods that may give any token credit."""
+    known = trainer.args.custom_functions().keys() | ({"credit"} if trainer.credit_method is not None else set())
+    return [name for name in ("credit", "selector") if name in known]

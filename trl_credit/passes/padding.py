@@ -1,0 +1,138 @@
+"""Less padding: rows sorted by length inside an accumulation window, micro-batches without idle columns.
+
+TRL pads all rows of a generation batch to the longest one. An optimizer step is a sum over the rows of its window, so
+it does not matter which of them share a micro-batch: sorted, most micro-batches are narrow.
+"""
+
+import contextlib
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from peft import PeftModel
+from torch import nn
+
+from .flops import Pass, rows_pass
+from .model_traits import custom_credit, has_entropy_bonus, has_experts, is_random
+from .prefix_layout import Arrangement, PromptRow, arranged
+from .row_order import Span, cheapest_order, longest
+from .transform import PassTrainer
+
+
+logger = get_logger(__name__)
+
+
+class Padding:
+    """How a run's rows are sorted and trimmed, by `length_sort`, its loss and its model.
+
+    Args:
+        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+            With its model.
+        kind (`str`):
+            What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
+        multiple (`int`):
+            Widths are rounded up to a multiple of it.
+
+    Attributes:
+        trims: Whether micro-batches lose the columns that none of their rows needs.
+        window: Number of micro-batches whose rows may be exchanged; 1 where rows are not sorted.
+    """
+
+    def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int) -> None:
+        args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+        self.trims = (args.length_sort == "auto" or args.rollouts == "tree") and kind != "scaled"
+        self._trims_prompts, self._multiple = kind == "relative", multiple
+        plain = model.get_base_model() if isinstance(model, PeftModel) else model
+        takes_positions = "position_ids" in inspect.signature(type(plain).forward).parameters
+        # models with images make their own positions
+        self._numbers_columns = takes_positions and model.config.get_text_config() is model.config
+        self.window = min(args.steps_per_generation, args.gradient_accumulation_steps)
+        if args.length_sort == "off" or not self.trims:
+            self.window = 1
+        elif self.window > 1 and (reasons := _reasons_against_sorting(trainer, model)):
+            self.keep_order(reasons[0])
+        if args.length_sort == "auto" and kind != "relative":
+            left = "padding" if kind == "scaled" else "padding of prompts"
+            logger.warning("length_sort='auto' keeps the %s, on which the positions of this model depend", left)
+
+    def keep_order(self, reason: str) -> None:
+        """Leaves rows in the micro-batches that TRL put them in, from here on, and warns why."""
+        self.window = 1
+        logger.warning("length_sort='auto' trims padding and does not sort rows by length: %s", reason)
+
+    def arrangement(
+        self,
+        rows: Sequence[PromptRow],
+        size: int,
+        there: Span,
+        *,
+        window: int,
+        needed: Sequence[bool] | None = None,
+    ) -> Arrangement:
+        """The cheapest micro-batches of `size` unpacked rows. One without a row that is `needed` costs nothing."""
+
+        def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
+            return cheapest_order(part, size, needed=needed) if self.trims else range(len(part))
+
+        def form(part: Sequence[PromptRow]) -> tuple[Pass, None]:
+            span = self.width(part, there)
+            return rows_pass(len(part), length=sum(span), scored=span.completion), None
+
+        return arranged(rows, size, window=window, needed=needed, order=order, form=form)
+
+    def width(self, rows: Sequence[PromptRow], there: Span) -> Span:
+        """The columns that rows need together, rounded up, at most those of `there`."""
+        rounded = (math.ceil(n / self._multiple) * self._multiple for n in longest(rows))
+        prompt, completion = map(min, rounded, there)
+        return Span(prompt if self._trims_prompts else there.prompt, completion)
+
+    @contextlib.contextmanager
+    def numbered_from(self, first: int, model: nn.Module) -> Iterator[None]:
+        """Within it, columns keep the position numbers that they had before the padding in front of them was cut.
+
+        For rotary embeddings only distances count, but their angles are rounded by number: a row with other numbers in
+        the pass for π_old than in the loss would look off-policy, and longer rows more so.
+        """
+
+        def number(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            if "position_ids" not in kwargs:  # passes over trees bring their own
+                ids = kwargs["input_ids"]
+                kwargs["position_ids"] = torch.arange(first, first + ids.size(1), device=ids.device).unsqueeze(0)
+            return args, kwargs
+
+        if first == 0 or not self._numbers_columns:
+            yield
+            return
+        handle = model.register_forward_pre_hook(number, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str]:
+    """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
+    args = trainer.args
+    window, batch = args.gradient_accumulation_steps, args.steps_per_generation
+    custom = custom_credit(trainer)
+    rules = {
+        f"steps_per_generation={batch} and gradient_accumulation_steps={window} do not divide each other": (
+            batch % window != 0 != window % batch
+        ),
+        "loss_type='bnpo' divides by the tokens of a micro-batch": args.loss_type == "bnpo",
+        "the entropy bonus is a mean over a micro-batch": has_entropy_bonus(args),
+        "the auxiliary loss of the experts is that of a micro-batch": (
+            getattr(trainer, "aux_loss_enabled", has_experts(model))
+        ),
+        "whiten_advantages='microbatch' compares the rows of a micro-batch": args.whiten_advantages == "microbatch",
+        "top_entropy_quantile compares the tokens of a micro-batch": args.top_entropy_quantile < 1.0,
+        f"your custom {' and '.join(custom)} may compare the rows of a micro-batch": bool(custom),
+        "selector='random' draws by micro-batch": args.selector == "random",
+        "the model draws at random (dropout or noise) by micro-batch": (
+            args.neftune_noise_alpha is not None or is_random(model)
+        ),
+    }
+    return [reason for reason, holds in rules.items() if holds]

@@ -1,0 +1,202 @@
+"""Rows that share a prompt, packed so that a forward pass computes it once.
+
+A packed row holds the prompts of a micro-batch, each once and without its last token. Behind them come the responses,
+each after the last token of its prompt, which predicts its first token. Every token sees what it saw in its own row,
+at the same position.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .branches import Branches, Piece
+from .flops import Pass
+
+
+class PromptRow(NamedTuple):
+    """A row of a batch.
+
+    Attributes:
+        number: Number of its prompt: rows with equal numbers have equal prompts.
+        prompt, response: Lengths in tokens.
+    """
+
+    number: int
+    prompt: int
+    response: int
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The rows of a micro-batch packed into one.
+
+    Attributes:
+        groups: Rows with a response, by prompt.
+        padding: Padding tokens in front.
+        length: Tokens of the packed row, with padding.
+        kept: Tokens at the end for which the head is computed.
+        squares: Pairs of tokens in attention.
+        calls: Calls of attention in each layer.
+    """
+
+    groups: list[list[int]]
+    padding: int
+    length: int
+    kept: int
+    squares: int
+    calls: int
+
+    @property
+    def cost(self) -> Pass:
+        """What the pass costs."""
+        return Pass(self.length, self.squares, self.kept)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the rows of a batch are put into micro-batches.
+
+    Attributes:
+        order: Order of the rows; micro-batches take them one after the other.
+        costs: Costs of the passes over the micro-batches.
+        packings: Packing of each micro-batch, `None` for unpacked rows.
+        is_worth_it: Whether it should be preferred over unpacked rows.
+    """
+
+    order: list[int]
+    costs: list[Pass]
+    packings: list[Packing | None]
+    is_worth_it: bool = True
+
+
+def arranged(
+    rows: Sequence[PromptRow],
+    size: int,
+    *,
+    window: int,
+    needed: Sequence[bool] | None,
+    order: Callable[[Sequence[PromptRow], Sequence[bool] | None], Sequence[int]],
+    form: Callable[[Sequence[PromptRow]], tuple[Pass, Packing | None]],
+) -> Arrangement:
+    """Puts the rows of a batch into micro-batches.
+
+    Args:
+        rows (sequence of [`PromptRow`]):
+            Rows in TRL's order.
+        size, window (`int`):
+            Rows of a micro-batch, and micro-batches whose rows may be exchanged.
+        needed (sequence of `bool`, *optional*):
+            Rows that need a pass. A micro-batch without one of them costs nothing.
+        order (`Callable`):
+            The order of the rows of a window, given which of them are needed.
+        form (`Callable`):
+            Cost and packing of a micro-batch.
+    """
+    found = Arrangement([], [], [])
+    for start in range(0, len(rows), size * window):
+        part = slice(start, start + size * window)
+        places = [start + k for k in order(rows[part], needed and needed[part])]
+        for own in (places[i : i + size] for i in range(0, len(places), size)):
+            cost, packing = form([rows[k] for k in own])
+            is_made = needed is None or any(needed[k] for k in own)
+            found.costs.append(cost if is_made else Pass(0, 0, 0))
+            found.packings.append(packing)
+        found.order.extend(places)
+    return found
+
+
+def by_prompt(rows: Sequence[PromptRow]) -> list[int]:
+    """Rows ordered by prompt: prompts with most rows first, longest responses first."""
+    members = _members(rows, range(len(rows)))
+    size = {number: (-len(own), -sum(rows[i].response for i in own)) for number, own in members.items()}
+    return sorted(range(len(rows)), key=lambda i: (*size[rows[i].number], rows[i].number, -rows[i].response, i))
+
+
+def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
+    """Packs the rows of a micro-batch; `None` where no two rows with a response share a prompt.
+
+    Args:
+        multiple (`int`, *optional*, defaults to 1):
+            The length is rounded up to a multiple of it.
+    """
+    groups = list(_members(rows, [i for i, row in enumerate(rows) if row.response > 0]).values())
+    if all(len(group) == 1 for group in groups):
+        return None
+    kept = sum(rows[i].response + 1 for group in groups for i in group)
+    needed = kept + sum(rows[group[0]].prompt - 1 for group in groups)
+    # at least one token in front: TRL asks for one more logit than it keeps
+    length = -(-max(needed, kept + 1) // multiple) * multiple
+    branches = _branches(groups, rows, length - needed)
+    return Packing(groups, length - needed, length, kept, branches.squares(), len(branches.pieces))
+
+
+def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
+    members: dict[int, list[int]] = {}
+    for i in which:
+        members.setdefault(rows[i].number, []).append(i)
+    return members
+
+
+def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], padding: int) -> Branches:
+    """Branches of padding, prompts without their last token, and all responses, each after that token."""
+    sizes, pieces, after = [padding] * (padding > 0), [], []
+    for group in groups:
+        before = (len(sizes),) * (rows[group[0]].prompt > 1)
+        sizes += [rows[group[0]].prompt - 1] * len(before)
+        pieces += [Piece((), [before])] * len(before)
+        after.append((before, group))
+    for before, group in after:
+        pieces.append(Piece(before, [(len(sizes) + i,) for i in range(len(group))]))
+        sizes += [rows[i].response + 1 for i in group]
+    return Branches(sizes, pieces)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Maps B rows of P + T columns to a packed row of L tokens, and its results back.
+
+    Attributes:
+        source: Which of the B · (P + T) columns each token comes from, shape (1, L); 0 at padding.
+        mask: Shape (1, L), 0 at padding.
+        branches: Which token sees which.
+        place: Which of the last K tokens is that of the row, shape (B, T); −1 at padding.
+        kept: K, the number of tokens at the end for which the head is computed.
+    """
+
+    source: torch.Tensor
+    mask: torch.Tensor
+    branches: Branches
+    place: torch.Tensor
+    kept: int
+
+    def rows_of(self, x: torch.Tensor) -> torch.Tensor:
+        """Results of a packed pass, shape (1, K), as those of the rows, shape (B, T); 0 at padding."""
+        return x.flatten()[self.place.clamp(min=0)].masked_fill(self.place < 0, 0.0)
+
+
+def layout_of(
+    packing: Packing, rows: Sequence[PromptRow], *, widths: tuple[int, int], device: torch.device | str = "cpu"
+) -> Layout:
+    """The layout of rows with prompts padded to P on the left and responses to T on the right: `widths`."""
+    (prompt_width, width), length = widths, packing.length
+    source, mask = np.zeros((2, 1, length), dtype=np.int64)
+    place = np.full((len(rows), width), -1, dtype=np.int64)
+    mask[:, packing.padding :] = 1
+    at = packing.padding
+    for group in packing.groups:
+        first = group[0] * (prompt_width + width) + prompt_width
+        before = rows[group[0]].prompt - 1
+        source[0, at : at + before] = np.arange(first - before - 1, first - 1)
+        at += before
+    for i in (i for group in packing.groups for i in group):
+        # the last token of the prompt, and the response
+        first, response = i * (prompt_width + width) + prompt_width, rows[i].response
+        source[0, at : at + response + 1] = np.arange(first - 1, first + response)
+        place[i, :response] = at + 1 - (length - packing.kept) + np.arange(response)
+        at += response + 1
+    found = (torch.from_numpy(x).to(device) for x in (source, mask))
+    branches = _branches(packing.groups, rows, packing.padding)
+    return Layout(*found, branches, torch.from_numpy(place).to(device), packing.kept)

@@ -1,0 +1,211 @@
+"""Passes over fewer tokens than TRL's, with the same gradients."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..loss import keys
+from ..loss.loss_pass import LossPass
+from .model_traits import is_random, positions_of
+from .padding import Padding
+from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of
+from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
+from .shared_prefix import SharedPrefix
+from .transform import PassTrainer, PassTransform, PlainPasses
+from .zero_advantage import ZeroAdvantageSkips
+
+
+OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the allocator and the compiler
+
+
+def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> PassTransform:
+    """The passes that a configuration asks for: TRL's own where nothing of this room may act.
+
+    Args:
+        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+            With its model.
+        forward (`Callable`):
+            TRL's forward pass, bound to the trainer.
+
+    Raises:
+        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
+    """
+    found = ReducedPasses(trainer, forward)
+    return found if found.acts else PlainPasses(forward)
+
+
+class ReducedPasses:
+    """A [`~trl_credit.passes.transform.PassTransform`], by `length_sort`, `shared_prefix` and `skip_zero_advantage`.
+
+    Attributes:
+        padding ([`~trl_credit.passes.padding.Padding`]): How rows are sorted and trimmed.
+        prefix ([`~trl_credit.passes.shared_prefix.SharedPrefix`]): Whether rows share a prompt.
+        skipping ([`~trl_credit.passes.zero_advantage.ZeroAdvantageSkips`]): Which micro-batches need no pass.
+    """
+
+    def __init__(self, trainer: PassTrainer, forward: Callable[..., tuple]) -> None:
+        args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+        self._trainer, self._forward = trainer, forward
+        kind = positions_of(model.config.get_text_config())
+        of_device = 1 if trainer.processes.device.type == "cpu" else OF_ACCELERATORS
+        multiple = math.lcm(of_device, getattr(args, "pad_to_multiple_of", None) or 1)
+        self.padding = Padding(trainer, kind=kind, multiple=multiple)
+        self.prefix = SharedPrefix(trainer, kind=kind, multiple=multiple, draws=is_random(model))
+        self.skipping = ZeroAdvantageSkips(trainer)
+        trainer.add_callback(self.skipping)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether passes may have other rows or columns than TRL's."""
+        return self.padding.trims or self.prefix.may_pack
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything here may differ from TRL's passes."""
+        return self.reshapes or self.skipping.applies
+
+    @property
+    def _has_branches(self) -> bool:
+        """Whether `token_type_ids` are numbers of columns, as those of packed trees are."""
+        return self._trainer.args.rollouts == "tree" and self._trainer.model.training
+
+    # Generation batches
+
+    def arrange(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.reshapes and batches[0][keys.COMPLETION_IDS].size(1) > 0:
+            batches = self._reshaped(batches)
+        self.skipping.mark(batches)
+        return batches
+
+    def _reshaped(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        padding, prefix = self.padding, self.prefix
+        if padding.window > 1 and not all(map(is_by_row, batches)):
+            padding.keep_order("the tensors of its images do not have one entry per row")
+        names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
+        rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
+        size, needed = len(batches[0][keys.PROMPT_IDS]), None
+        if self.skipping.applies and padding.window > 1:
+            needed = self.skipping.credited(batches).tolist()
+        plain = padding.arrangement(rows, size, columns_of(batches[0]), window=padding.window, needed=needed)
+        if prefix.may_pack:
+            how = {"size": size, "window": padding.window, "needed": needed}
+            shared = prefix.share(rows, plain.costs, **how) if is_whole else None
+            if prefix.verify(shared is not None and shared.is_worth_it, lambda: self._compared(batches, rows, shared)):
+                return self._arranged(batches, rows, shared)
+        return self._arranged(batches, rows, plain) if padding.trims else batches
+
+    def _arranged(
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Arrangement
+    ) -> list[dict[str, Any]]:
+        size, window, found = len(batches[0][keys.PROMPT_IDS]), self.padding.window, []
+        for start in range(0, len(batches), window):
+            part, first = batches[start : start + window], start * size
+            order = [k - first for k in chosen.order[first : first + size * len(part)]]
+            found += reordered(part, order) if order != [*range(len(order))] else map(dict, part)
+        parts = (chosen.order[i * size : (i + 1) * size] for i in range(len(found)))
+        formed = zip(found, parts, chosen.packings, strict=True)
+        return [self._formed(batch, [rows[k] for k in part], packing) for batch, part, packing in formed]
+
+    def _formed(self, batch: dict[str, Any], rows: Sequence[PromptRow], packing: Packing | None) -> dict[str, Any]:
+        """A micro-batch of these rows, trimmed, and with a layout where it is to be packed."""
+        if self.padding.trims:
+            there = columns_of(batch)
+            span = self.padding.width(rows, there)
+            batch = trimmed(batch, span, are_columns=self._has_branches)
+            batch[keys.COLUMNS_CUT] = there.prompt - span.prompt
+        if packing is not None:
+            device = batch[keys.PROMPT_IDS].device
+            batch[keys.PACKED_LAYOUT] = layout_of(packing, rows, widths=columns_of(batch), device=device)
+        return batch
+
+    @torch.no_grad()
+    def _compared(
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Arrangement | None
+    ) -> torch.Tensor | None:
+        """How packing changes the first micro-batch that shares a prompt. Two passes, on every process."""
+        packed = batches if shared is None else self._arranged(batches, rows, shared)
+        batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
+        cut, layout = batch.get(keys.COLUMNS_CUT, 0), batch.get(keys.PACKED_LAYOUT)
+        given = self._trainer.model, _arguments(batch), {}
+        plain, used = (self._pass(*given, cut=cut, layout=x)[0] for x in (None, layout))
+        return None if layout is None else self.prefix.difference(plain, used, batch[keys.COMPLETION_MASK])
+
+    def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
+        return self.skipping.skips(batch, is_logged=is_logged)
+
+    def close_step(self) -> float | None:
+        return self.skipping.close_step()
+
+    # Forward passes
+
+    def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
+        """TRL's forward pass, with log-probabilities 0 at padding.
+
+        A pass without gradient over a batch is made in the order of lengths, each part as wide as its rows, or in the
+        order of prompts, packed. What comes back has the order and the width of what was given.
+        """
+        if not self.reshapes or len(args) < 3:  # a TRL that passes tensors by name is left alone
+            return self._forward(model, *args, **kwargs)
+        width, *others = args[2:]
+        given = kwargs | dict(zip(("batch_size", "compute_entropy"), others, strict=False))
+        used = {name for name, x in given.items() if x is not None and x is not False}
+        is_known = len(others) <= 2 and width > 0 and not used - {"batch_size", "compute_entropy", *keys.TYPE_IDS}
+        may_pack = is_known and not used.intersection(keys.TYPE_IDS)
+        inputs = {} if loss_pass is None else loss_pass.inputs
+        cut, layout = inputs.get(keys.COLUMNS_CUT, 0), inputs.get(keys.PACKED_LAYOUT)
+        if layout is not None and may_pack:
+            return self._pass(model, args[:3], given, cut=cut, layout=layout)
+        if given.get("batch_size") is not None and not torch.is_grad_enabled() and is_known:
+            return self._run_in_parts(model, args[:3], given, may_pack=may_pack)
+        return self._pass(model, args, kwargs, cut=cut, layout=None)
+
+    def _pass(self, model: Any, args: tuple, kwargs: dict[str, Any], *, cut: int, layout: Layout | None) -> tuple:
+        """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
+        if layout is not None:
+            return self.prefix.run(self._forward, model, args[0], layout, first=cut, **kwargs)
+        if not self.padding.trims:
+            return self._forward(model, *args, **kwargs)
+        with self.padding.numbered_from(cut, model):
+            output = self._forward(model, *args, **kwargs)
+        # before TRL 1.15, padding has values, which need not be those of a pass of another width
+        mask_t = args[1][:, args[1].size(1) - args[2] :]
+        return output[0].masked_fill(mask_t == 0, 0.0), *output[1:]
+
+    def _run_in_parts(self, model: Any, args: tuple, given: dict[str, Any], *, may_pack: bool) -> tuple:
+        (input_ids, attention_mask, width), size = args, given["batch_size"]
+        there = Span(input_ids.size(1) - width, width)
+        tensors = [*input_ids.split(there, dim=1), *attention_mask.split(there, dim=1)]
+        whole = dict(zip((*_IDS, *_MASKS), tensors, strict=True))
+        whole |= {name: given[name] for name in keys.TYPE_IDS if given.get(name) is not None}
+        may_pack = may_pack and self.prefix.packs
+        rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
+        chosen = self.padding.arrangement(rows, size, there, window=len(rows))
+        if may_pack and is_whole:
+            shared = self.prefix.share(rows, chosen.costs, size=size, window=len(rows))
+            chosen = shared if shared is not None and shared.is_worth_it else chosen
+        if not (self.padding.trims or any(chosen.packings)):
+            return self._forward(model, *args, **given)
+        found: list[torch.Tensor | None] = []
+        for i, packing in enumerate(chosen.packings):
+            places = chosen.order[i * size : (i + 1) * size]
+            index = torch.tensor(places, device=input_ids.device)
+            part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
+            named = given | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
+            how = {"cut": part.get(keys.COLUMNS_CUT, 0), "layout": part.get(keys.PACKED_LAYOUT)}
+            output = self._pass(model, _arguments(part), named, **how)
+            found = found or [None if x is None else x.new_zeros(len(rows), width) for x in output]
+            for whole_t, part_t in zip(found, output, strict=True):
+                if whole_t is not None:
+                    whole_t[index, : part_t.size(1)] = part_t.masked_fill(part[keys.COMPLETION_MASK] == 0, 0.0)
+        return tuple(found)
+
+
+_IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)
+
+
+def _arguments(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Token ids and mask of prompts and completions, and the width of completions."""
+    ids, mask = (torch.cat([batch[name] for name in names], dim=1) for names in (_IDS, _MASKS))
+    return ids, mask, batch[keys.COMPLETION_IDS].size(1)

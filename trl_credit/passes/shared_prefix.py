@@ -1,0 +1,191 @@
+"""Prompts that several rows of a micro-batch share, computed once. Credit, loss and metrics see unpacked tensors."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from torch import nn
+
+from .attention import branch_problem, takes_branches, tree_attention
+from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
+from .prefix_layout import Arrangement, Layout, Packing, PromptRow, arranged, by_prompt, packing_of
+from .row_order import longest
+from .transform import PassTrainer
+
+
+logger = get_logger(__name__)
+
+IS_EXACT = "shared_prefix_is_exact"  # among a run's findings
+GAIN = 1.3  # "auto" packs where passes cost less by this factor: the estimate leaves out copies
+# Mean difference in nats between packed and unpacked rows. Rounding is far below, and a token that sees what it should
+# not, or has another position, far above.
+TOLERANCE, OF_HALF = 1e-3, 0.05
+
+
+class SharedPrefix:
+    """Decides which rows share a prompt, by `shared_prefix`, the model and the rows of each batch.
+
+    Args:
+        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+            With its model. Its `findings` keep whether packing is exact, also in checkpoints.
+        kind (`str`):
+            What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
+        multiple (`int`):
+            Lengths are rounded up to a multiple of it.
+        draws (`bool`):
+            Whether the model draws at random (dropout, noise) while it trains.
+
+    Raises:
+        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
+    """
+
+    def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int, draws: bool) -> None:
+        args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+        self._trainer, self._mode, self._multiple = trainer, args.shared_prefix, multiple
+        trainer.findings.setdefault(IS_EXACT, None)
+        # packed rows of trees share prompts already
+        self.may_pack = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
+        cost = cost_of(model.config)
+        problem = _problem(trainer, model, kind) if self.may_pack else None
+        if problem is None and cost is None:
+            problem = "needs to know the size of the model's layers, and its configuration does not give it"
+        if self.may_pack and args.shared_prefix == "on" and problem is not None:
+            raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
+        self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
+        # with "on", rows of one prompt share its random draws, so a comparison says nothing
+        self._draws = draws
+        self.cost = cost or Cost(1.0, 0.0, 0.0)
+        self._of_a_call = cost_of_calls(model.config, trainer.processes.device.type, 1)
+
+    @property
+    def is_exact(self) -> bool | None:
+        """Whether packed rows were found to have the log-probabilities of unpacked ones; `None` before the first batch
+        that would be packed."""
+        return self._trainer.findings[IS_EXACT]
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may be packed without comparing first: they were compared, or comparing would say nothing."""
+        return self.may_pack and (self._draws or bool(self.is_exact))
+
+    def share(
+        self,
+        rows: Sequence[PromptRow],
+        plain: Sequence[Pass],
+        *,
+        size: int,
+        window: int,
+        needed: Sequence[bool] | None = None,
+    ) -> Arrangement | None:
+        """How the rows of a batch would be packed, `None` where no micro-batch has two rows with one prompt.
+
+        Args:
+            rows (sequence of [`PromptRow`]):
+                Rows in TRL's order.
+            plain (sequence of [`~trl_credit.passes.flops.Pass`]):
+                Passes over unpacked rows.
+            size, window (`int`):
+                Rows of a micro-batch, and micro-batches whose rows may be exchanged.
+            needed (sequence of `bool`, *optional*):
+                Rows that need a pass. Micro-batches without one of them are skipped, and come first.
+        """
+
+        def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
+            places = by_prompt(part) if window > 1 else range(len(part))
+            return places if needed is None else sorted(places, key=lambda k: needed[k])
+
+        def form(part: Sequence[PromptRow]) -> tuple[Pass, Packing | None]:
+            packing, span = packing_of(part, multiple=self._multiple), longest(part)
+            plain = rows_pass(len(part), length=sum(span), scored=span.completion)
+            return packing.cost if packing else plain, packing
+
+        found = arranged(rows, size, window=window, needed=needed, order=order, form=form)
+        if not any(found.packings):
+            return None
+        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
+        made = (x.calls for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
+        is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * sum(made)
+        return replace(found, is_worth_it=self._mode == "on" or is_worth_it)
+
+    def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
+        """Whether this process may pack, after comparing once whether that changes anything. Collective until then.
+
+        Args:
+            wants (`bool`):
+                Whether this process would pack.
+            compared (`Callable`):
+                Makes plain and packed passes over a micro-batch, and returns their mean difference in nats and its
+                limit; `None` where the micro-batch shares no prompt. Called on all processes or none.
+
+        Raises:
+            ValueError: `shared_prefix="on"`, and log-probabilities differ.
+        """
+        processes = self._trainer.processes
+        if self.is_exact is None and not self._draws and processes.largest(int(wants)):
+            found = compared()
+            failed = found is not None and not bool(found[0] <= found[1])  # not >, which a NaN would pass
+            self._trainer.findings[IS_EXACT] = not processes.largest(int(failed))
+            if not self.is_exact:
+                far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
+                message = f"log-probabilities of rows with a shared prompt are {far} those of plain rows of this model"
+                if self._mode == "on":
+                    raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
+                logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
+        return wants and self.packs
+
+    def difference(self, plain: torch.Tensor, packed: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+        """Mean difference of log-probabilities (B, T), and its limit, in nats, shape (2,): see `verify`."""
+        count = mask_t.sum().clamp(min=1)
+        mean = ((plain - packed).abs().masked_fill(mask_t == 0, 0.0).sum() / count).double()
+        weights = next(self._trainer.accelerator.unwrap_model(self._trainer.model).parameters()).dtype
+        is_whole = self._trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
+        return torch.stack([mean, mean.new_tensor(TOLERANCE if is_whole else OF_HALF)])
+
+    def run(
+        self,
+        forward: Callable[..., tuple],
+        model: nn.Module,
+        input_ids: torch.Tensor,
+        layout: Layout,
+        /,
+        *,
+        first: int,
+        **given: Any,
+    ) -> tuple:
+        """TRL's forward pass over packed rows. Returns tensors of shape (B, T), 0 at padding.
+
+        Args:
+            forward (`Callable`):
+                TRL's forward pass.
+            input_ids (`torch.Tensor`):
+                Unpacked rows, shape (B, P + T).
+            first (`int`):
+                Position number of their first column.
+        """
+        ids = input_ids.flatten()[layout.source]
+        # the position number of each token in its unpacked row: rotary angles are rounded by it
+        positions = layout.source % input_ids.size(1) + first
+        with tree_attention(model, branches=layout.branches, position_ids=positions):
+            output = forward(model, ids, layout.mask, layout.kept, **given | {"batch_size": len(ids)})
+        return tuple(None if x is None else layout.rows_of(x) for x in output)
+
+
+def _problem(trainer: PassTrainer, model: nn.Module, kind: str) -> str | None:
+    """Why passes over packed rows would differ from those over unpacked ones; `None` if they would not."""
+    config = model.config
+    text = config.get_text_config()
+    if text is not config:
+        return "needs a model of text alone, and this one has images or sound as well"
+    if getattr(trainer, "aux_loss_enabled", False) or getattr(text, "output_router_logits", False):
+        return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
+    if kind != "relative":
+        return "needs positions whose distances alone count (rotary embeddings that are not scaled by length)"
+    if (problem := branch_problem(config, known=("sdpa",))) is not None:
+        return problem
+    if not takes_branches(model):
+        return f"needs layers that pass keyword arguments on to attention, and those of {text.model_type!r} do not"
+    if trainer.args.torch_compile:
+        return "makes another pass for each batch, which would be compiled again: set torch_compile=False"
+    return None

@@ -1,0 +1,44 @@
+"""Group Relative Policy Optimization (arXiv 2402.03300): the baseline of all other papers here."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from .preset import Preset, paper
+
+
+PAPER = paper(
+    key="shao2024deepseekmath",
+    title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+    authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang and Y. K. Li "
+    "and Y. Wu and Daya Guo",
+    year=2024,
+    arxiv="2402.03300",
+)
+
+
+@dataclass
+class GRPOConfig(CreditConfig):
+    r"""
+    Configuration of [`GRPOTrainer`]: [`CreditConfig`] with the published setting.
+
+    `beta` keeps TRL's default of 0; DeepSeekMath trained with 0.04.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"grpo"`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+            TRL's default multiplies the KL term by the importance weight; the paper does not.
+    """
+
+    loss_type: str = "grpo"
+    use_bias_correction_kl: bool = False
+
+
+PRESET = Preset(
+    name="GRPO",
+    tag="grpo",
+    paper=PAPER,
+    summary="one advantage per response",
+    formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
+    config=GRPOConfig,
+    uses=lambda args: True,  # all other algorithms build on it
+)

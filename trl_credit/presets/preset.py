@@ -1,0 +1,38 @@
+"""`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named setting of the knobs.
+
+    Attributes:
+        name: The algorithm's name as people write it: "S-trace".
+        tag: Its tag on the Hub.
+        paper: Title, arXiv id and BibTeX entry, see [`paper`].
+        summary: A few words on what it does, for `--help` and the README.
+        formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
+            policy, sg stops the gradient, g = γλ, and z is 1 at the tokens that a selector chose.
+        config: The configuration class with the published setting.
+        uses: Returns whether a configuration, of any preset, uses the algorithm's method and cites its paper. `None`:
+            only configurations of the class `config` do.
+    """
+
+    name: str
+    tag: str
+    paper: dict[str, str]
+    summary: str
+    formula: str
+    config: type[CreditConfig]
+    uses: Callable[[CreditConfig], bool] | None = None
+
+
+def paper(*, key: str, title: str, authors: str, year: int, arxiv: str) -> dict[str, str]:
+    """Title, arXiv id and BibTeX entry of one paper, in the form that TRL's model cards take."""
+    fields = {"title": f"{{{title}}}", "author": authors, "year": year, "eprint": f"arXiv:{arxiv}"}
+    lines = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
+    return {"title": title, "id": arxiv, "citation": f"@article{{{key},\n{lines}}}"}

@@ -1,0 +1,33 @@
+"""S-trace (arXiv 2605.05965): eligibility traces from the tokens with the highest entropy."""
+
+from dataclasses import dataclass
+
+from .p_trace import PAPER, PTraceConfig
+from .preset import Preset
+
+
+@dataclass
+class STraceConfig(PTraceConfig):
+    r"""
+    Configuration of [`STraceTrainer`]: [`CreditConfig`] with the published setting.
+
+    Like P-trace, but only the selected tokens z leave a trace. A token's own gradient is exempt from the selection.
+
+    Published setting: P-trace's, and ρ = 0.2.
+
+    Parameters:
+        selector (`str`, *optional*, defaults to `"entropy"`)
+    """
+
+    selector: str = "entropy"
+
+
+PRESET = Preset(
+    name="S-trace",
+    tag="s-trace",
+    paper=PAPER,
+    summary="eligibility traces from high-entropy tokens",
+    formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
+    config=STraceConfig,
+    uses=lambda args: args.importance == "eligible" and args.selector != "none",
+)

@@ -1,0 +1,52 @@
+"""SPO-tree (arXiv 2505.23564): responses sampled as a tree, each segment compared with its siblings."""
+
+from dataclasses import dataclass
+
+from ..config import CreditConfig
+from .preset import Preset
+from .spo_chain import PAPER
+
+
+@dataclass
+class SPOTreeConfig(CreditConfig):
+    r"""
+    Configuration of [`SPOTreeTrainer`]: [`CreditConfig`] with the published setting.
+
+    Training rows are segments. A batch has `num_generations` of them per prompt (published: 32).
+
+    Published setting: branching 6-6-6, 30 tokens per inner segment (600 for long reasoning), a replay of 8 batches with
+    at most 32 segments of a prompt in each, β = 1e-4, ε = 0.2.
+
+    Parameters:
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        prompt_average (`bool`, *optional*, defaults to `True`)
+            With `loss_type`, the mean over the kept tokens of each prompt's segments, then over prompts (Eq. 4). With
+            replay, a tree's segments come in several generation batches, and each batch has its own mean. `False`: the
+            mean over the kept tokens of the batch.
+        rollouts (`str`, *optional*, defaults to `"tree"`)
+        token_mask (`str`, *optional*, defaults to `"probability"`)
+        replay_iterations (`int`, *optional*, defaults to `8`)
+        replay_cap (`int`, *optional*, defaults to `32`)
+        beta (`float`, *optional*, defaults to `0.0001`)
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+    """
+
+    loss_type: str = "dapo"
+    prompt_average: bool = True
+    rollouts: str = "tree"
+    token_mask: str = "probability"
+    replay_iterations: int = 8
+    replay_cap: int | None = 32
+    beta: float = 1e-4
+    use_bias_correction_kl: bool = False
+
+
+PRESET = Preset(
+    name="SPO-tree",
+    tag="spo-tree",
+    paper=PAPER,
+    summary="responses sampled as a tree, segments compared with their siblings",
+    formula="W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < 0.9",
+    config=SPOTreeConfig,
+    uses=lambda args: args.rollouts == "tree",
+)

@@ -1,0 +1,46 @@
+"""VinePPO (arXiv 2410.01679): an advantage for each step of a solution, estimated by rollouts from its start."""
+
+from dataclasses import dataclass
+
+from .preset import Preset, paper
+from .spo_chain import SPOChainConfig
+
+
+PAPER = paper(
+    key="kazemnejad2024vineppo",
+    title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
+    authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and Siva Reddy and "
+    "Aaron Courville and Nicolas Le Roux",
+    year=2024,
+    arxiv="2410.01679",
+)
+
+
+@dataclass
+class VinePPOConfig(SPOChainConfig):
+    r"""
+    Configuration of [`VinePPOTrainer`]: [`CreditConfig`] with the published setting.
+
+    Like SPO-chain, but a segment is a step of the solution, and the policy term keeps all tokens.
+
+    Published setting: 9 rollouts from the start and after each step, at most 25 steps on GSM8K, β = 1e-4, ε = 0.2, two
+    passes over each batch. Set `step_splitter` to `"gsm8k"` or `"math"` for solutions of these sets.
+
+    Parameters:
+        segmentation (`str`, *optional*, defaults to `"steps"`)
+        token_mask (`str`, *optional*, defaults to `"none"`)
+    """
+
+    segmentation: str = "steps"
+    token_mask: str = "none"
+
+
+PRESET = Preset(
+    name="VinePPO",
+    tag="vine-ppo",
+    paper=PAPER,
+    summary="the steps of a solution, valued by rollouts from their ends",
+    formula="W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens",
+    config=VinePPOConfig,
+    uses=lambda args: args.rollouts == "chain" and args.segmentation == "steps",
+)

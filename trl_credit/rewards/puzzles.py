@@ -1,0 +1,69 @@
+"""The reward of knights-and-knaves puzzles, which reads who is what from a response."""
+
+import re
+from typing import Any
+
+from .conversation import response_text
+from .judging import extract_answer
+from .judging.extract import after_thinking, answer_tag
+
+
+IN_TEXT = re.compile(r"\\(?:text|mbox|textbf|mathrm)\{([^{}]*)\}")
+# a role with these words before or after it in its sentence is not claimed
+_UNSURE = re.compile(
+    r"(?i)\b(?:not|or|if|whether|either|neither|nor|false|untrue|unless|maybe|perhaps|possibly|suppos\w+|assum\w+|cannot|"
+    r"wrong|would|could|might|impossible|says?|said|claims?|claimed|one of|at least)\b|n't\b"
+)
+_UNSURE_AFTER = re.compile(r"(?i)^\s*/|\bor\b|\b(?:is|are|would be) (?:not true|false|untrue|wrong|impossible)\b|\?")
+_SENTENCE_END = re.compile(r"[.;!]\s|\n")
+_LONGEST_STATEMENT = 20_000  # characters of a response that may name knights and knaves
+
+
+def knights_and_knaves_reward(
+    completions: list, names: list[list[str]], truth: list[list[bool]], **kwargs: Any
+) -> list[float]:
+    """1 if the response says correctly of every inhabitant whether it is a knight or a knave, else 0.
+
+    Only the last `<answer>` is read, or else the last box; every name must stand there with one role. In text without
+    either, the last statements must name everybody once. Text in `<think>` does not count, and neither does a statement
+    that is not a claim: "is a knight or a knave", "it is not true that Ann is a knight".
+
+    Args:
+        names (`list[list[str]]`): inhabitants of each puzzle.
+        truth (`list[list[bool]]`): whether they are knights, in the same order.
+    """
+    return [
+        float(_roles(response_text(completion), who) == dict(zip(who, map(bool, knights), strict=True)))
+        for completion, who, knights in zip(completions, names, truth, strict=True)
+    ]
+
+
+def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
+    """Who is a knight according to a response, or `None` if it does not say so of everybody, or not clearly."""
+    after = after_thinking(text)
+    if after is None:
+        return None
+    marked = answer_tag(after)
+    if marked is None and ("\\boxed" in after or "\\fbox" in after):
+        marked = extract_answer(after) or ""
+    said = IN_TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
+    name, is_a = f"({'|'.join(map(re.escape, names))})", r"(?:is|are|:|=|-)[*_]{0,3}\s{0,3}(?:an?\s)?[*_]{0,3}"
+    claim = rf"(?i)\b{name}\b[*_]{{0,3}}\s{{0,3}}{is_a}(knight|knave)\b"
+    # text, name, role, text, name, role, …, text
+    parts = re.split(claim, said)
+    claims = list(zip(parts[::3], parts[1::3], parts[2::3], parts[3::3], strict=False))
+    claims = claims if marked is not None else claims[max(0, len(claims) - len(names)) :]
+    if any(_is_unsure(before, after) for before, _, _, after in claims):
+        return None
+    by_name = {name.lower(): name for name in names}
+    roles = [(by_name[name.lower()], role.lower() == "knight") for _, name, role, _ in claims]
+    if marked is None and len({name for name, _ in roles}) < len(roles):
+        return None
+    found = dict(roles)
+    return found if len(set(roles)) == len(found) == len(names) else None
+
+
+def _is_unsure(before: str, after: str) -> bool:
+    """Whether the sentence around a role does not claim it."""
+    sentence = _SENTENCE_END.split(before)[-1], _SENTENCE_END.split(after)[0]
+    return bool(_UNSURE.search(sentence[0]) or _UNSURE_AFTER.search(sentence[1]))

@@ -1,0 +1,87 @@
+"""Moves checkpoints to the boundaries between generation batches, where a resumed run equals an uninterrupted one.
+
+A generation batch feeds `steps_per_generation · num_iterations` micro-batches. A checkpoint does not hold the rest of
+an unfinished one: TRL generates it again after a resume.
+"""
+
+import math
+from typing import Any
+
+from transformers import TrainerControl, TrainerState
+
+from ..config import CreditConfig
+
+
+class CheckpointBoundaries:
+    """Delays checkpoints from the middle of a generation batch to its end.
+
+    Args:
+        config ([`CreditConfig`]):
+            Batch sizes, and when the run saves and evaluates. `save_steps` is rounded up to a multiple of a generation
+            batch's optimizer steps. Where the best checkpoint is kept, so is `eval_steps`, and `save_steps` becomes a
+            multiple of it.
+
+    Attributes:
+        every: Micro-batches of a generation batch on each process.
+        updates: Optimizer steps from one boundary to the next.
+        done: Micro-batches since the last boundary, at the end of the last optimizer step.
+        rounded: The rounded settings, such as "save_steps 3 → 4", or "".
+    """
+
+    def __init__(self, config: CreditConfig) -> None:
+        window = config.gradient_accumulation_steps
+        self.every = config.steps_per_generation * config.num_iterations
+        self.updates = math.lcm(self.every, window) // window
+        self._keeps_best = config.load_best_model_at_end or config.save_strategy == "best"
+        self.begin()
+        evaluated = self._round(config, "eval_steps", config.eval_strategy, self.updates) if self._keeps_best else ""
+        # transformers keeps a best checkpoint only where it was both evaluated and saved
+        together = config.load_best_model_at_end and config.eval_strategy == "steps" and config.eval_steps >= 1
+        saved = self._round(config, "save_steps", config.save_strategy, config.eval_steps if together else self.updates)
+        self.rounded = ", ".join(filter(None, (saved, evaluated)))
+
+    def begin(self) -> None:
+        """Starts at a boundary, with no delayed checkpoint: an earlier training may have been interrupted."""
+        self.done, self._save, self._evaluate = 0, False, False
+
+    @staticmethod
+    def _round(config: CreditConfig, name: str, strategy: str, unit: float) -> str:
+        before = getattr(config, name)
+        # below 1 it is a share of all steps, whose number is not known yet: these checkpoints are delayed one by one
+        if strategy != "steps" or before is None or before < 1 or before % unit == 0:
+            return ""
+        setattr(config, name, math.ceil(before / unit) * int(unit))
+        return f"{name} {before:g} → {getattr(config, name)}"
+
+    def after_update(self, step: int, *, control: TrainerControl) -> None:
+        """Delays a checkpoint that is due to the next boundary, unless training ends here.
+
+        Args:
+            step (`int`):
+                Micro-batches so far.
+        """
+        self.done = step % self.every
+        inside = self.done > 0 and not control.should_training_stop
+        control.should_save, self._save = _delayed(control.should_save or self._save, inside)
+        if self._keeps_best:  # an evaluation and its checkpoint stay at the same step
+            control.should_evaluate, self._evaluate = _delayed(control.should_evaluate or self._evaluate, inside)
+
+    def position(self, state: TrainerState, window: int, kept: Any) -> int:
+        """Micro-batches between the last boundary and a checkpoint.
+
+        Args:
+            window (`int`):
+                Gradient accumulation steps.
+            kept (`list` or `None`):
+                `[done, every]` as stored in the checkpoint. With `None` the number of optimizer steps gives the
+                position, except where accumulation windows and generation batches do not fit into each other.
+        """
+        if isinstance(kept, list) and len(kept) == 2 and kept[1] == self.every:
+            return int(kept[0])
+        fits = self.every % window == 0 or window % self.every == 0
+        return state.global_step * window % self.every if fits else 0
+
+
+def _delayed(due: bool, inside: bool) -> tuple[bool, bool]:
+    """Whether to act now, and whether to act at the next boundary."""
+    return due and not inside, due and inside

@@ -1,0 +1,230 @@
+"""Reads and writes what a run adds to its checkpoints, and finds the checkpoint to resume from."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..support.files import write_atomically
+
+
+STATE_FILE = "credit_state.json"
+STATE_VERSION = 1
+RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkpoints
+RUN_VERSION = 1
+_TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
+
+# how a run stores its optimizer: name → description, and the files that show it
+LAYOUTS = {
+    "ZeRO-3": ("with DeepSpeed ZeRO-3", "global_step*/*zero_pp_rank_*_model_states.pt"),
+    "ZeRO-1 or ZeRO-2": ("with DeepSpeed ZeRO-1 or ZeRO-2", "global_step*/*optim_states.pt"),
+    "FSDP": ("with FSDP", "optimizer[._][b0]*"),  # optimizer.bin, or the folder optimizer_0
+    "plain": ("without DeepSpeed and FSDP", "optimizer.pt"),
+}
+
+
+def write_state(
+    folder: str | Path,
+    parts: dict[str, dict[str, Any]],
+    *,
+    position: tuple[int, int] = (0, 1),
+    found: dict[str, Any] | None = None,
+) -> None:
+    """Writes a run's state atomically.
+
+    Args:
+        parts (`dict`):
+            State of each part by name, `{}` for a part without any. JSON types.
+        position (`tuple[int, int]`):
+            Micro-batches of the generation batch that have been trained on, and their total number.
+        found (`dict`):
+            What the run has found out about its model, so that a resumed run need not repeat it. JSON types.
+    """
+    content = {"version": STATE_VERSION, "parts": parts, "position": position, "found": found or {}}
+    write_atomically(Path(folder) / STATE_FILE, json.dumps(content))
+
+
+def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
+    """The arguments of [`write_state`] by name. A checkpoint of plain TRL gives no parts.
+
+    Args:
+        needed (`dict[str, str]`):
+            Parts of this run: name → the setting that a part belongs to.
+
+    Raises:
+        ValueError: the file is missing, damaged, of a newer version, or holds other parts than `needed`. The message
+            names the setting and the fix.
+    """
+    path = Path(folder) / STATE_FILE
+    if not path.is_file():
+        if needed:
+            raise ValueError(
+                f"there is no {path}, so the state of {', '.join(needed.values())} cannot be resumed: resume from a "
+                "checkpoint that was written with these settings, or leave them out."
+            )
+        return {"parts": {}, "position": None, "found": {}}
+    content = _read(path, _check_state, version=STATE_VERSION, fix="resume from another checkpoint")
+    parts = content["parts"]
+    if missing := sorted(set(needed) - set(parts)):
+        raise ValueError(
+            f"{path} holds no state for {', '.join(needed[name] for name in missing)}: resume from a checkpoint that "
+            "was written with it, or leave it out."
+        )
+    if unknown := sorted(set(parts) - set(needed)):
+        raise ValueError(
+            f"{path} holds state that this run would lose ({', '.join(unknown)}): resume with the algorithm and "
+            "settings that wrote it, or start a new run with the checkpoint as the model."
+        )
+    return {"parts": parts, "position": content.get("position"), "found": content.get("found") or {}}
+
+
+def read_run(folder: str | Path) -> dict[str, Any] | None:
+    """What [`~trl_credit.runs.folder.RunFolder`] keeps in a folder; `None` without a file.
+
+    Raises:
+        ValueError: the file is damaged, or of a newer version.
+    """
+    path = Path(folder) / RUN_FILE
+    fix = "remove it if the folder belongs to one run, or use another folder"
+    return _read(path, _check_run, version=RUN_VERSION, fix=fix) if path.is_file() else None
+
+
+def _read(path: Path, check: Callable[[Any], None], *, version: int, fix: str) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if type(content["version"]) is not int:
+            raise ValueError(f"version {content['version']!r} is not a number")
+        check(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
+    if content["version"] > version:
+        raise ValueError(
+            f"{path} has version {content['version']}, written by a newer trl_credit, and this one reads up to "
+            f"{version}: upgrade trl_credit, or {fix}."
+        )
+    return content
+
+
+def _check_state(content: dict[str, Any]) -> None:
+    if not all(isinstance(part, dict) for part in content["parts"].values()):
+        raise ValueError("the state of a part is not a mapping")
+
+
+def _check_run(content: dict[str, Any]) -> None:
+    starts = [(start["from"], start["id"]) for start in content["lives"]]
+    if not starts or not all(isinstance(step, int) and isinstance(id_, str) for step, id_ in starts):
+        raise ValueError("a start has no step or no id")
+    content["identity"].keys()
+
+
+def is_complete(checkpoint: str | Path) -> bool:
+    """Whether a checkpoint was written to its end: its last file can be read."""
+    try:
+        return "global_step" in json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def mark_incomplete(checkpoint: Path) -> None:
+    """Removes the last file of a checkpoint that will be overwritten."""
+    (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
+
+
+def finished_at(checkpoint: Path) -> float:
+    """When a complete checkpoint was written, in seconds since the epoch."""
+    return (checkpoint / _TRAINER_STATE).stat().st_mtime
+
+
+def checkpoint_step(checkpoint: str | Path | None) -> int:
+    """Optimizer steps before a complete checkpoint; 0 for `None`."""
+    if not checkpoint:
+        return 0
+    return int(json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())["global_step"])
+
+
+def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:
+    """The checkpoints in a folder by step; with `complete`, without unfinished ones."""
+    found = []
+    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = folder.name.rpartition("-")[2]
+        if step.isdigit() and folder.is_dir() and (is_complete(folder) or not complete):
+            found.append((int(step), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def last_checkpoint(output_dir: str | Path) -> Path | None:
+    """The newest complete checkpoint of the run that was started last in a folder, or `None`.
+
+    Skips checkpoints of other runs, and those after the step at which this run resumed from an earlier one. Without a
+    record of the run (plain TRL, trl_credit 0.1), all checkpoints count as those of one run.
+    """
+    record, found = read_run(output_dir), checkpoints_of(output_dir, complete=True)
+    if record is not None:
+        found = [checkpoint for checkpoint in found if _belongs_to(record, checkpoint)]
+    return found[-1] if found else None
+
+
+def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:
+    try:
+        other, step = read_run(checkpoint), checkpoint_step(checkpoint)
+    except FileNotFoundError:  # its run is still training, and has just removed it
+        return False
+    ids, first_steps = zip(*((start["id"], start["from"]) for start in record["lives"]), strict=True)
+    if other is None:
+        return step <= first_steps[0]  # the run was resumed from a checkpoint of 0.1
+    own_id = other["lives"][-1]["id"]
+    if own_id not in ids:
+        return False
+    following = first_steps[ids.index(own_id) + 1 :]
+    return not following or step <= following[0]
+
+
+def layout_of(checkpoint: str | Path) -> str | None:
+    """How a checkpoint stores its optimizer, a key of `LAYOUTS`; `None` without an optimizer."""
+    return next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
+
+
+def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
+    """Refuses a checkpoint whose optimizer this run cannot read, which transformers would skip or misread.
+
+    Args:
+        here (`str`):
+            Layout of this run, a key of `LAYOUTS`.
+        processes (`int`):
+            Number of processes of this run.
+
+    Raises:
+        ValueError: the layouts differ, or DeepSpeed has another number of processes.
+    """
+    there, this = layout_of(checkpoint), f"a run {LAYOUTS[here][0]}"
+    restart = f"or start a new run with {str(checkpoint)!r} as the model."
+    if there is not None and there != here:
+        raise ValueError(
+            f"{checkpoint} holds the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read: launch with the "
+            f"configuration of that run (accelerate launch --config_file …), {restart}"
+        )
+    if not here.startswith("ZeRO"):  # without an optimizer, training continues with a warning
+        return
+    if there is None:
+        raise ValueError(
+            f"{checkpoint} holds no optimizer (save_only_model=True?), without which {this} cannot resume: take "
+            f"another checkpoint, {restart}"
+        )
+    parts = {path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")}
+    if len(parts) != processes:
+        raise ValueError(
+            f"{checkpoint} holds the optimizer of {len(parts)} DeepSpeed processes, and this run has {processes}: "
+            f"launch {len(parts)}, {restart}"
+        )
+
+
+def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> dict[str, str]:
+    """Files that a process needs and a checkpoint lacks → the effect on the run."""
+    effects = {f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth": "random numbers differ"}
+    if here == "plain":
+        effects["optimizer.pt"] = "the optimizer's moments start at zero"
+    if here in ("plain", "FSDP"):
+        effects["scheduler.pt"] = "the learning rate's schedule starts again"
+    return {name: effect for name, effect in effects.items() if not (Path(checkpoint) / name).is_file()}

@@ -1,0 +1,142 @@
+"""The output folder of a run: one run at a time, with its identity and its history of starts and resumes."""
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from accelerate.logging import get_logger
+from filelock import FileLock, Timeout
+
+from ..config import CreditConfig
+from ..support.errors import choose
+from ..support.files import write_atomically
+from .checkpoints import RUN_FILE, RUN_VERSION, checkpoint_step, checkpoints_of, read_run
+from .identity import defaults_of, differences, in_words
+
+
+logger = get_logger(__name__)
+
+LOCK_FILE = ".credit_run.lock"
+_RESULTS = ("*.safetensors", "credit_plot.png", "reward_curve.png")
+
+
+class RunFolder:
+    """The `output_dir` of a run, on the main process.
+
+    `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
+    start or resume (`from`), its id, and what the user allowed to change since the one before (`changed`).
+
+    Args:
+        config ([`CreditConfig`]):
+            With `output_dir`, `overwrite_output_dir` and `allow_changed`.
+    """
+
+    def __init__(self, config: CreditConfig) -> None:
+        self._config, self.path = config, Path(config.output_dir)
+        self.record: dict[str, Any] | None = None
+        self._lock: FileLock | None = None
+
+    @property
+    def changes(self) -> list[str]:
+        """What the user allowed to change at each resume, one sentence each."""
+        starts = self.record["lives"] if self.record is not None else []
+        return [f"From step {start['from']}: {in_words(start['changed'])}." for start in starts if start.get("changed")]
+
+    def claim(self, identity: dict[str, Any], *, resume: str | None) -> None:
+        """Reserves the folder for a new run, or for one that resumes from a checkpoint.
+
+        Args:
+            identity (`dict`):
+                See [`~trl_credit.runs.identity.identity`].
+            resume (`str` or `None`):
+                The checkpoint.
+
+        Raises:
+            ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
+                a setting has no effect. The message names the differences and the fix. The folder is then unchanged.
+        """
+        resumes_here = resume is not None and Path(resume).resolve().parent == self.path.resolve()
+        if self._config.overwrite_output_dir and resumes_here:
+            raise ValueError("overwrite_output_dir=True would remove what resume_from_checkpoint reads: leave one out")
+        if self._config.allow_changed and resume is None:
+            raise ValueError("allow_changed needs a resume_from_checkpoint, and there is none: leave it out")
+        self._take_lock()
+        try:
+            starts = [{"from": 0}] if resume is None else self._resumed(identity, Path(resume))
+            if not resumes_here:
+                self._make_room(identity)
+            starts[-1]["id"] = secrets.token_hex(8)
+            self.record = {"version": RUN_VERSION, "identity": identity, "lives": starts}
+            self.write_record(self.path)
+        except BaseException:
+            self.release()
+            raise
+
+    def write_record(self, folder: str | Path) -> None:
+        """Writes the identity and the starts of the run into a folder that it saves to."""
+        if self.record is not None and Path(folder).is_dir():
+            write_atomically(Path(folder) / RUN_FILE, json.dumps(self.record, indent=1, ensure_ascii=False))
+
+    def release(self) -> None:
+        """Makes the folder free for other runs."""
+        if self._lock is not None:
+            self._lock.release(force=True)  # also after two claims
+
+    def _take_lock(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = self._lock or FileLock(self.path / LOCK_FILE, timeout=0)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"another process is training in output_dir={str(self.path)!r}: wait until it ends, or choose another "
+                "output_dir."
+            ) from None
+        except NotImplementedError:  # a file system without locks
+            logger.warning("%s has no file locks: a second run in it would not be refused", self.path)
+
+    def _make_room(self, identity: dict[str, Any]) -> None:
+        checkpoints = checkpoints_of(self.path)
+        if self._config.overwrite_output_dir:
+            for checkpoint in checkpoints:
+                shutil.rmtree(checkpoint)
+            return
+        record = read_run(self.path)
+        has_results = any(any(self.path.glob(pattern)) for pattern in _RESULTS)
+        if not checkpoints and (record is None or not has_results):
+            return
+        what = f"output_dir={str(self.path)!r} holds the results of another run"
+        fix = (
+            "choose another output_dir, overwrite it with --overwrite_output_dir true (which removes its checkpoints), "
+            "or continue that run with --resume_from_checkpoint true."
+        )
+        if record is None:
+            raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
+        if changed := self._changed(record, identity):
+            raise ValueError(f"{what}, which differs from this one in {in_words(changed)}: {fix}")
+
+    def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
+        step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []
+        if record is None:
+            logger.warning(
+                "%s holds no identity of its run (plain TRL or trl_credit 0.1 wrote it): its algorithm, settings and "
+                "data may differ from those of this run",
+                checkpoint,
+            )
+            return [{"from": step}]
+        for name in allowed:
+            if name not in identity and name not in record["identity"]:
+                raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
+        changed = self._changed(record, identity)
+        if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
+            raise ValueError(
+                f"{checkpoint} was written by another run, which differs from this one in {in_words(refused)}: use its "
+                "settings, start a new run in another output_dir, or allow the change with "
+                f"--allow_changed {' '.join(refused)}."
+            )
+        return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
+
+    def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
+        return differences(record["identity"], identity, defaults=defaults_of(self._config))

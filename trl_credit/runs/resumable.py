@@ -1,0 +1,365 @@
+"""A trainer that can stop and resume: run identity, checkpoint boundaries, and the state in checkpoints."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import broadcast_object_list
+from transformers import PreTrainedTokenizerBase
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from trl import GRPOTrainer
+
+from ..config import CreditConfig
+from ..support.processes import Processes
+from . import checkpoints
+from .boundaries import CheckpointBoundaries
+from .folder import RunFolder
+from .identity import functions_of, identity
+
+
+logger = get_logger(__name__)
+
+ENTROPY_FILE = "entropy_ctrl_state.json"  # TRL's
+
+
+class Stateful(Protocol):
+    """A part of a run whose state is kept in checkpoints.
+
+    Attributes:
+        name: Its key in the checkpoint.
+        setting: The setting that it belongs to, for messages: "difficulty='history'".
+    """
+
+    name: str
+    setting: str
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """The state as JSON types, on the main process. Large parts go into separate files in `folder`."""
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Restores the state, on all processes.
+
+        Raises:
+            ValueError: the state does not fit the part.
+        """
+
+
+class _AlreadyDone(Exception):
+    """Leaves the training loop of a run that had already reached its end, after everything is loaded."""
+
+
+class ResumableTrainer(GRPOTrainer):
+    """[`~trl.GRPOTrainer`] that keeps more state in its checkpoints, and knows which run they belong to.
+
+    Trains as TRL does. Checkpoints are taken between generation batches, see [`CheckpointBoundaries`].
+
+    Attributes:
+        stateful (list of [`Stateful`]):
+            Parts whose state is kept in checkpoints.
+        findings (`dict`):
+            What the run has found out about its model, as JSON types, the same on all processes. Kept in checkpoints.
+        processes ([`~trl_credit.support.processes.Processes`]):
+            Processes of the run.
+        was_done (`bool`):
+            Whether the run that was resumed last had already reached its end.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.stateful: list[Stateful] = []
+        self.findings: dict[str, Any] = {}
+        self.was_done = False
+        self._sampler: Any = None
+        self._resumed_inside = False  # a generation batch, the rest of which is generated again
+        self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
+        super().__init__(*args, **kwargs)
+        self.processes = Processes(self.accelerator)
+        self._boundaries = CheckpointBoundaries(self.args)
+        self._folder = RunFolder(self.args)
+        # before training: functions may change their attributes when called, and DeepSpeed casts weights
+        self.functions = functions_of(self)
+        self.dtype_of_weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        if self._boundaries.rounded:
+            logger.warning(
+                "checkpoints are taken between generation batches of %d optimizer steps: %s",
+                self._boundaries.updates,
+                self._boundaries.rounded,
+            )
+
+    @property
+    def algorithm_name(self) -> str:
+        """Display name of the algorithm."""
+        return self._name
+
+    @property
+    def run_id(self) -> str | None:
+        """Id of this run since its last start or resume, on the main process; `None` elsewhere and before training."""
+        return None if self._folder.record is None else self._folder.record["lives"][-1]["id"]
+
+    @property
+    def micro_batches_done(self) -> int:
+        """Micro-batches of training so far, by TRL's own count."""
+        return self._step
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, also where the model comes with a processor."""
+        return self._tokenizer
+
+    def custom_functions(self) -> dict[str, Callable]:
+        """Functions from outside of the package that the configuration chooses: knob → function."""
+        return {knob: self.args.custom_function(knob) for knob in self.args.custom_functions()}
+
+    def takes_up_batch(self) -> bool:
+        """Whether the next generation batch replaces the rest of one that was begun before the resume. Only the first
+        call after a resume may return `True`."""
+        resumed, self._resumed_inside = self._resumed_inside, False
+        return resumed
+
+    # The output folder
+
+    def claim_output_dir(self, resume_from_checkpoint: str | Path | None = None) -> None:
+        """Reserves `output_dir` for this run. [`train`] calls it; call it earlier to write there before. Collective.
+
+        Raises:
+            ValueError: another run trains in it or has left its results there, or the checkpoint belongs to another
+                run or cannot be read by this one.
+        """
+        claim = (str(resume_from_checkpoint) if resume_from_checkpoint else None,)
+        if self._claimed == claim:
+            return
+        self._claimed = None
+        self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
+        self._claimed = claim
+
+    def release_output_dir(self) -> None:
+        """Makes `output_dir` free for other runs."""
+        self._claimed = None
+        self._folder.release()
+
+    def changes_of_run(self) -> list[str]:
+        """What the user allowed to change at each resume of this run, one sentence each (main process)."""
+        return self._folder.changes
+
+    def _on_main(self, call: Callable[[], Any]) -> Any:
+        """Calls a function on the main process, and returns or raises its outcome on all processes. Collective."""
+        outcome: list[Any] = [None, None]
+        failed: Exception | None = None
+        if self.accelerator.is_main_process:
+            try:
+                outcome[0] = call()
+            except Exception as error:  # any error: the other processes must not wait forever
+                failed = error
+                outcome[1] = error if type(error) in (ValueError, OSError) else RuntimeError(f"on process 0: {error}")
+        broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise failed or outcome[1]
+        return outcome[0]
+
+    # Training
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in `Trainer`, with two differences. `resume_from_checkpoint=True` means the last checkpoint of the run
+        that was started last in `output_dir`. A run that has reached its end is loaded and left unchanged.
+
+        Raises:
+            ValueError: too little data for a single step; the folder or checkpoint of another run (the message names
+                what differs); no checkpoint to resume from, or one that this run cannot read.
+        """
+        check_amount(self.args, self.train_dataset)
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
+        resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
+        if resume is not None:
+            self._on_main(lambda: self._check_checkpoint(resume))  # before anything is loaded
+        claimed_before, self.was_done = self._claimed is not None, False
+        self.claim_output_dir(resume)
+        # an earlier train() may have ended inside a batch
+        self._step, self._buffered_inputs, self._resumed_inside = 0, None, False
+        self._boundaries.begin()
+        try:
+            output = super().train(resume, *args, **kwargs)
+            if resume is not None and self._initial_global_step >= self.state.max_steps:
+                self._warn_done()  # at the end of an epoch, where no step is begun
+        except _AlreadyDone:
+            output = self._finish_unchanged()
+        except ValueError as error:
+            if "not contain any data" in str(error):  # Accelerate's message for an empty stream
+                raise self._too_short() from error
+            raise
+        finally:
+            if not claimed_before:
+                self.release_output_dir()
+        if self.state.global_step == self._step == 0:  # a run that was stopped inside its first step has a micro-batch
+            raise self._too_short()
+        return output
+
+    def _too_short(self) -> ValueError:
+        prompts = self.args.generation_batch_size // self.num_generations
+        return ValueError(
+            f"the data ended before one generation batch of {prompts} prompts was full: give more rows, or lower "
+            "per_device_train_batch_size or steps_per_generation."
+        )
+
+    def _check_checkpoint(self, checkpoint: str) -> None:
+        if not checkpoints.is_complete(checkpoint):
+            raise ValueError(f"there is no complete checkpoint in resume_from_checkpoint={checkpoint!r}.")
+        checkpoints.check_layout(checkpoint, here=self.layout, processes=self.processes.count)
+        self._read_state(checkpoint)
+
+    @property
+    def layout(self) -> str:
+        """How this run stores its optimizer: a key of [`~trl_credit.runs.checkpoints.LAYOUTS`]."""
+        if self.is_deepspeed_enabled:
+            return "ZeRO-3" if self.accelerator.state.deepspeed_plugin.zero_stage == 3 else "ZeRO-1 or ZeRO-2"
+        return "FSDP" if self.is_fsdp_enabled else "plain"
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step >= self.state.max_steps > 0:
+            raise _AlreadyDone
+        return super().get_batch_samples(*args, **kwargs)
+
+    def _warn_done(self) -> None:
+        self.was_done = True
+        message = "already at step %d of %d: nothing was trained. To train on, raise max_steps (num_train_epochs)"
+        logger.warning(message, self.state.global_step, self.state.max_steps)
+
+    def _finish_unchanged(self) -> TrainOutput:
+        self._warn_done()
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
+        self.is_in_train = False
+        return TrainOutput(self.state.global_step, 0.0, {})
+
+    # Saving
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._boundaries.after_update(self._step, control=self.control)
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.args.should_save:  # an abandoned resume may have left a complete checkpoint here
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            checkpoints.mark_incomplete(Path(self._get_output_dir(trial)) / folder)
+        super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        super().save_model(output_dir, _internal_call)
+        if _internal_call and self.args.should_save:
+            self._folder.write_record(output_dir or self.args.output_dir)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        # here, since transformers deletes older checkpoints as soon as the new one is complete
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save:
+            position = self._boundaries.done, self._boundaries.every
+            parts = {part.name: part.state_dict(Path(output_dir)) for part in self.stateful}
+            checkpoints.write_state(output_dir, parts, position=position, found=self.findings)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        # rank 0 writes next the file that makes the checkpoint complete
+        self.accelerator.wait_for_everyone()
+
+    # Loading
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # a checkpoint never holds tied weights, so they are not missing
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        self._sampler = super()._get_train_sampler(*args, **kwargs)
+        return self._sampler
+
+    def _skip_orders(self, epochs: int) -> None:
+        """Draws the orders of finished epochs: TRL's sampler would start with the order of the first epoch again."""
+        generator = getattr(self._sampler, "generator", None)
+        if generator is not None and not hasattr(self._sampler, "set_epoch"):  # transformers calls set_epoch itself
+            for _ in range(epochs):
+                torch.randperm(self._sampler.num_samples, generator=generator)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        saved = self._read_state(checkpoint)
+        for part in self.stateful:
+            try:
+                part.load_state_dict(saved["parts"][part.name], Path(checkpoint))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{Path(checkpoint) / checkpoints.STATE_FILE} does not fit {part.setting} ({error}): resume from a "
+                    "checkpoint that was written with the same settings."
+                ) from error
+        self.findings |= dict.fromkeys(self.findings) | saved["found"]
+        self._warn_of_missing_files(checkpoint)
+        self._skip_orders(int(self.state.epoch or 0))
+        # the position of an uninterrupted run in its generation batch
+        self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])
+        self._boundaries.done, self._buffered_inputs = self._step, None
+        self._resumed_inside = self._step > 0
+        if self._resumed_inside:
+            logger.warning(
+                "%s was taken inside a generation batch, the rest of which is generated again: the result is not bit "
+                "for bit that of an uninterrupted run",
+                checkpoint,
+            )
+
+    def _read_state(self, checkpoint: str) -> dict[str, Any]:
+        return checkpoints.read_state(checkpoint, needed={part.name: part.setting for part in self.stateful})
+
+    def _warn_of_missing_files(self, checkpoint: str) -> None:
+        # on every process: each has its own random numbers, and may have its own folder
+        processes = self.processes
+        missing = checkpoints.missing_from(checkpoint, here=self.layout, rank=processes.rank, processes=processes.count)
+        adapts = getattr(self, "use_adaptive_entropy", False)  # older TRL lacks it
+        if adapts and not (Path(checkpoint) / ENTROPY_FILE).is_file():  # written after the checkpoint is complete
+            missing[ENTROPY_FILE] = "the coefficient of the entropy starts again"
+        if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
+            # TRL does not save the synchronised one
+            missing["reference model"] = "it starts again from the initial weights"
+        for name, effect in missing.items():
+            message = "%s has no %s: %s, and the result is not bit for bit that of an uninterrupted run"
+            logger.warning(message, checkpoint, name, effect, main_process_only="rng" not in name)
+
+
+def find_last(output_dir: str | os.PathLike) -> str:
+    """The checkpoint that `resume_from_checkpoint=True` means.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if (found := checkpoints.last_checkpoint(output_dir)) is not None:
+        return str(found)
+    others = [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]
+    fix = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint."
+    if others:
+        fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
+    raise ValueError(
+        f"there is no complete checkpoint in {str(output_dir)!r} of the run that was started last there. {fix}"
+    )
+
+
+def check_amount(args: CreditConfig, dataset: Any) -> None:
+    """Checks that there is at least one generation batch and one step to train. Streams have no length to check.
+
+    Raises:
+        ValueError: fewer prompts than one generation batch needs, or no step.
+    """
+    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+        raise ValueError(
+            f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs} trains no step: set one of them."
+        )
+    needed = args.generation_batch_size // args.num_generations
+    if hasattr(dataset, "__len__") and len(dataset) < needed:
+        raise ValueError(
+            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}), so "
+            f"no step can be trained: give at least {needed} rows, or lower per_device_train_batch_size, "
+            "gradient_accumulation_steps or steps_per_generation."
+        )

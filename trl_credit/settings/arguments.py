@@ -1,0 +1,203 @@
+"""From a command line and YAML files to the arguments of a run."""
+
+import argparse
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType
+from typing import Any, NamedTuple
+
+from trl import ModelConfig
+
+from ..config import CreditConfig, active_part
+from ..config.rules import check_values
+from ..config.trl_settings import check_trackers
+from ..data import DataArguments
+from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
+from ..presets import PRESETS, summaries
+from ..support.errors import choose, did_you_mean, one_line
+from .environment import set_environment
+from .files import read_settings
+from .flags import FlagParser, type_hints
+from .parser import OneLineParser, typed_fields, unknown_argument
+
+
+DEMO = "demo"  # as a model, a data set or a reward: the embedded one
+Protocols = Mapping[str, Collection[str]]  # evaluation protocol → the names of its sets
+
+
+# what a dataclass raises if it refuses its values
+_REFUSALS = (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError, OSError)
+
+
+@dataclass
+class ScriptArguments:
+    algo: str = field(default="s_trace", metadata={"help": "Algorithm."})
+    reward: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "accuracy, format, soft_overlong, knights_and_knaves, demo, package.module.function or "
+            "file.py:function; several add up. Default: that of the data set."
+        },
+    )
+    evaluation_protocol: str | None = field(default=None, metadata={"help": "Evaluate during training."})
+    evaluate_on: list[str] | None = field(
+        default=None, metadata={"help": "Sets to evaluate on, by name. Default: all sets of the protocol."}
+    )
+    evaluate_every: int = field(default=100, metadata={"help": "Optimizer steps between two evaluations."})
+
+
+class Choices(NamedTuple):
+    """The arguments of a run by their readers, and what its files set (name → value)."""
+
+    script: ScriptArguments
+    data: DataArguments
+    args: CreditConfig
+    model: ModelConfig
+    files: dict[str, Any]
+
+
+class _Read(NamedTuple):
+    """The value of every field, before a configuration is built from them, and where it was set."""
+
+    values: argparse.Namespace
+    rest: list[str]
+    given: list[str]
+    config: dict[str, Any]
+    parser: FlagParser
+
+
+def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Read:
+    said, words = _peek(argv)
+    config, files = read_settings(said.pop("config"))
+    words += [f"--{name}={value}" for name, value in said.items()]
+    chosen = {"algo": ScriptArguments.algo, "model_name_or_path": DEMO} | config | said
+    algo = str(chosen["algo"])
+    if algo not in PRESETS:
+        where = f" in {files['algo']}" if "algo" in files and "algo" not in said else ""
+        raise ValueError(f"unknown algorithm {algo!r}{where}{choose(algo, PRESETS)}")
+    helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
+    if protocols:
+        helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
+    parser = FlagParser((ScriptArguments, DataArguments, PRESETS[algo].config, ModelConfig), helps=helps, **program)
+    is_demo = chosen["model_name_or_path"] in (None, DEMO)
+    parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
+    parser.set_defaults(algo=algo, model_name_or_path=DEMO, **(DEMO_SETTINGS if is_demo else {}))
+    settings = {name: value for name, value in config.items() if name != "env"}
+    set_environment(config.get("env"), where=files.get("env", "a file"))
+    for name, value in settings.items():
+        if name not in parser.hints:
+            meant = did_you_mean(name, parser.hints) or ": --help lists the fields"
+            raise ValueError(f"unknown field {name!r} in {files[name]}{meant}")
+        settings[name] = parser.read(name, value, file=files[name])
+    parser.set_defaults(**settings)
+    if is_demo:
+        segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
+        parser.set_defaults(**active_part(segments, vars(parser.parse_known_args(words)[0])))
+    values, rest = parser.parse_known_args(words)
+    return _Read(values, rest, [*settings, *typed_fields(words)], config, parser)
+
+
+def inactive_settings(argv: list[str]) -> list[str]:
+    """The knobs that a command line or its files set and that have no effect with its algorithm and other settings.
+
+    Raises:
+        ValueError: as `parse_arguments`, for errors that are found before a configuration is built.
+    """
+    read = _read(argv, {}, {})
+    values = vars(read.values)
+    given = {name: values[name] for name in read.given if name in values}
+    return sorted(set(given) - set(active_part(given, values)))
+
+
+def parse_arguments(
+    argv: list[str], *, processes: int = 1, protocols: Protocols | None = None, **program: str
+) -> Choices:
+    """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
+
+    Without a model, or with the model `demo`, the embedded model and its settings are the defaults.
+
+    Args:
+        argv (`list[str]`):
+            The command line without the program.
+        processes (`int`, *optional*, defaults to `1`):
+            Number of processes that are planned but not running: this one then has the rows of all, so
+            `per_device_train_batch_size` is multiplied by it.
+        protocols (mapping of `str` to collection of `str`, *optional*):
+            Evaluation protocols, and the names of their sets. `None`: evaluation during training is refused.
+        program (`str`):
+            `prog` and `epilog` of `--help`.
+
+    Raises:
+        ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
+            names the field, and the file that set it.
+    """
+    read = _read(argv, protocols or {}, program)
+    values, parser = read.values, read.parser
+    if read.rest:
+        raise ValueError(unknown_argument(read.rest[0], parser.flags()))
+    for name, value in vars(values).items():
+        if value == "" and parser.get_default(name) != "":
+            raise ValueError(f"--{name} is empty: give it a value, or leave it out")
+    values.per_device_train_batch_size *= processes
+    try:
+        script, data, args, model = (
+            of(**{f.name: getattr(values, f.name) for f in fields(of) if f.init}) for of in parser.classes
+        )
+        _check_script(script, protocols or {})
+        check_trackers(args.report_to)
+        check_values(model)
+        if args.eval_strategy != "no":
+            raise ValueError(
+                f"eval_strategy={args.eval_strategy.value!r} has no data set here: evaluate by --evaluation_protocol "
+                "and --evaluate_every"
+            )
+        if not isinstance(args.model_init_kwargs, (dict, NoneType)):
+            raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
+    except _REFUSALS as error:
+        raise ValueError(with_source(error, argv)) from error
+    if model.model_name_or_path in (None, DEMO):
+        model.model_name_or_path = demo_model_path()
+    return Choices(script, data, args, model, read.config)
+
+
+def with_source(error: BaseException, argv: list[str]) -> str:
+    """What an exception says in one line, and for a field that it names the file of `--config` that set it."""
+    message = one_line(error)
+    try:
+        files = read_settings(_peek(argv)[0]["config"])[1]
+    except ValueError:  # the file itself is wrong, and the message says so
+        return message
+    for name in sorted(files.keys() - set(typed_fields(argv))):
+        if re.search(rf"^`?{name}\b|\b{name}=", message) and files[name] not in message:
+            return f"{message.rstrip('.')} ({name} is set in {files[name]})"
+    return message
+
+
+def known_flags() -> list[str]:
+    """Every flag of `parse_arguments`, for any algorithm."""
+    names = type_hints((ScriptArguments, DataArguments, CreditConfig, ModelConfig))
+    return ["--config", *(f"--{prefix}{name}" for name in names for prefix in ("", "no_"))]
+
+
+def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
+    name = script.evaluation_protocol
+    if name is not None and name not in protocols:
+        raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, protocols)}")
+    if script.evaluate_on and name is None:
+        raise ValueError(f"evaluate_on needs --evaluation_protocol: one of {', '.join(protocols)}")
+    for one in script.evaluate_on or ():
+        if one not in protocols[name]:
+            raise ValueError(f"evaluate_on: {name!r} has no set {one!r}{choose(one, protocols[name])}")
+    if script.evaluate_every < 1:
+        raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
+
+
+def _peek(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Files, algorithm and model as far as they are given, on which the other flags depend; and the other words."""
+    parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--config", nargs="+", action="extend", default=[])
+    parser.add_argument("--algo")
+    parser.add_argument("--model_name_or_path", "--model-name-or-path")
+    said, rest = parser.parse_known_args(argv)
+    return vars(said), rest

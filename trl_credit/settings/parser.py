@@ -1,0 +1,51 @@
+"""A command-line parser that reports every error as one line. Imports neither torch nor TRL."""
+
+import argparse
+import re
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from ..support.errors import did_you_mean
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An `ArgumentParser` without abbreviations. Where argparse would print its usage and exit, `parse_args` and
+    `parse_known_args` raise `ValueError` with one line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **kwargs})
+        # argparse takes -1e-3 for a flag before Python 3.14
+        self._negative_number_matcher = re.compile(r"-(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-(inf|nan)$")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+        try:
+            return super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            flag = (error.argument_name or "").partition("/")[0]
+            raise ValueError(f"{flag}: {error.message}") from None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
+        parsed, rest = self.parse_known_args(args, namespace)
+        if rest:
+            raise ValueError(unknown_argument(rest[0], self.flags()))
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}: --help lists the flags")
+
+    def flags(self) -> list[str]:
+        """Every flag in its first spelling."""
+        return [action.option_strings[0] for action in self._actions if action.option_strings]
+
+
+def unknown_argument(word: str, flags: Iterable[str]) -> str:
+    """The message for a word of a command line that no flag accepts."""
+    flag = word.partition("=")[0]
+    if not word.startswith("-"):
+        return f"{word!r} follows no flag: write --name before it, --help lists them"
+    return f"unknown flag {flag!r}{did_you_mean(flag, flags) or ': --help lists them'}"
+
+
+def typed_fields(argv: Iterable[str]) -> list[str]:
+    """The names of the fields whose flags stand in a command line."""
+    return [word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")]

@@ -1,0 +1,122 @@
+"""Recipes by name: the rows of the papers' tables, each a YAML file or flags over one. Imports no torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any
+
+import yaml
+
+from ..support.errors import closest
+from ..support.packaged import packaged_folder
+
+
+VARIANTS = "variants.yaml"
+NO_TARGET = "not in the text"
+SFT = "sft"  # the folder whose files are for `trl sft`
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run: its name in its folder, the file it starts from, the flags over it, and its description."""
+
+    folder: str
+    name: str
+    recipe: Path
+    flags: dict[str, Any]
+    about: dict[str, Any]
+
+    @property
+    def full_name(self) -> str:
+        """ "s_trace/qwen3_4b_s_trace", as `--config` takes it."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The flags, with the output folder if there are any."""
+        return self.flags and self.flags | {"output_dir": f"runs/{self.folder}/{self.name}"}
+
+    @property
+    def argv(self) -> list[str]:
+        """`settings` as words of a command line."""
+        words = []
+        for name, value in self.settings.items():
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{name}", *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)]
+        return words
+
+    @property
+    def targets(self) -> list[str]:
+        """Keys of the paper's rows; empty if the text has none."""
+        target = self.about.get("target", NO_TARGET)
+        return [] if target == NO_TARGET else [target] if isinstance(target, str) else target
+
+    @property
+    def says(self) -> str:
+        """What it is for, in a sentence or two."""
+        if self.flags:
+            changed = ", ".join(f"{name} {value}" for name, value in self.flags.items())
+            return f"{self.recipe.stem} with {changed}"
+        if "what" in self.about:
+            return self.about["what"]
+        comment = re.match(r"(?:#.*\n)*", self.recipe.read_text(encoding="utf-8"))[0]
+        first = " ".join(re.sub(r"^# ?", "", comment, flags=re.MULTILINE).split())
+        return re.split(r"(?<!App)[.:] ", first)[0].rstrip(".:")
+
+
+def recipes_in(folder: Path) -> list[Recipe]:
+    """The recipes of a folder by name, each followed by its variants.
+
+    Raises:
+        ValueError: the recipe of a variant does not exist.
+    """
+    files = sorted(folder.glob("*.yaml"))
+    recipes = [path for path in files if not path.name.startswith("base") and path.name != VARIANTS]
+    variants_file = folder / VARIANTS
+    variants = yaml.safe_load(variants_file.read_text(encoding="utf-8")) if variants_file.is_file() else {}
+    if lost := {v["base"] for v in variants.values()} - {path.stem for path in recipes}:
+        raise ValueError(f"{folder.name}/{VARIANTS}: there is no recipe {min(lost)!r}, check its `base` lines")
+    found = []
+    for path in recipes:
+        about = yaml.safe_load(path.read_text(encoding="utf-8")).get("about", {})
+        found.append(Recipe(folder.name, path.stem, path, {}, about))
+        for name, variant in variants.items():
+            if variant["base"] == path.stem:
+                own = {key: value for key, value in variant.items() if key not in ("base", "flags")}
+                inherited = {key: value for key, value in about.items() if key not in ("note", "measured")}
+                found.append(Recipe(folder.name, name, path, variant["flags"], inherited | own))
+    return found
+
+
+@cache
+def all_recipes() -> dict[str, Recipe]:
+    """Every recipe of this installation by its full name."""
+    root = packaged_folder("recipes")
+    alone = [Recipe("", path.stem, path, {}, {}) for path in sorted(root.glob("*.yaml"))]
+    folders = sorted(path for path in root.iterdir() if path.is_dir())
+    rows = [row for folder in folders for row in recipes_in(folder)]
+    return {row.full_name: row for row in [*alone, *rows]}
+
+
+def find_recipe(name: str) -> Recipe | None:
+    """The recipe of that name, "s_trace/qwen3_4b_s_trace"; `None` if there is none."""
+    return all_recipes().get(name.removesuffix(".yaml"))
+
+
+def meant_recipe(name: str) -> str | None:
+    """The name closest to a wrong one; `None` if none is close."""
+    names, word = list(all_recipes()), name.removesuffix(".yaml")
+    same = [known for known in names if PurePath(known).name == PurePath(word).name]  # a path, or without its folder
+    return same[0] if same else closest(word, names)
+
+
+def search(words: Sequence[str]) -> list[Recipe]:
+    """The recipes whose name, description, note or settings contain all of `words`, in any case."""
+    found = []
+    for row in all_recipes().values():
+        text = f"{row.full_name} {row.says} {row.about.get('note', '')} {row.recipe.read_text(encoding='utf-8')}"
+        if all(word.lower() in text.lower() for word in words):
+            found.append(row)
+    return found

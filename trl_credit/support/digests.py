@@ -1,0 +1,161 @@
+"""Digests of functions: whether a function is still the one that a run started with."""
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+
+logger = logging.getLogger(__name__)
+
+_DIGESTS: WeakKeyDictionary[Callable, str] = WeakKeyDictionary()
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def sha256(content: bytes) -> str:
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def function_label(function: Callable) -> str:
+    """`__name__` of a function, of the function that a partial wraps, or of the class of a callable object."""
+    return _unbound(function)[0].__name__
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """Where a function comes from, as of when it was loaded.
+
+    Attributes:
+        name: The name in the configuration.
+        file: The file that defines it, or `None` (a notebook, a prompt).
+        digest: Hexadecimal SHA-256 of that file, or of the function's own source if there is no file, or `None` if
+            there is no source. Values that a closure captured are not in it.
+    """
+
+    name: str
+    file: Path | None
+    digest: str | None
+
+    def checksum(self, length: int | None = None) -> str:
+        """`"SHA-256 1a2b3c4d"` with at most `length` digits, or `"no source"`."""
+        return "no source" if self.digest is None else f"SHA-256 {self.digest[:length]}"
+
+
+def source_of_object(function: Callable, name: str) -> FunctionSource:
+    """Where a function or method that no setting names comes from."""
+    defined = _unbound(function)[0]
+    source = _source(defined)
+    path = None if source is None else Path(inspect.getsourcefile(defined) or "")
+    if path is not None and path.is_file():
+        return FunctionSource(name, path, sha256(path.read_bytes()))
+    return FunctionSource(name, None, None if source is None else sha256(source.encode()))
+
+
+def digest_of(function: Callable) -> str:
+    """Hexadecimal SHA-256 of everything that can change a function's results and can be read: its source, the arguments
+    that a partial binds, and the plain values that a closure or a callable object holds.
+
+    The source is the whole file that defines the function. For this package it is only the name, since files change
+    with every release. For the script that runs, which also holds the settings of the run, it is the source of the
+    function and of everything in the script that the function refers to. A function without a source (typed at a
+    prompt, written in C) is compared by its name alone, with a warning.
+
+    The digest is computed once for each function, so values that a function changes while it runs have no effect.
+    """
+    with contextlib.suppress(TypeError):  # a callable object without a hash
+        if function in _DIGESTS:
+            return _DIGESTS[function]
+    defined, bound = _unbound(function)
+    module = getattr(defined, "__module__", None) or ""
+    if module == "__main__":
+        parts = _script_sources(defined, set())
+    elif module.partition(".")[0] == __package__.partition(".")[0]:
+        parts = [module]
+    elif (digest := source_of_object(function, "").digest) is not None:
+        parts = [digest]
+    else:
+        parts = []
+    if not parts:
+        logger.warning(
+            "%s has no source here (typed at a prompt, or written in C): only its name is compared when a run resumes",
+            defined.__qualname__,
+        )
+    digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *parts]).encode())
+    with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
+        _DIGESTS[function] = digest
+    return digest
+
+
+def _unbound(function: Callable) -> tuple[Any, list[Any]]:
+    """The function or class that has a source, and the values bound to it: arguments of partials, the attributes of a
+    callable object, and what a closure holds."""
+    bound: list[Any] = []
+    while isinstance(function, functools.partial):
+        bound += [function.args, function.keywords]
+        function = function.func
+    function = inspect.unwrap(function)
+    if inspect.ismethod(function):
+        bound.append(getattr(function.__self__, "__dict__", {}))
+    elif not (inspect.isroutine(function) or inspect.isclass(function)):
+        bound.append(getattr(function, "__dict__", {}))
+        function = type(function)
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # not assigned yet
+            bound.append(cell.cell_contents)
+    return function, bound
+
+
+def _script_sources(defined: Any, seen: set[int]) -> list[str]:
+    """Sources of a function or class of the script that runs and of everything of the script that it refers to."""
+    if id(defined) in seen or getattr(defined, "__module__", None) != "__main__":
+        return []
+    seen.add(id(defined))
+    methods = [x for x in vars(defined).values() if inspect.isfunction(x)] if inspect.isclass(defined) else [defined]
+    # in a notebook a class has no source, and its methods have
+    found = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
+    names = set().union(*(_global_names(method.__code__) for method in methods)) if found else set()
+    script = vars(sys.modules["__main__"])
+    captured = _unbound(defined)[1]
+    for name in sorted(names & script.keys()):
+        value = script[name]
+        if callable(value):
+            captured.append(value)
+        elif not inspect.ismodule(value):
+            found.append(f"{name} = {_stable(value)}")
+    for value in filter(callable, captured):
+        found += _script_sources(_unbound(value)[0], seen)
+    return found
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """Global names that compiled code refers to, including those of functions inside it."""
+    return set(code.co_names).union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _source(defined: Any) -> str | None:
+    try:
+        return inspect.getsource(defined)
+    except (OSError, TypeError):  # typed at a prompt, or written in C
+        return None
+
+
+def _stable(value: Any) -> str:
+    """Text that is equal in two processes for equal plain values. Functions appear by name, other objects by type."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(sorted(f"{_stable(k)}: {_stable(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_stable, value)) + "]"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_stable, value))) + "}"
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    return function_label(value) if callable(value) else type(value).__name__

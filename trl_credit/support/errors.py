@@ -1,0 +1,92 @@
+"""Errors in one line: what is wrong, by the name that the user gave it, and the fix. Imports no torch."""
+
+import difflib
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# safetensors and torch.save raise errors without an errno
+_DISK_FULL_WORDS = re.compile(
+    r"No space left|File too large|[Dd]isk quota exceeded|PytorchStreamWriter failed|os error (28|27|122)\b"
+)
+
+
+def one_line(error: BaseException | str) -> str:
+    """The message of an exception on one line, or the name of its type if the message is empty."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def fail(message: BaseException | str, *, code: int) -> NoReturn:
+    """Ends the script with one line on standard error and an exit code: 2 for wrong input, 1 for a run that failed.
+
+    Raises:
+        SystemExit: always.
+    """
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def did_you_mean(word: Any, choices: Iterable[str]) -> str:
+    """`": did you mean 's_trace'?"`, or `""` if no choice is close. The caller appends it to its message."""
+    meant = closest(word, choices)
+    return f": did you mean {meant!r}?" if meant is not None else ""
+
+
+def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str) -> str | None:
+    """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close."""
+    by_key = {_key(key(choice)): choice for choice in map(str, choices)}
+    close = difflib.get_close_matches(_key(str(word)), by_key, n=1, cutoff=0.6)
+    return by_key[close[0]] if close else None
+
+
+def choose(word: Any, choices: Iterable[str]) -> str:
+    """`did_you_mean`, or a list of all choices if none is close."""
+    known = list(map(str, choices))
+    return did_you_mean(word, known) or f": choose one of {', '.join(known)}"
+
+
+def _key(word: str) -> str:
+    return re.sub(r"[\W_]", "", word).lower() or word
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether an exception, or one that caused it, reports a full disk."""
+    chain = [error]
+    for at in chain:  # grows in the loop
+        if at.errno in _DISK_FULL if isinstance(at, OSError) else _DISK_FULL_WORDS.search(str(at)):
+            return True
+        cause = at.__cause__ or at.__context__
+        if cause is not None and cause not in chain:
+            chain.append(cause)
+    return False
+
+
+def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
+    """Checks that a run can write to its folder, and leaves nothing there. `name` is the name of the setting.
+
+    Raises:
+        ValueError: the path is a file, lies below one, cannot be written to, or is on a full disk.
+    """
+    folder = Path(path)
+    there = folder
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        kind = "a link to nowhere" if there.is_symlink() and not there.exists() else "a file"
+        what = "is" if there == folder else f"lies below {str(there)!r}, which is"
+        raise ValueError(f"{name}={str(folder)!r} {what} {kind}: name a folder")
+    try:
+        with TemporaryFile(dir=there, prefix=".trl_credit_") as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        if disk_full(error):
+            raise ValueError(f"{name}={str(folder)!r} is on a full disk: make room, or name another") from error
+        reason = error.strerror or one_line(error)
+        raise ValueError(f"{name}={str(folder)!r} cannot be written to ({reason}): name another folder") from error

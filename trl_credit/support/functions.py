@@ -1,0 +1,142 @@
+"""Functions by name: `package.module.function`, `file.py:function`, or a name for a function given as an object."""
+
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+
+from .digests import FunctionSource, digest_of, function_label, sha256, source_of_object
+
+
+_OBJECT_NAME = re.compile(r"@[0-9a-f]{8}(-\d+)?$")
+_OBJECTS: dict[str, Callable] = {}  # functions that were given as objects, by name
+_RESOLVED: dict[str, tuple[Callable, FunctionSource]] = {}  # what a name meant when it was last looked up
+_FILES: dict[Path, tuple[str, ModuleType]] = {}  # digest of a file when it was executed, and the module
+
+
+def is_object_name(name: str) -> bool:
+    """Whether a name stands for a function that was given as an object."""
+    return _OBJECT_NAME.search(name) is not None
+
+
+def is_custom_function(value: object) -> bool:
+    """Whether a setting is a function, or the name of one, from outside the package, and not a built-in choice."""
+    return callable(value) or (isinstance(value, str) and (any(c in value for c in ".:") or is_object_name(value)))
+
+
+def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool = True) -> Callable:
+    """The function that `name` points to: dotted path (`package.module.function`) or `file.py:function`.
+
+    Args:
+        name (`str`):
+            A file is executed once per process, and again if it has changed; a module once. Names from [`name_of`] are
+            found as well.
+        what (`str`):
+            What the function is, for the messages: "reward", "step_splitter".
+        known (iterable of `str`):
+            Built-in names, for the messages.
+        reload (`bool`, *optional*, defaults to `True`):
+            Whether to look at the file again. `False` returns the function that the name meant before, so that a run's
+            functions stay the same whatever happens to files and to the current folder.
+
+    Raises:
+        ValueError: there is no such function, or the file that should hold it fails.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
+    if reload or name not in _RESOLVED:
+        function, path = _find(name, f"{what} {name!r}", what, known)
+        source = source_of_object(function, name) if path is None else FunctionSource(name, path, _FILES[path][0])
+        _RESOLVED[name] = function, source
+    return _RESOLVED[name][0]
+
+
+def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
+    """The function, and the file if `name` names one. Messages begin with `asked`."""
+    if name in _OBJECTS:
+        return _OBJECTS[name], None
+    place, separator, attribute = name.rpartition(":" if ":" in name else ".")
+    path = Path(place).resolve() if separator == ":" else None
+    if path is None and is_object_name(name):
+        raise ValueError(
+            f"{asked} was given as an object (a lambda, or a function of a notebook) to another process and does not "
+            f"exist here: give it again, {what}=…, or put it into a file and name it file.py:function."
+        )
+    if not separator:
+        choices = ", ".join(known)
+        raise ValueError(
+            f"unknown {asked}: choose one of {choices}, or give package.module.function or file.py:function"
+        )
+    if name.endswith(".py"):
+        raise ValueError(f"{asked} is a file: name the function in it too, as {name}:function")
+    if path is not None and not (path.is_file() and path.suffix == ".py"):
+        raise ValueError(f"{asked}: there is no file {place!r} that ends in .py")
+    try:
+        module = importlib.import_module(place) if path is None else _execute(path)
+    except (Exception, SystemExit) as error:  # the user's module may do anything
+        raised = f"raised {type(error).__name__}: {error}"
+        if isinstance(error, SystemExit):
+            raised = f"called sys.exit({error.code!r}): remove that call"
+        raise ValueError(f"{asked}: {place} {raised}") from error
+    if not callable(vars(module).get(attribute)):
+        raise ValueError(f"{asked}: {attribute!r} is not a function there")
+    return vars(module)[attribute], path
+
+
+def _execute(path: Path) -> ModuleType:
+    digest = sha256(path.read_bytes())
+    if path in _FILES and _FILES[path][0] == digest:
+        return _FILES[path][1]
+    name = f"{path.stem}_{sha256(f'{path} {digest}'.encode())[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and pickle look for it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    _FILES[path] = digest, module
+    return module
+
+
+def name_of(function: Callable) -> str:
+    """The name that stands for a function that is given as an object.
+
+    `package.module.function` or `file.py:function` if another process finds the same function by that name. Otherwise
+    (a lambda, a function of a notebook, a partial) the function is kept in this process, under its own name and a
+    digest.
+    """
+    module, qualified = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module not in (None, "__main__") and vars(sys.modules.get(module, object)).get(qualified) is function:
+        path = next((path for path, (_, loaded) in _FILES.items() if loaded.__name__ == module), None)
+        return f"{module}.{qualified}" if path is None else f"{path}:{qualified}"
+    base = f"{function_label(function)}@{digest_of(function)[:8]}"
+    name, number = base, 1
+    while _OBJECTS.get(name, function) != function:  # two functions with one digest; bound methods are equal
+        number += 1
+        name = f"{base}-{number}"
+    _OBJECTS[name] = function
+    return name
+
+
+def source_of(name: str, *, what: str) -> FunctionSource:
+    """Where the function that a setting names was loaded from. Raises what [`resolve_function`] does."""
+    resolve_function(name, what=what, known=(), reload=False)
+    return _RESOLVED[name][1]
+
+
+def method_label(method: Callable) -> str:
+    """ "Class.method"."""
+    return method.__qualname__.rpartition("<locals>.")[2]
+
+
+def declared(function: Callable, name: str) -> bool | None:
+    """The attribute `name` of a function, or of the function that a partial wraps; `None` if neither has it."""
+    while isinstance(function, functools.partial) and getattr(function, name, None) is None:
+        function = function.func
+    return getattr(function, name, None)

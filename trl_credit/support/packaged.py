@@ -1,0 +1,37 @@
+"""Files that travel with the package: recipes and configurations of accelerate. Imports no torch."""
+
+from pathlib import Path
+
+from .errors import choose
+
+
+# in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
+_IN_CHECKOUT = {"accelerate_configs": "accelerate_configs", "recipes": "examples/recipes"}
+
+
+def packaged_folder(name: str) -> Path:
+    """The folder "accelerate_configs" or "recipes" of this installation.
+
+    Raises:
+        ValueError: the installation lacks it.
+    """
+    package = Path(__file__).parents[1]
+    places = (package / "share" / name, package.parent / _IN_CHECKOUT[name])
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ValueError(f"there is no folder {str(places[0])!r}: reinstall the package, pip install trl-credit")
+
+
+def accelerate_config(name: str) -> Path:
+    """The configuration of accelerate that `name` means: a file, or one of the package, such as "zero3".
+
+    Raises:
+        ValueError: there is neither.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    known = {path.stem: path for path in sorted(packaged_folder("accelerate_configs").glob("*.yaml"))}
+    if name not in known:
+        raise ValueError(f"--accelerate_config {name!r} is neither a file nor a name{choose(name, known)}")
+    return known[name]

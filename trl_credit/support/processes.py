@@ -1,0 +1,76 @@
+"""The processes of a run, and the collective calls that all of them must make, with equal shapes."""
+
+from collections.abc import Sequence
+
+import torch
+from accelerate import Accelerator
+
+
+class Processes:
+    """This process among those of the run.
+
+    Args:
+        accelerator (`Accelerator`):
+            The run's own.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self._accelerator.process_index
+
+    @property
+    def count(self) -> int:
+        """Number of processes of the run."""
+        return self._accelerator.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the main process of the run."""
+        return self._accelerator.is_main_process
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this process."""
+        return self._accelerator.device
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows of all processes, by rank. Collective."""
+        return self._accelerator.gather(x)
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """Elementwise sum over processes. Collective."""
+        return self._accelerator.reduce(x, reduction="sum")
+
+    def gather_columns(self, *columns: torch.Tensor) -> list[torch.Tensor]:
+        """Gathers columns (B,) of any type into columns (N,) with a single collective call.
+
+        Values arrive exactly; floating types below float32 arrive rounded to float32 and back.
+        """
+        sent = [_as_integers(column) for column in columns]
+        gathered = self.gather(torch.stack(sent, 1))
+        return [_restored(gathered[:, i], column.dtype) for i, column in enumerate(columns)]
+
+    def largest(self, n: int) -> int:
+        """The largest `n` of all processes. Collective."""
+        return self.all_largest([n])[0]
+
+    def all_largest(self, numbers: Sequence[int]) -> list[int]:
+        """The largest of all processes, for each number. One collective call."""
+        mine = torch.tensor([list(numbers)], device=self.device)
+        return self.gather(mine).amax(0).tolist()
+
+
+def _as_integers(column: torch.Tensor) -> torch.Tensor:
+    if column.dtype == torch.float64:
+        return column.view(torch.int64)
+    return column.float().view(torch.int32).long() if column.is_floating_point() else column.long()
+
+
+def _restored(column: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float64:
+        return column.contiguous().view(dtype)
+    return column.int().view(torch.float32).to(dtype) if dtype.is_floating_point else column.to(dtype)

@@ -1,0 +1,37 @@
+"""What a script does before it imports torch and TRL, whose import takes seconds and prints noise."""
+
+import logging
+import signal
+import warnings
+
+from .signals import end_at_once
+
+
+_VLLM_VERSION = "TRL currently supports vLLM versions"
+# transformers 5.23, for names that TRL still uses
+_OLD_NAME = r"`\w*gradient_checkpointing\w*` is deprecated and will be removed in v6"
+# by logger: messages about a machine without a GPU, in every run
+_LOG_NOISE = {
+    "DeepSpeed": "Setting accelerator to CPU. If you have GPU or other accelerator",
+    "vllm.triton_utils.importing": "Triton is installed, but doesn't include CPU backend",
+}
+
+
+def begin() -> None:
+    """The first call of a script: quiets the imports, and makes Ctrl-C during them end with one line."""
+    quiet_start()
+    signal.signal(signal.SIGINT, end_at_once)
+
+
+def quiet_start() -> None:
+    """Hides messages of libraries that no user can act on, by their exact words: vLLM's version in runs without vLLM
+    (see [`show_vllm_version`]), deprecated names that TRL uses, and the absence of a GPU. All others are shown."""
+    warnings.filterwarnings("ignore", message=_VLLM_VERSION, category=UserWarning)
+    warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
+    for name, start in _LOG_NOISE.items():
+        logging.getLogger(name).addFilter(lambda record, start=start: not record.getMessage().startswith(start))
+
+
+def show_vllm_version() -> None:
+    """For runs with vLLM: shows TRL's warning about an unknown vLLM version again, once."""
+    warnings.filterwarnings("once", message=_VLLM_VERSION, category=UserWarning)

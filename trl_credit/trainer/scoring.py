@@ -1,0 +1,99 @@
+"""TRL's reward functions, on the batch that TRL samples and on other responses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from ..loss.belief import correct_columns
+from ..observe.meter import Meter
+from ..rewards.watchdog import default_watchdog
+from ..runs.resumable import ResumableTrainer
+
+
+class TrlScoring:
+    """Scores responses with the reward functions of a TRL trainer.
+
+    Args:
+        trainer ([`~trl_credit.runs.resumable.ResumableTrainer`]):
+            Its reward functions are used.
+        meter ([`~trl_credit.observe.meter.Meter`]):
+            Logs the range of rewards and the seconds that they take.
+        decode_responses (`Callable`):
+            `(prompts, completion_ids)` → responses in the form that reward functions get them.
+    """
+
+    def __init__(self, trainer: ResumableTrainer, meter: Meter, decode_responses: Callable[[list, list], list]) -> None:
+        self._trainer, self._meter, self._decode_responses = trainer, meter, decode_responses
+        weights = trainer.reward_weights.tolist()
+        self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=weights)
+
+    def checked(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        """The rewards themselves, shape (n, functions).
+
+        Raises:
+            ValueError: one is infinite.
+        """
+        if torch.isinf(rewards_per_func).any():
+            column = torch.isinf(rewards_per_func).any(0).nonzero()[0].item()
+            name = self._trainer.reward_func_names[column]
+            raise ValueError(f"reward {name!r} is infinite: rewards must be finite.")
+        return rewards_per_func
+
+    def of_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """TRL's `_calculate_rewards`: rewards (N, functions) of the rows of all processes. Collective."""
+        try:
+            with self._meter.timed("rewards"):
+                return self.checked(GRPOTrainer._calculate_rewards(self._trainer, *args, **kwargs))
+        except BaseException:  # an interrupt too: what still runs in TRL's loop must not end what follows
+            default_watchdog().forget()
+            raise
+
+    def of_responses(
+        self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
+    ) -> torch.Tensor:
+        """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set. Collective.
+
+        They are left out of the metrics of rewards. Processes with fewer responses score some again, so that all
+        gather equal shapes.
+
+        Args:
+            examples (`list[dict]`):
+                Rows of the data set, one per response and at least one.
+            completion_ids (`list[list[int]]`):
+                Whole responses. May be empty where another process has some.
+            most (`int`, *optional*):
+                The largest number of responses of a process, if known: saves a collective call.
+        """
+        trainer, own = self._trainer, len(completion_ids)
+        count = trainer.processes.largest(own) if most is None else most
+        if count == 0:
+            return torch.zeros(0, len(trainer.reward_funcs), device=trainer.processes.device)
+        ids = [*completion_ids, *(completion_ids[:1] or [[trainer._tokenizer.eos_token_id]]) * (count - own)]
+        examples = [*examples[:own], *examples[:1] * (count - own)]
+        prompts = [example["prompt"] for example in examples]
+        rewards = self.of_batch(examples, prompts, self._decode_responses(prompts, ids), ids)
+        trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
+        trainer._pending_metrics.clear()
+        start = trainer.processes.rank * count
+        return rewards[start : start + own]
+
+    def total(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
+        weighted = rewards_per_func * self._trainer.reward_weights.to(rewards_per_func.device)
+        return weighted.nansum(1).masked_fill(rewards_per_func.isnan().all(1), torch.nan)
+
+    def correct(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+        """Unweighted sum of the functions that say what is correct, shape (N, functions) → (N,); NaN where none of them
+        applies, or without difficulty weights."""
+        chosen = rewards_per_func[:, self._correct]
+        return chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
+
+    def log_range(self, rewards: torch.Tensor) -> None:
+        """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
+        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
+        low, high = torch.stack([low, high]).tolist()
+        if low <= high:  # or all are NaN
+            self._meter.metrics["reward_min"].append(low)
+            self._meter.metrics["reward_max"].append(high)
