@@ -20,7 +20,7 @@ from trl_credit import ALGORITHMS
 PACKAGE, TESTS = Path(trl_credit.__file__).parent, Path(__file__).parent
 # from the lowest to the highest: a room imports lower ones alone
 ROOMS = (
-    "support credit config demo rewards data presets loss passes rollouts runs observe hub trainer settings lab cli"
+    "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli"
 ).split()
 EXEMPT = {"__init__", "__main__", "testing"}  # modules of the root
 TRL_PRIVATE = {

@@ -20,11 +20,12 @@ class Tokens:
         segment_ids: Number of each token's segment, int64, shape (B, T); −1 for none. Without segments the whole
             response is segment 0.
         turn_ids: Number of the policy's turn in a conversation with tools or environments, int64, shape (B, T); −1 at
-            tokens that the policy did not write. Without tools the whole response is turn 0.
+            tokens that the policy did not write (padding, tool results). Without tools the whole response is turn 0.
         policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
-        mask_t: 1 for loss tokens, floating, shape (B, T). At other tokens (padding, tool results) all tensors are
-            meaningless and may not be finite.
+        mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that were
+            cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless and
+            may not be finite.
     """
 
     logp_t: torch.Tensor
@@ -52,8 +53,7 @@ class Credit:
             the normaliser, so a removed token counts like one with zero advantage. `None` keeps all tokens of
             `Tokens.policy_mask_t`; outside of that M has no effect.
         selected: z, shape (B, T), 1 for the tokens that leave a trace, or `None` without traces; for the metrics.
-        traced: The W that `selected` describes. A function that replaces W does not replace this, so that no metric
-            describes a W that was not used.
+        traced: W as the knobs made it. Metrics of traces are logged only while `log_weight` is this same tensor.
     """
 
     log_weight: torch.Tensor | None
