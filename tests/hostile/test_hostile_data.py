@@ -1,7 +1,7 @@
 """Data files that are broken are refused with the file, the line and the fix."""
 
 import gzip
-import importlib.util
+import json
 import os
 import random
 from datetime import date, datetime
@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from script_helpers import error_of
+from scripts import load_script
 
 from trl_credit.data import load_prompts
 
 
 pytestmark = pytest.mark.hostile("data files", "refused")
-spec = importlib.util.spec_from_file_location("train_script", Path(__file__).parents[2] / "examples" / "train.py")
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+script = load_script("examples/train.py")
 GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 
 
@@ -29,11 +29,9 @@ def refused(tmp_path, monkeypatch, capsys):
     def run(name, *flags, content=None):
         if content is not None:
             Path(name).write_bytes(content)
-        with pytest.raises(SystemExit) as stop:
-            script.main(["--dataset_name", str(name), "--reward", "mine.py:mine", *flags])
-        lines = capsys.readouterr().err.splitlines()
-        assert stop.value.code == 2 and len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 600
-        return lines[0]
+        error = error_of(script.main, ["--dataset_name", name, "--reward", "mine.py:mine", *flags], capsys)
+        assert len(error) < 600
+        return error
 
     Path("mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0 for _ in completions]\n")
     return run
@@ -83,6 +81,7 @@ def read(name, content, **settings):
         (b'{"prompt": "x", "answer": [[2]]}', "a list and neither text nor a number"),
         (b'{"prompt": "", "answer": "2"}', "has no prompt"),
         (b'{"answer": "2"}', "has no prompt"),
+        (b'{"prompt": null, "answer": "2"}', "has no prompt"),
         (b'{"prompt": 12, "answer": "2"}', "column 'prompt' holds a int"),
         (b'{"prompt": {"role": "user"}, "answer": "2"}', "column 'prompt' holds a dict"),
         (b'{"prompt": ["x"], "answer": "2"}', "column 'prompt' holds a list"),
@@ -201,6 +200,19 @@ def test_types_of_parquet_that_are_no_prompt_or_answer(refused, tmp_path, column
     pyarrow.parquet.write_table(pyarrow.table(arrays, names=names), tmp_path / "x.parquet")
     said = refused("x.parquet")
     assert "'x.parquet'" in said and message in said
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (["2", ""], "cannot be read as mathematics (row 1: ''"),
+        (["2", None], "cannot be read as mathematics (row 1: ''"),
+        (["Zoey is a knight and Ethan is not"] * 2, "8 of 8 answers cannot be read"),
+    ],
+)
+def test_answers_that_are_no_mathematics(refused, answers, message):
+    rows = [json.dumps({"problem": "1+1", "answer": answer}) for answer in answers * 4]
+    assert message in refused("x.jsonl", "--reward", "accuracy", content="\n".join(rows).encode())
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from script_helpers import QUICK, error_of, load
+from script_helpers import QUICK, error_of
+from scripts import load_script
 
 from trl_credit.rewards import watchdog
 from trl_credit.settings.arguments import parse_arguments
@@ -12,7 +13,7 @@ from trl_credit.settings.arguments import parse_arguments
 
 KIND = "mistakes on the command line"
 pytestmark = pytest.mark.usefixtures("one_thread")
-train, evaluate = load("train"), load("evaluate")
+train, evaluate = load_script("examples/train.py"), load_script("examples/evaluate.py")
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ FLAGS = [
     ("--trace_lamda 0.3", "unknown flag '--trace_lamda': did you mean '--trace_lambda'?"),
     ("--no_mask_truncated_completions", "unknown flag '--no_mask_truncated_completions'"),
     ("-lr 1", "unknown flag '-lr'"),
+    ("--alg grpo", "unknown flag '--alg'"),
     ("--qqqqq 1", "unknown flag '--qqqqq': --help lists them"),
     ("grpo", "'grpo' follows no flag"),
     ("--selector entropyy", "selector must be one of", "did you mean 'entropy'?"),
@@ -98,6 +100,7 @@ FLAGS = [
     ("--output_dir /proc/run", "output_dir='/proc/run' cannot be written to"),
     ("--top_k -5", "top_k must be at least 1, or 0 (all tokens"),
     ("--eval_strategy steps", "eval_strategy='steps' has no data set here", "--evaluation_protocol"),
+    ("--resume_from_checkpoint no_such", "no checkpoint in 'no_such'"),
     ("--resume_from_checkpoint true", "no complete checkpoint in 'out'", "resume_from_checkpoint"),
 ]
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from script_helpers import QUICK, error_of, load
+from script_helpers import QUICK, error_of
+from scripts import load_script
 
 import trl_credit
 from trl_credit.cli.graceful_exit import GracefulExit
@@ -27,7 +28,7 @@ from trl_credit.support.startup import quiet_start, show_vllm_version
 KIND = "mistakes on the command line"
 SEND = "os.kill(os.getpid(), signal.{})"
 pytestmark = pytest.mark.usefixtures("one_thread")
-train = load("train")
+train = load_script("examples/train.py")
 
 
 def reward_file(folder: Path, at: str, *, before: str = "", call: int = 3) -> list[str]:

@@ -229,25 +229,6 @@ def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, me
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--algo", "s_trase"], "did you mean"),
-        (["--reward", "mine.py:f"], "give --model"),
-        (["--temperature", "0"], "--temperature must be positive"),
-        (["--output", "x.txt"], "must end in .html"),
-        (["--output", "nowhere/x.html"], "there is no folder nowhere"),
-        (["--step", "3"], "is a file, which has no steps"),
-    ],
-)
-def test_errors_on_the_command_line(rollouts, capsys, flags, said):
-    assert run(str(rollouts()), *flags) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-    assert run("nowhere") == 2
-    assert "nowhere" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", PLAIN)
 def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
     def some(completions, **kwargs):

@@ -283,28 +283,3 @@ def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):
     assert main([str(run)]) == 0
     assert note in capsys.readouterr().out and note in (run / "credit_log" / "view.html").read_text("utf-8")
     assert len(read_run(run, [10, 20])[0]) == 2
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["nowhere"], "nowhere does not exist"),
-        (["RUN/.."], "has no rollout log"),
-        (["RUN", "--step", "15"], "--step 15 was not logged in RUN: it has steps 10, 20"),
-        (["RUN", "--step", "x"], "--step"),
-        (["RUN", "--response", "3"], "write GROUP/INDEX"),
-        (["RUN", "--response", "9/9"], "not in step 20: it has 0/0, 0/1"),
-        (["RUN", "--output", "page.txt"], "must end in .html"),
-        (["RUN", "--output", "no/such/page.html"], "there is no folder"),
-        (["RUN", "--terminal", "--open"], "leave out --open"),
-        (["RUN", "--stpe", "1"], "did you mean '--step'"),
-        ([], "required"),
-    ],
-)
-def test_an_error_is_one_line(run, flags, said, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([flag.replace("RUN", str(run)) for flag in flags])
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and said.replace("RUN", str(run)) in line
-    assert not list(run.glob("**/*.html"))
