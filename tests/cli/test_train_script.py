@@ -8,11 +8,6 @@ import sys
 import pytest
 from scripts import load_script
 
-from trl_credit import rewards
-from trl_credit.cli import training
-from trl_credit.data import load_prompts
-from trl_credit.rewards.judging import read_gold
-
 
 script = load_script("examples/train.py")
 QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
@@ -52,14 +47,6 @@ def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
     )
     run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
     assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-def test_yaml_with_flags_over_it(run, tmp_path):
-    (tmp_path / "c.yaml").write_text("algo: grpo_lambda\ntrace_lambda: 0.5\nlearning_rate: 1.0e-5\n")
-    flags = ["--config", "c.yaml", *QUICK, "--output_dir", "out", "--trace_lambda", "0.7", "--num_generations", "8"]
-    trainer, _ = training.build(flags, command=[])
-    assert trainer._name == "GRPO-λ" and trainer.args.trace_lambda == 0.7 and trainer.args.learning_rate == 1e-5
-    assert trainer.args.num_generations == 8
 
 
 def test_resume(run, tmp_path):
@@ -108,12 +95,3 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
 def test_lora_flags(run, tmp_path):
     run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
     assert (tmp_path / "out" / "adapter_model.safetensors").exists()
-
-
-def test_gsm8k_loads_and_its_golds_score_themselves(data_folder):
-    data = load_prompts(str(data_folder.path / "gsm8k_test.jsonl"), conversational=True)
-    rewards.check_answers(data["answer"][:300])
-    golds = data["answer"][:300]
-    texts = [f"so \\boxed{{{read_gold(gold)}}}" for gold in golds]
-    assert rewards.accuracy_reward(texts, golds) == [1.0] * (300 if data_folder.whole else 40)
-    assert data[0]["prompt"][0]["role"] == "user"

@@ -192,28 +192,26 @@ def test_an_exit_inside_of_a_reward_is_an_error_of_the_run(make_trainer, timeout
 
 # Signatures: refused before anything is generated, never by a call that was made up
 
-CALLS = []
-
 
 def no_kwargs(completions, prompts):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 def wants_a_column(completions, answers, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 def by_position(completions, /, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 async def wants_a_column_too(completions, *, level, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 class Judge:
     def __call__(self, completions, gold, **kwargs):
-        CALLS.append(1)
+        raise AssertionError("called")
 
 
 SIGNATURES = {
@@ -244,10 +242,9 @@ SIGNATURES = {
 @pytest.mark.hostile(FUNCTIONS, "refused")
 @pytest.mark.parametrize(("function", "given", "message"), SIGNATURES.values(), ids=SIGNATURES)
 def test_a_signature_that_cannot_be_called_is_refused_when_the_trainer_is_built(make_trainer, function, given, message):
-    CALLS.clear()
     with pytest.raises(ValueError, match=message) as caught:
         make_trainer(reward_funcs=[function], trainer_kwargs=given)
-    assert "\n" not in str(caught.value) and not CALLS
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
@@ -348,13 +345,3 @@ def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, mon
     for reward in ([], ["--reward", "mine.py:mine", "accuracy"]):  # these do
         error = error_of(script.main, [*QUICK, "--dataset_name", "rows.jsonl", *reward], capsys)
         assert "--answer_column" in error
-
-
-@pytest.mark.hostile(FUNCTIONS, "refused")
-def test_a_wrong_result_ends_the_script_with_one_line(tmp_path, monkeypatch, one_thread, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return 0.5\n")
-    argv = [*QUICK, "--reward", "mine.py:mine", "--disable_tqdm", "true"]
-    said = error_of(script.main, argv, capsys)  # with exit code 2, as all that is found before the first step
-    assert said.startswith("reward function 'mine' returned 0.5 (a float) for 8 responses, the first to prompt '")
-    assert not (tmp_path / "out" / "model.safetensors").exists()

@@ -85,20 +85,6 @@ def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch
         assert len(repo.commits) == 1  # also if the answer to the commit was lost
 
 
-def test_the_client_repeats_uploads_that_meet_a_busy_server(hub, folder, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    n, retried = requests_of_a_push(hub, folder), 0
-    for k in range(n):
-        hub.repos.clear()
-        hub.break_at(k, 503, times=1)
-        try:
-            push_to(hub, folder, private=True)
-            retried += 1
-        except PushError:
-            continue
-    assert retried > n / 2  # it repeats uploads, but not creating, looking, validating and committing
-
-
 def test_no_hub_and_a_hub_that_refuses(hub, folder):
     with pytest.raises(PushError, match="no valid answer from http://127.0.0.1:9 "):
         push(folder, "me/x", token=hub.token, endpoint="http://127.0.0.1:9")
