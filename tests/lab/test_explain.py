@@ -250,7 +250,7 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
 
 
-def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, capsys):
+def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):
     def given(**changed):
         content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
         return [rollouts([row | changed for row in content]), "--model", demo_model_path()]
@@ -260,7 +260,8 @@ def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, capsys):
         ({"completion": "", "truncated": True}, "its completion has no token"),
         ({"token_ids": [1, 999999]}, "token id 999999 is not one of"),
     ):
-        assert message in error_of(main, given(**changed), capsys)
+        code, _, error = command_said("explain", *given(**changed))
+        assert code == 2 and message in error.splitlines()[-1]
     text = printed(*given(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
     assert "SPO-chain is left out: RewardRaised: " in text and "no judge" in text
 
