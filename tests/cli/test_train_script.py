@@ -8,11 +8,6 @@ import sys
 import pytest
 from scripts import load_script
 
-from trl_credit import rewards
-from trl_credit.cli import training
-from trl_credit.data import load_prompts
-from trl_credit.rewards.judging import read_gold
-
 
 script = load_script("examples/train.py")
 QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
@@ -52,14 +47,6 @@ def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
     )
     run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
     assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-def test_yaml_with_flags_over_it(run, tmp_path):
-    (tmp_path / "c.yaml").write_text("algo: grpo_lambda\ntrace_lambda: 0.5\nlearning_rate: 1.0e-5\n")
-    flags = ["--config", "c.yaml", *QUICK, "--output_dir", "out", "--trace_lambda", "0.7", "--num_generations", "8"]
-    trainer, _ = training.build(flags, command=[])
-    assert trainer._name == "GRPO-λ" and trainer.args.trace_lambda == 0.7 and trainer.args.learning_rate == 1e-5
-    assert trainer.args.num_generations == 8
 
 
 def test_resume(run, tmp_path):
@@ -108,59 +95,3 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
 def test_lora_flags(run, tmp_path):
     run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
     assert (tmp_path / "out" / "adapter_model.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    "argv, message",
-    [
-        (["--config", "no.yaml"], "no file 'no.yaml'"),
-        (["--dataset_name", "good.jsonl", "--prompt_column", "x"], "--prompt_column to one of problem, answer"),
-        (["--dataset_name", "unreadable.jsonl"], "cannot be read as mathematics (row 1: ''"),
-        (["--dataset_name", "prose.jsonl"], "8 of 8 answers cannot be read"),
-        (["--dataset_name", "nulls.jsonl"], "cannot be read as mathematics (row 1: ''"),
-        (["--dataset_name", "broken.parquet"], "broken.parquet' cannot be read as parquet"),
-        (["--dataset_name", "rows.txt"], "'rows.txt' is not a .jsonl"),
-        (["--resume_from_checkpoint", "true"], "no complete checkpoint in"),
-        (["--alg", "grpo"], "unknown flag '--alg'"),
-        (["--dataset_name", "gsm8kk"], "there is no set 'gsm8kk': did you mean 'gsm8k'?"),
-        (["--dataset_name", "holes.jsonl"], "'holes.jsonl', line 2 has no problem"),
-        (["--resume_from_checkpoint", "no_such"], "no checkpoint in 'no_such'"),
-        (["--reward", "rows.txt:f"], "that ends in .py"),
-        (["--reward", "no_such"], "unknown reward 'no_such'"),
-        (["--reward", "os.path.no_such"], "'no_such' is not a function"),
-        (["--reward", "no.such.module"], "No module named"),
-        (["--evaluate_on", "math500"], "evaluate_on needs --evaluation_protocol"),
-        (["--evaluation_protocol", "no_such"], "no_such"),
-        (["--dataset_name", "gsm8k", "--data_dir", "no_such"], "--data_dir"),
-        (["--trace_lambda", "1.5"], "trace_lambda must be in [0, 1]"),
-        (["--num_generations", "3"], "num_generations=3 does not divide the 8 responses"),
-        (["--model_name_or_path", "./no_such_model"], "no_such_model"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_input_is_one_line_and_exit_code_2(run, tmp_path, capsys, argv, message):
-    good = {"problem": "1+1", "answer": "2"}
-    sets = {
-        "good": good,
-        "unreadable": {"problem": "?", "answer": ""},
-        "prose": {"problem": "1+1", "answer": "Zoey is a knight and Ethan is not"},
-        "holes": {"problem": None, "answer": "2"},
-        "nulls": {"problem": "?", "answer": None},
-    }
-    for name, row in sets.items():
-        write_rows(tmp_path / f"{name}.jsonl", [row if name == "prose" else good, row] * 4)
-    (tmp_path / "broken.parquet").write_text("PAR0")
-    (tmp_path / "rows.txt").write_text("1+1=2")
-    with pytest.raises(SystemExit) as stop:
-        run(*argv)
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert stop.value.code == 2 and error.startswith("error: ") and message in error
-
-
-def test_gsm8k_loads_and_its_golds_score_themselves(data_folder):
-    data = load_prompts(str(data_folder.path / "gsm8k_test.jsonl"), conversational=True)
-    rewards.check_answers(data["answer"][:300])
-    golds = data["answer"][:300]
-    texts = [f"so \\boxed{{{read_gold(gold)}}}" for gold in golds]
-    assert rewards.accuracy_reward(texts, golds) == [1.0] * (300 if data_folder.whole else 40)
-    assert data[0]["prompt"][0]["role"] == "user"

@@ -5,7 +5,6 @@ with Chromium() as browser:
     browser.evaluate("document.title")
 """
 
-import base64
 import json
 import os
 import select
@@ -77,10 +76,6 @@ class Chromium:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the browser."""
         os.close(self._write)
         try:
             self.process.wait(10)
@@ -167,10 +162,6 @@ class Chromium:
         """Light or dark, on the screen or in print."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
-
-    def screenshot(self, path: str | Path) -> None:
-        """Writes a PNG of the window."""
-        Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def roles(self) -> list[tuple[str, str]]:
         """Role and name of each element that assistive technology sees."""

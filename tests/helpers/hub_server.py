@@ -12,13 +12,11 @@ must be that of the bytes.
 import base64
 import hashlib
 import json
+import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
-
-import yaml
 
 
 LARGE_FILES = (".safetensors", ".bin", ".png")
@@ -56,7 +54,7 @@ class HubServer:
         self.large: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.lock = threading.Lock()
-        self._broken: tuple[int, int | str, int] | None = None
+        self._broken: tuple[int, int | str] | None = None
         self._closing = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.hub = self
@@ -71,14 +69,14 @@ class HubServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def break_at(self, index: int, how: int | str, *, times: int = 10**9) -> None:
-        """Breaks `times` requests from the `index`-th from now on.
+    def break_at(self, index: int, how: int | str) -> None:
+        """Breaks all requests from the `index`-th from now on.
 
         `how` is a status, "drop" (the connection closes while the body is read), "lost" (the request is carried out,
         its answer is not sent) or "hang" (no answer until the client gives up).
         """
         self.requests.clear()
-        self._broken = (index, how, times)
+        self._broken = (index, how)
 
     def mend(self) -> None:
         """From now on every request works."""
@@ -89,8 +87,8 @@ class HubServer:
         """Takes note of a request, and says how it is to fail."""
         with self.lock:
             self.requests.append(request)
-            first, how, times = self._broken or (0, 0, 0)
-            return how if first <= len(self.requests) - 1 < first + times else None
+            first, how = self._broken or (math.inf, None)
+            return how if len(self.requests) > first else None
 
     def wait_for_end(self) -> None:
         self._closing.wait()
@@ -99,11 +97,6 @@ class HubServer:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # which would hold back every answer for 40 ms
-
-    def do_HEAD(self) -> None:
-        self.handle_request()
-
-    do_GET = do_POST = do_PUT = do_HEAD
 
     def log_message(self, *args: object) -> None:
         """Nothing: the tests read what the client prints."""
@@ -143,6 +136,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
+    do_HEAD = do_GET = do_POST = do_PUT = handle_request
+
     def answer(self) -> tuple[int, bytes, dict[str, str]]:
         """Status, content and headers."""
         match self.command, self.parts:
@@ -152,15 +147,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.need_token()
                 result = {"type": "user", "name": self.hub.user, "orgs": []}
             case "POST", ["api", "validate-yaml"]:
-                result = self.validate()
+                result = {"errors": [], "warnings": []}
             case "POST", ["api", "models", user, name, what, branch] if what in ("preupload", "commit", "branch"):
                 self.need_token()
-                actions: dict[str, Callable] = {
-                    "preupload": self.preupload,
-                    "commit": self.commit,
-                    "branch": self.branch,
-                }
-                result = actions[what](f"{user}/{name}", branch)
+                result = getattr(self, what)(f"{user}/{name}", branch)
             case "GET", ["api", "models", user, name, *revision]:
                 result = self.info(f"{user}/{name}", revision)
             case "POST", [user, name, "info", "lfs", "objects", "batch"]:
@@ -210,15 +200,6 @@ class Handler(BaseHTTPRequestHandler):
             raise ApiError(409, "You already created this model repo", url=url)
         self.hub.repos[name] = Repo(private=wanted.get("visibility") == "private" or wanted.get("private") is True)
         return {"url": url, "name": name}
-
-    def validate(self) -> dict:
-        front = json.loads(self.body)["content"].split("---")
-        try:
-            metadata = yaml.safe_load(front[1]) if len(front) > 2 else {}
-        except yaml.YAMLError as error:
-            raise ApiError(400, f"not YAML: {error}") from error
-        warnings = [] if metadata else [{"message": "empty or missing yaml metadata"}]
-        return {"errors": [], "warnings": warnings}
 
     def info(self, name: str, revision: list[str]) -> dict | list:
         repo = self.repo(name)

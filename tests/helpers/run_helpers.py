@@ -9,6 +9,13 @@ refused, survived = pytest.mark.hostile(KIND, "refused"), pytest.mark.hostile(KI
 SAVES = {"save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
 
 
+def trained(make_trainer, *args, resume=None, **settings):
+    """The trainer of a run that has ended."""
+    trainer = make_trainer(*args, **settings)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
 def weights(trainer) -> list[torch.Tensor]:
     return [p.detach().clone() for p in trainer.model.parameters()]
 

@@ -1,32 +1,23 @@
-"""The scripts of examples/ as modules, and the error with which one stops."""
+"""The error with which a script of examples/ or a part of `trl-credit` stops."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUICK = ["--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1", "--algo", "grpo"]
 
 
-def load(name: str) -> ModuleType:
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(f"{name}_script", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def error_of(main: Callable, argv: list[Any], capsys: pytest.CaptureFixture, *, code: int = 2) -> str:
-    """The one line with which a script stops, with this exit code."""
-    with pytest.raises(SystemExit) as stop:
-        main(list(map(str, argv)))
+    """The one line with which a script or a command stops, with this exit code."""
+    capsys.readouterr()
+    try:
+        ended = main(list(map(str, argv)))
+    except SystemExit as stop:
+        ended = stop.code
     said = capsys.readouterr()
-    assert stop.value.code == code, said.err
+    assert ended == code, said.err
     lines = said.err.strip().splitlines()
     assert "Traceback" not in said.err and "usage:" not in said.err + said.out
     assert len(lines) == 1 or code == 1, said.err  # during a run a progress bar stands before it

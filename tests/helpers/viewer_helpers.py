@@ -31,6 +31,9 @@ def tokens_of(text: str) -> list[str]:
     return re.findall(r"\n+| ?\w+| ?[^\w\s]+|\s", text)
 
 
+NOT_OF_GRPO = "ref_logprobs selected segment_ids segment_values turn_ids nodes kl_credit".split()
+
+
 def response(
     text: str,
     *,
@@ -68,17 +71,11 @@ def response(
         "inference_logprobs": [min(x + rng.gauss(0, 0.004), -1e-5) for x in old],
         "old_logprobs": old,
         "trainer_logprobs": now,
-        "ref_logprobs": None,
         "entropy": entropy,
         "log_weight": weight,
         "is_clipped": clipped,
-        "selected": None,
-        "segment_ids": None,
-        "segment_values": None,
-        "turn_ids": None,
-        "nodes": None,
         "credit": credit,
-        "kl_credit": None,
+        **dict.fromkeys(NOT_OF_GRPO),
         **fields,
     }
 
@@ -208,18 +205,6 @@ def explained(step: int = 10) -> list[Shard]:
 SHARDS = {"trace": [s_trace(10), s_trace(20)], "chain": [spo_chain()], "tree": [spo_tree()], "turns": [multi_turn()]}
 SHARDS["explained"] = explained()
 EVIL = '</script><!--<script><img src=x onerror="window.hit=1">&lt;\u2028\u202e{{ 7*7 }}\x00'
-
-
-def evil_shards() -> list[Shard]:
-    """Shards in which every text that a policy or a user writes is an attack."""
-    row = response(EVIL, tokens=[EVIL, "</script>", "<!--", "]]>"] * 9)
-    for name, values in list(row.items()):
-        if isinstance(values, list) and name != "tokens":
-            row[name] = (values * 36)[:36]
-    row |= {"prompt": EVIL, "rewards": {EVIL: 1.0, "b": 0.5}, "segment_ids": [0] * 36, "segment_values": [0.5, 1.0]}
-    nodes = [{"id": 0, "parent": None, "text": "", "value": 0.5}, {"id": 1, "parent": 0, "text": EVIL, "value": 1.0}]
-    of = header(EVIL, model=EVIL, settings={EVIL: EVIL}, trace_decay=0.9)
-    return [Shard(of, {0: nodes}, [with_trace({**row, "nodes": [1]}, decay=0.9)])]
 
 
 class Page(HTMLParser):

@@ -113,12 +113,11 @@ def test_only_the_last_part_of_a_path_is_shown(record_property, monkeypatch):
 
 
 @pytest.fixture
-def card(make_trainer, tmp_path, monkeypatch):
-    """The text of card and recipe of a run of one step, with what is given."""
+def card(make_trainer, tmp_path):
+    """The text of card and recipe of a trainer, with what is given."""
 
     def make(*, base=None, data=None, choices=(), command=None, table="", **settings):
         trainer = make_trainer("s_trace", max_steps=1, **settings)
-        trainer.train()
         trainer.save_model()
         if base is not None:
             trainer.model.config._name_or_path = base
@@ -139,7 +138,6 @@ def test_a_token_in_the_name_of_a_file_is_not_published(card, tmp_path, monkeypa
     source.write_text(
         f'def mine(config, tokens):\n    """Of {TOKEN} and {password}."""\n    raise NotImplementedError\n'
     )
-    monkeypatch.setattr(ALGORITHMS["s_trace"][1], "train", lambda self: None)  # the card does not depend on it
     data = TrainingData(f"/home/alice/{TOKEN}.jsonl", 3, revision=TOKEN, cleaning=f"{password} in ~alice/{TOKEN}/a")
     texts = card(
         credit=f"{source}:mine",
@@ -165,14 +163,12 @@ def test_a_token_in_the_name_of_a_file_is_not_published(card, tmp_path, monkeypa
 def test_a_base_model_whose_folder_is_gone_is_a_local_model(card, tmp_path, monkeypatch, base):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ALGORITHMS["s_trace"][1], "train", lambda self: None)
     text, _ = card(base=base)
     assert "A local model, trained further" in text and "base_model" not in text and "alice" not in text
     assert "base_model" not in ModelCard(text).data.to_dict()
 
 
-def test_a_base_model_of_the_hub_is_linked(card, monkeypatch):
-    monkeypatch.setattr(ALGORITHMS["s_trace"][1], "train", lambda self: None)
+def test_a_base_model_of_the_hub_is_linked(card):
     text, _ = card(base="some-one/model_1.7B")
     assert "[some-one/model\\_1.7B](https://huggingface.co/some-one/model_1.7B), trained" in text
     assert ModelCard(text).data.base_model == "some-one/model_1.7B"
@@ -249,17 +245,13 @@ LINES = {
 }
 
 
-def test_each_algorithm_has_a_line():
-    assert set(LINES) == set(ALGORITHMS)
-
-
 def parsed(argv: list[str]) -> dict:
     script, data, args, model, _ = parse_arguments(argv, protocols=PROTOCOLS)
     parts = {"": (script, data, model), "args": (args,)}
     return {f.name: getattr(part, f.name) for group in parts.values() for part in group for f in fields(part)}
 
 
-@pytest.mark.parametrize("algo", LINES)
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_recipe_and_command_each_give_the_run_again(algo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base.yaml").write_text(
@@ -275,6 +267,8 @@ def test_recipe_and_command_each_give_the_run_again(algo, tmp_path, monkeypatch)
     wanted = parsed(argv)
     assert wanted["beta"] == 0.02 and wanted["adam_beta1"] == 0.7 and wanted["max_completion_length"] == 40
     recipe = recipe_of(args, choices, Public(), more={"algo": algo, "env": config["env"]})
+    given = {word.partition("=")[0].removeprefix("--") for word in argv} | config.keys()
+    assert set(recipe) <= given | {"model_name_or_path"}  # what nobody chose is not there
     (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
     command = command_of(recipe, script=["train.py"], kinds=[type(part) for part in (*choices, args)])
     words = shlex.split(command)
@@ -284,8 +278,7 @@ def test_recipe_and_command_each_give_the_run_again(algo, tmp_path, monkeypatch)
             assert again[name] == wanted[name], name
 
 
-def test_a_recipe_names_functions_that_it_cannot_hold(card, monkeypatch):
-    monkeypatch.setattr(ALGORITHMS["s_trace"][1], "train", lambda self: None)
+def test_a_recipe_names_functions_that_it_cannot_hold(card):
     _, recipe = card(selector=lambda *args, **kwargs: None)
     assert "# selector was given as an object, which no recipe can hold: put it into a file" in recipe
     assert "# reward: count_a\n# reward was given as an object" in recipe

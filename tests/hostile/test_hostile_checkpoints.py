@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
-from run_helpers import SAVES, equal, refused, survived, weights
+from run_helpers import SAVES, equal, refused, survived, trained, weights
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import TrainerCallback
@@ -13,26 +14,22 @@ from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run,
 
 
 @survived
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_missing_file_is_a_warning(make_trainer, tmp_path, caplog, name):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    (tmp_path / "run" / "checkpoint-1" / name).unlink()
-    make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=True)
-    assert f"has no {name}: " in caplog.text
-
-
-@survived
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("name", "settings", "message"),
     [
-        ({"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: it starts again"),
-        ({"use_adaptive_entropy": True, "entropy_coef": 0.01}, "has no entropy_ctrl_state.json: the coefficient"),
+        *((name, {}, f"has no {name}: ") for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
+        ("no_such", {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: it"),
+        (
+            "entropy_ctrl_state.json",
+            {"use_adaptive_entropy": True, "entropy_coef": 0.01},
+            "state.json: the coefficient",
+        ),
     ],
-    ids=["reference", "entropy"],
+    ids=["optimizer", "scheduler", "random numbers", "reference", "entropy"],
 )
-def test_missing_state_of_trl_is_a_warning(make_trainer, tmp_path, caplog, settings, message):
+def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name, settings, message):
     make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
-    (tmp_path / "run" / "checkpoint-1" / "entropy_ctrl_state.json").unlink(missing_ok=True)  # killed before it
+    (tmp_path / "run" / "checkpoint-1" / name).unlink(missing_ok=name == "no_such")  # of a reference there is no file
     make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
     assert message in caplog.text
 
@@ -89,10 +86,8 @@ def test_weights_alone_can_be_resumed_without_deepspeed(tmp_path):
 STATE = '{"version": 1, "parts": {"difficulty": {"beliefs": [0.5]}}}'
 
 
-@refused
-@pytest.mark.parametrize(
-    "text",
-    [
+DAMAGED = {
+    "credit_state.json": [
         STATE.replace("1,", '"one",'),
         STATE.replace("1,", "1.5,"),
         STATE.replace("1,", "true,"),
@@ -105,18 +100,7 @@ STATE = '{"version": 1, "parts": {"difficulty": {"beliefs": [0.5]}}}'
         "\x00" * 100,
         "",
     ],
-    ids=["word", "float", "bool", "no", "null", "null_part", "list", "deep_list", "deep_dict", "zeros", "empty"],
-)
-def test_damaged_state(tmp_path, text):
-    (tmp_path / "credit_state.json").write_text(text)
-    with pytest.raises(ValueError, match="credit_state.json is damaged .*resume from another checkpoint"):
-        read_state(tmp_path, needed={"difficulty": "difficulty='history'"})
-
-
-@refused
-@pytest.mark.parametrize(
-    "text",
-    [
+    "credit_run.json": [
         "{",
         "[]",
         "[" * 100_000,
@@ -125,13 +109,18 @@ def test_damaged_state(tmp_path, text):
         '{"version": 1, "identity": {}, "lives": [{"from": "0", "id": "a"}]}',
         '{"version": 1, "identity": {}, "lives": null}',
     ],
-)
-def test_a_damaged_record(tmp_path, text):
-    (tmp_path / "credit_run.json").write_text(text)
-    with pytest.raises(ValueError, match="credit_run.json is damaged"):
-        read_run(tmp_path)
-    with pytest.raises(ValueError, match="credit_run.json is damaged"):
-        last_checkpoint(tmp_path)
+}
+CASES = [(name, n) for name, texts in DAMAGED.items() for n in range(len(texts))]
+
+
+@refused
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_damaged_file(tmp_path, name, number):
+    (tmp_path / name).write_text(DAMAGED[name][number])
+    state = [partial(read_state, needed={"difficulty": "difficulty='history'"})]
+    for read in state if name == "credit_state.json" else (read_run, last_checkpoint):
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            read(tmp_path)
 
 
 @refused
@@ -156,8 +145,7 @@ def test_state_of_an_older_release(make_trainer, tmp_path, caplog):
     (tmp_path / "run" / "credit_run.json").unlink()
     state = json.loads((checkpoint / "credit_state.json").read_text())
     (checkpoint / "credit_state.json").write_text(json.dumps({"version": 1, "parts": state["parts"]}))
-    resumed = make_trainer("ha_dw", max_steps=2, **SAVES)
-    resumed.train(resume_from_checkpoint=True)
+    resumed = trained(make_trainer, "ha_dw", max_steps=2, **SAVES, resume=True)
     assert resumed.state.global_step == 2 and "holds no identity" in caplog.text
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-2"
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
@@ -192,8 +180,7 @@ def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, m
 
 @survived
 def test_a_finished_run_is_left_as_it_is(make_trainer, tmp_path, caplog):
-    done = make_trainer("ha_dw", max_steps=2, **SAVES)
-    done.train()
+    done = trained(make_trainer, "ha_dw", max_steps=2, **SAVES)
     again = make_trainer("ha_dw", max_steps=2, **SAVES)
     assert not equal(weights(again), weights(done))
     output = again.train(resume_from_checkpoint=True)
@@ -207,8 +194,7 @@ def test_a_finished_run_is_left_as_it_is(make_trainer, tmp_path, caplog):
 def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, caplog):
     settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
     make_trainer("grpo", **settings).train()
-    again = make_trainer("grpo", **settings)
-    again.train(resume_from_checkpoint=True)
+    again = trained(make_trainer, "grpo", **settings, resume=True)
     assert again.was_done and "already at step 2 of 2" in caplog.text
 
 

@@ -5,50 +5,16 @@ import re
 
 import pytest
 from comparison_helpers import IDENTITY
+from script_helpers import error_of
 
+from trl_credit.cli.compare import main
 from trl_credit.lab.comparison.pages import Heading, Items, Picture, Table, Text, as_html, as_markdown
 
 
 @pytest.fixture
-def refused(command_said):
-    """Runs `trl-credit compare`, which must print one line and exit with code 2; returns the line."""
-
-    def run(*argv: object) -> str:
-        code, _, error = command_said("compare", *argv)
-        assert code == 2 and error.startswith("error: ") and error.count("\n") == 1
-        return error
-
-    return run
-
-
-MISTAKES = [
-    ([], "there is nothing to compare"),
-    (["--algo", "s_trac"], "'s_trac' is no algorithm: did you mean 's_trace'?"),
-    (["--algo", "grpo", "grpo"], "'grpo' is given twice"),
-    (["--algo", "s_trace --selector random"], "give it a name, NAME=s_trace --selector random"),
-    (["--algo", "a/b=grpo"], "the name 'a/b' is also a folder's"),
-    (["--algo", "grpo", "--seeds", "1", "1"], "--seeds names a seed twice"),
-    (["--algo", "grpo", "--seeds", "x"], "--seeds: invalid int value: 'x'"),
-    (["--algo", "grpo", "--jobs", "0"], "--jobs must be at least 1"),
-    (["--algo", "grpo", "--seed", "3"], "--seed is set by the comparison for each run"),
-    (["--algo", "grpo", "--push_to_hub", "true"], "a comparison pushes nothing"),
-    (["--algo", "grpo", "--save_strategy", "no"], "grpo: save_strategy='no' leaves no checkpoint"),
-    (["--algo", "grpo", "--lerning_rate", "1"], "grpo: unknown flag '--lerning_rate': did you mean '--learning_rate'?"),
-    (["--algo", "grpo", "--baseline", "gspo"], "--baseline 'gspo' is not among the algorithms"),
-    (["--algo", "grpo", "--config", "none.yaml"], "there is no file 'none.yaml'"),
-    (["--credit", "none.py:f"], "f: credit"),
-    (["--runs", "none"], "there is no folder 'none'"),
-    (["--runs", "none", "--algo", "grpo"], "--runs trains nothing: leave out --algo"),
-    (["--runs", "none", "--beta", "0"], "--runs trains nothing: leave out --beta"),
-]
-
-
-@pytest.mark.hostile("mistakes on the command line", "refused")
-@pytest.mark.parametrize(("argv", "message"), MISTAKES)
-def test_a_mistake_is_one_line(refused, argv, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in refused(*argv)
-    assert not (tmp_path / "comparison" / "grid.json").exists()
+def refused(capsys):
+    """The line with which `trl-credit compare` stops."""
+    return lambda *argv: error_of(main, argv, capsys)
 
 
 ROW = {"step": 1, "reward": 0.5, "step_time": 1.0}

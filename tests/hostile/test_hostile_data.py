@@ -1,7 +1,7 @@
 """Data files that are broken are refused with the file, the line and the fix."""
 
 import gzip
-import importlib.util
+import json
 import os
 import random
 from datetime import date, datetime
@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from script_helpers import error_of
+from scripts import load_script
 
 from trl_credit.data import load_prompts
 
 
 pytestmark = pytest.mark.hostile("data files", "refused")
-spec = importlib.util.spec_from_file_location("train_script", Path(__file__).parents[2] / "examples" / "train.py")
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+script = load_script("examples/train.py")
 GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 
 
@@ -29,11 +29,9 @@ def refused(tmp_path, monkeypatch, capsys):
     def run(name, *flags, content=None):
         if content is not None:
             Path(name).write_bytes(content)
-        with pytest.raises(SystemExit) as stop:
-            script.main(["--dataset_name", str(name), "--reward", "mine.py:mine", *flags])
-        lines = capsys.readouterr().err.splitlines()
-        assert stop.value.code == 2 and len(lines) == 1 and lines[0].startswith("error: ") and len(lines[0]) < 600
-        return lines[0]
+        error = error_of(script.main, ["--dataset_name", name, "--reward", "mine.py:mine", *flags], capsys)
+        assert len(error) < 600
+        return error
 
     Path("mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0 for _ in completions]\n")
     return run
@@ -83,6 +81,7 @@ def read(name, content, **settings):
         (b'{"prompt": "x", "answer": [[2]]}', "a list and neither text nor a number"),
         (b'{"prompt": "", "answer": "2"}', "has no prompt"),
         (b'{"answer": "2"}', "has no prompt"),
+        (b'{"prompt": null, "answer": "2"}', "has no prompt"),
         (b'{"prompt": 12, "answer": "2"}', "column 'prompt' holds a int"),
         (b'{"prompt": {"role": "user"}, "answer": "2"}', "column 'prompt' holds a dict"),
         (b'{"prompt": ["x"], "answer": "2"}', "column 'prompt' holds a list"),
@@ -126,9 +125,8 @@ def test_a_table_that_grows_with_the_square_of_its_rows(refused, row):
     assert "'x.jsonl', line 99" in said and "more than 1,000 different keys" in said
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+FILES = {
+    "x.json": [
         (b'[{"prompt": "x", "answer": "2"},\n\n{"prompt": "y" "answer": "2"}]', "line 3: Expecting ',' delimiter"),
         (b'[{"prompt": "x", "answer": "2"}\n{"prompt": "y", "answer": "2"}]', "line 2: ',' or ']' is expected"),
         (b'[\n{"prompt": "x", "answer": "2"},\n]', "line 3: Expecting value"),
@@ -147,15 +145,7 @@ def test_a_table_that_grows_with_the_square_of_its_rows(refused, row):
         ('[{"prompt": "x", "answer": "2"}]'.encode("utf-16"), "not plain text but UTF-16"),
         (gzip.compress(GOOD * 99, mtime=0)[:60], "not plain text but compressed by gzip"),
     ],
-)
-def test_a_json_file_that_is_no_list_of_rows(refused, content, message):
-    said = refused("x.json", content=content)
-    assert "'x.json'" in said and message in said
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+    "x.csv": [
         (b"prompt,answer\nx,2\ny\n", "line 3: 1 cells, but the header has 2"),
         (b"prompt,answer\nx,2\n1,234,5\n", "line 3: 3 cells, but the header has 2"),
         (b'prompt,answer\n"x\n\ny",2\n"z" z,3\n', "line 5: ',' expected after '\"'"),
@@ -168,10 +158,13 @@ def test_a_json_file_that_is_no_list_of_rows(refused, content, message):
         (b"prompt,answer\n", "has no rows"),
         (b"", "has no rows"),
     ],
-)
-def test_a_broken_csv_file(refused, content, message):
-    said = refused("x.csv", content=content)
-    assert "'x.csv'" in said and message in said
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [(name, *row) for name, rows in FILES.items() for row in rows])
+def test_a_file_that_is_no_list_of_rows(refused, name, content, message):
+    said = refused(name, content=content)
+    assert f"'{name}'" in said and message in said
 
 
 @pytest.mark.parametrize(
@@ -201,6 +194,19 @@ def test_types_of_parquet_that_are_no_prompt_or_answer(refused, tmp_path, column
     pyarrow.parquet.write_table(pyarrow.table(arrays, names=names), tmp_path / "x.parquet")
     said = refused("x.parquet")
     assert "'x.parquet'" in said and message in said
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (["2", ""], "cannot be read as mathematics (row 1: ''"),
+        (["2", None], "cannot be read as mathematics (row 1: ''"),
+        (["Zoey is a knight and Ethan is not"] * 2, "8 of 8 answers cannot be read"),
+    ],
+)
+def test_answers_that_are_no_mathematics(refused, answers, message):
+    rows = [json.dumps({"problem": "1+1", "answer": answer}) for answer in answers * 4]
+    assert message in refused("x.jsonl", "--reward", "accuracy", content="\n".join(rows).encode())
 
 
 @pytest.fixture
@@ -236,44 +242,6 @@ def test_binary_files_overwritten_at_random(binary_files, record_property):
             except (ValueError, OSError) as error:
                 assert name in str(error)
     record_property("tried", 120)
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "message"),
-    [
-        ("no.jsonl", [], "there is no file 'no.jsonl': check --dataset_name"),
-        ("mine.jsonl", [], "there is no file 'mine.jsonl' (did you mean 'mined.jsonl'?)"),
-        ("./mined", [], "there is no file './mined' (did you mean 'mined.jsonl'?)"),
-        ("folder", [], "'folder' is a folder: give --dataset_name a .jsonl"),
-        ("folder/", [], "it has in.csv"),
-        ("mine.py", [], "'mine.py' is not a .jsonl"),
-        ("math50", [], "there is no set 'math50': did you mean 'math500'? (--dataset_name"),
-        (
-            "mined.jsonl",
-            ["--prompt_column", "promt"],
-            "no column 'promt': set --prompt_column to one of prompt, answer: did you mean 'prompt'?",
-        ),
-        ("mined.jsonl", ["--answer_column", "gold"], "no column 'gold': set --answer_column to one of prompt, answer"),
-        ("mined.jsonl", ["--dataset_split", "test"], "leave out --dataset_revision, --dataset_config and"),
-        ("mined.jsonl", ["--dataset_name", "cols.jsonl"], "'cols.jsonl' has no column 'prompt' or 'problem' or"),
-        (
-            "cols.jsonl",
-            ["--prompt_column", "q", "--reward", "accuracy"],
-            "has no column 'answer' or 'solution' or 'target': set --answer_column",
-        ),
-        ("gsm8k", ["--data_dir", "folder"], "no 'gsm8k' in 'folder'"),
-        ("gsm8k", ["--data_dir", "sets"], "is not the set 'gsm8k': line 2: there is no column problem or question"),
-        ("own/set", [], "--dataset_name 'own/set' cannot be loaded from the Hub"),
-    ],
-)
-def test_a_name_that_is_wrong(refused, name, flags, message):
-    for file in ("mined.jsonl", "folder/in.csv"):
-        Path(file).parent.mkdir(exist_ok=True)
-        Path(file).write_bytes(GOOD)
-    Path("cols.jsonl").write_text('{"q": "x", "level": 1}\n')
-    Path("sets").mkdir()
-    Path("sets/gsm8k.jsonl").write_text('\n{"q": "x", "answer": "#### 1"}\n')
-    assert message in refused(name, *flags)
 
 
 def test_what_cannot_be_opened(refused, record_property):

@@ -4,7 +4,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from script_helpers import QUICK, error_of, load
+from script_helpers import QUICK, error_of
+from scripts import load_script
 
 from trl_credit.rewards import watchdog
 from trl_credit.settings.arguments import parse_arguments
@@ -12,18 +13,14 @@ from trl_credit.settings.arguments import parse_arguments
 
 KIND = "mistakes on the command line"
 pytestmark = pytest.mark.usefixtures("one_thread")
-train, evaluate = load("train"), load("evaluate")
+train = load_script("examples/train.py")
 
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch, capsys):
-    """The one line of a script that stops with exit code 2."""
+    """The line with which `examples/train.py` stops."""
     monkeypatch.chdir(tmp_path)
-
-    def call(argv: list[str], *, script=train) -> str:
-        return error_of(script.main, argv, capsys)
-
-    return call
+    return lambda argv: error_of(train.main, argv, capsys)
 
 
 FLAGS = [
@@ -57,6 +54,7 @@ FLAGS = [
     ("--trace_lamda 0.3", "unknown flag '--trace_lamda': did you mean '--trace_lambda'?"),
     ("--no_mask_truncated_completions", "unknown flag '--no_mask_truncated_completions'"),
     ("-lr 1", "unknown flag '-lr'"),
+    ("--alg grpo", "unknown flag '--alg'"),
     ("--qqqqq 1", "unknown flag '--qqqqq': --help lists them"),
     ("grpo", "'grpo' follows no flag"),
     ("--selector entropyy", "selector must be one of", "did you mean 'entropy'?"),
@@ -98,6 +96,7 @@ FLAGS = [
     ("--output_dir /proc/run", "output_dir='/proc/run' cannot be written to"),
     ("--top_k -5", "top_k must be at least 1, or 0 (all tokens"),
     ("--eval_strategy steps", "eval_strategy='steps' has no data set here", "--evaluation_protocol"),
+    ("--resume_from_checkpoint no_such", "no checkpoint in 'no_such'"),
     ("--resume_from_checkpoint true", "no complete checkpoint in 'out'", "resume_from_checkpoint"),
 ]
 
@@ -191,6 +190,10 @@ REWARDS = {
         "called sys.exit(0), on 8 responses",
         "in line 3 of f.py",
     ),
+    "share": (
+        "def share(completions, **kwargs):\n    return 0.5",
+        "reward function 'share' returned 0.5 (a float) for 8 responses, the first to prompt '",
+    ),
 }
 
 
@@ -203,6 +206,7 @@ def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, monkeypatch, n
     (tmp_path / "f.py").write_text(source)
     message = refused([*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", limit, "--disable_tqdm", "true"])
     assert all(part in message for part in said), message
+    assert not list(tmp_path.glob("**/model.safetensors"))
 
 
 @pytest.mark.hostile(KIND, "refused")
@@ -225,7 +229,6 @@ def test_a_binary_file_is_no_configuration(refused, tmp_path):
     ("flags", "processes", "size", "fixes"),
     [
         ("--num_generations 7", 1, 64, ["num_generations=8", "per_device_train_batch_size=63"]),
-        ("--num_generations 7 --gradient_accumulation_steps 7 --per_device_train_batch_size 3", 1, 21, None),
         ("--num_generations 6 --gradient_accumulation_steps 2", 1, 128, ["per_device_train_batch_size=63"]),
         ("--num_generations 12", 2, 128, ["num_generations=16", "per_device_train_batch_size=66"]),
         ("--num_generations 7 --generation_batch_size 128", 1, 128, ["num_generations=8"]),
@@ -236,9 +239,6 @@ def test_groups_that_do_not_fill_the_batch(refused, monkeypatch, tmp_path, flags
     monkeypatch.chdir(tmp_path)
     if processes > 1:
         monkeypatch.setenv("WORLD_SIZE", str(processes))
-    if fixes is None:  # which fit
-        assert train.parse_arguments([*flags.split(), "--output_dir", "out"])[2].generation_batch_size == size
-        return
     message = refused([*flags.split(), "--output_dir", "out"])
     assert f"does not divide the {size} responses" in message
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -249,7 +249,7 @@ def test_groups_that_do_not_fill_the_batch(refused, monkeypatch, tmp_path, flags
 
 
 @pytest.mark.hostile(KIND, "survived")
-def test_unusual_but_valid_settings(tmp_path, monkeypatch):
+def test_unusual_but_valid_settings(tmp_path, monkeypatch, record_property):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(
         "learning_rate: 1e-5\nmax_steps: 7\nsave_strategy: 'no'\nreport_to: none\nscale_rewards: false\n"
@@ -261,21 +261,6 @@ def test_unusual_but_valid_settings(tmp_path, monkeypatch):
     assert (args.learning_rate, args.max_steps, args.beta, args.epsilon) == (1e-5, 8, 0.3, 0.0)
     assert script.reward == ["demo"] and args.log_completions and data.max_prompt_tokens is None
     assert args.scale_rewards == "none" and args.generation_kwargs == {"do_sample": True}
-
-
-@pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--samples abc", "--samples: invalid int value: 'abc'"),
-        ("--samples", "--samples: expected one argument"),
-        ("--protocl demo", "unknown flag '--protocl': did you mean '--protocol'?"),
-        ("--protocol demo_gredy", "unknown --protocol 'demo_gredy': did you mean 'demo_greedy'?"),
-        ("--protocol demo --output_dir file", "--output_dir='file' is a file"),
-        ("--protocol demo --output_dir file/x", "--output_dir='file/x' lies below 'file'"),
-        ("nowhere --protocol demo", "'nowhere' is neither a folder nor found on the Hub"),
-    ],
-)
-def test_evaluation(refused, tmp_path, words, said):
-    (tmp_path / "file").write_text("")
-    assert said in refused([*words.split(), "--quiet"], script=evaluate)
+    sizes = "--num_generations 7 --gradient_accumulation_steps 7 --per_device_train_batch_size 3 --output_dir out"
+    assert train.parse_arguments(sizes.split())[2].generation_batch_size == 21  # as it fits
+    record_property("tried", 2)

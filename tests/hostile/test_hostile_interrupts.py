@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from script_helpers import QUICK, error_of, load
+from script_helpers import QUICK, error_of
+from scripts import load_script
 
 import trl_credit
 from trl_credit.cli.graceful_exit import GracefulExit
@@ -27,7 +28,7 @@ from trl_credit.support.startup import quiet_start, show_vllm_version
 KIND = "mistakes on the command line"
 SEND = "os.kill(os.getpid(), signal.{})"
 pytestmark = pytest.mark.usefixtures("one_thread")
-train = load("train")
+train = load_script("examples/train.py")
 
 
 def reward_file(folder: Path, at: str, *, before: str = "", call: int = 3) -> list[str]:
@@ -42,6 +43,15 @@ def reward_file(folder: Path, at: str, *, before: str = "", call: int = 3) -> li
     return ["--reward", "mine.py:mine", "--output_dir", "out", "--save_steps", "1", "--max_steps", "4", *QUICK]
 
 
+def stopped(argv: list[str], capsys: pytest.CaptureFixture, *, code: int = 130) -> str:
+    """The last line of a run that is interrupted."""
+    with pytest.raises(SystemExit) as stop:
+        train.main(argv)
+    error = capsys.readouterr().err
+    assert stop.value.code == code and "Traceback" not in error and "hf_secret" not in error
+    return error.strip().splitlines()[-1]
+
+
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "code", "cause"), [("SIGINT", 130, "Ctrl-C"), ("SIGTERM", 143, "SIGTERM")])
@@ -52,13 +62,8 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, n
     for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
         signal.signal(number, handler)
     argv = [*reward_file(tmp_path, SEND.format(name)), "--hub_token", "hf_secretsecretsecretsecret"]
-    with pytest.raises(SystemExit) as stop:
-        train.main(argv)
-    assert stop.value.code == code
+    line = stopped(argv, capsys, code=code)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err and "hf_secret" not in said.err
-    line = said.err.strip().splitlines()[-1]
     assert line.startswith(f"interrupted at step 2 of 4 ({cause}): the last checkpoint is out/checkpoint-2; plots and")
     folder = tmp_path / "out"
     assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
@@ -73,10 +78,8 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, n
 def test_a_reward_that_swallows_ctrl_c_ends_with_its_step(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     swallows = f"\n        try:\n            {SEND.format('SIGINT')}; time.sleep(1)\n        except:\n            pass"
-    with pytest.raises(SystemExit) as stop:
-        train.main([*reward_file(tmp_path, swallows, call=1), "--save_strategy", "no"])
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert stop.value.code == 130 and line.startswith("interrupted at step 1 of 4 (Ctrl-C): no checkpoint yet")
+    line = stopped([*reward_file(tmp_path, swallows, call=1), "--save_strategy", "no"], capsys)
+    assert line.startswith("interrupted at step 1 of 4 (Ctrl-C): no checkpoint yet")
 
 
 @pytest.mark.hostile(KIND, "survived")
@@ -85,10 +88,8 @@ def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys, when):
     monkeypatch.chdir(tmp_path)
     now = SEND.format("SIGINT")
     argv = reward_file(tmp_path, "pass" if when == "loading" else now, before=now if when == "loading" else "", call=1)
-    with pytest.raises(SystemExit) as stop:
-        train.main(argv)
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert stop.value.code == 130 and line.startswith("interrupted before the first step (Ctrl-C): nothing was ")
+    line = stopped(argv, capsys)
+    assert line.startswith("interrupted before the first step (Ctrl-C): nothing was ")
     assert not (tmp_path / "out" / "README.md").exists()
 
 

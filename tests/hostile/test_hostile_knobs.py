@@ -33,15 +33,6 @@ def refused(name: str, value: object, **more) -> None:
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.hostile("settings", "refused")
-def test_no_number_is_nan(record_property):
-    tried = [name for name in FLOATS if name != "vllm_importance_sampling_cap"]  # to which TRL gives a new name
-    for name in tried:
-        refused(name, NAN)
-    assert len(tried) > 40
-    record_property("tried", len(tried))
-
-
 # fields with the values just outside of their ranges
 SHARES = (-0.1, 1.1, INF, -INF)
 COUNTS = (0, -3, 2.5, INF)
@@ -59,7 +50,7 @@ OUTSIDE = {
     "difficulty_window log_credit_groups cutpoint_interval num_segments segment_length max_valued_steps "
     "rollouts_per_state rollout_batch_size tree_segment_length replay_iterations replay_cap "
     "process_reward_best_of": COUNTS,
-    "nonfinite_patience log_credit": (-1, 2.5, INF),
+    "nonfinite_patience log_credit": (-1, 0.5, 2.5, INF),
     "reward_timeout": (0.0, -1.0, -INF),
     "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
     "generation_batch_size num_generations_eval num_iterations max_completion_length save_total_limit "
@@ -73,44 +64,42 @@ RANGES = {name: values for names, values in OUTSIDE.items() for name in names.sp
 FIELDS = {f.name for f in fields(CreditConfig)}
 
 
-@pytest.mark.hostile("settings", "refused")
-def test_outside_of_its_range(record_property):
-    tried = [refused(name, value) for name, values in RANGES.items() if name in FIELDS for value in values]
-    numbers = {n for n, knob in KNOBS.items() if knob.values and knob.values.holds(1) != knob.values.holds("x")}
-    assert numbers - set(CHOICES) <= set(RANGES)
-    record_property("tried", len(tried))
-
-
-@pytest.mark.hostile("settings", "refused")
-def test_no_number_at_all(record_property):
-    tried = 0
-    for name in RANGES.keys() & KNOBS.keys():
-        for value in (*NO_NUMBER, *([] if NoneType in get_args(HINTS[name]) else [None])):
-            refused(name, value)
-            tried += 1
-    record_property("tried", tried)
-
-
-@pytest.mark.hostile("settings", "refused")
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("reward_weights", ([NAN], [1.0, INF], ["1"], [None], "1.0")),
-        ("reward_range", ([0.0, NAN], [1.0, 1.0], [1.0, 0.0], [0.0], [0.0, 1.0, 2.0], "01", 5, None, ["0", "1"])),
-        ("difficulty_reward", ([], "sums", [1], 5)),
-        ("tree_branching", ([6, 0], [6, 1.5], [], 6, None)),
-        ("released_code", (["x"], "spo_replay", 5, [["spo_replay"]])),
-        ("loss_type", ("dapoo", "GRPO", None, "")),
-        ("credit", ("", 5, "grpo", ["f.py:g"])),
-        *((name, ("no", 0, None)) for name, knob in KNOBS.items() if knob.values is FLAG),
-        *((name, ("", "None", "x", None, 0, ["none"])) for name in CHOICES if name != "released_code"),
+NUMBERS = {
+    "NaN": [(name, NAN) for name in FLOATS if name != "vllm_importance_sampling_cap"],  # to which TRL gives a new name
+    "outside of its range": [(name, value) for name in RANGES if name in FIELDS for value in RANGES[name]],
+    "no number": [
+        (name, value)
+        for name in RANGES.keys() & KNOBS.keys()
+        for value in (*NO_NUMBER, *([] if NoneType in get_args(HINTS[name]) else [None]))
     ],
-    ids=lambda x: x if isinstance(x, str) else "",
-)
-def test_of_another_kind(name, values, record_property):
-    for value in values:
+}
+
+
+OTHERS = {
+    "reward_weights": ([NAN], [1.0, INF], ["1"], [None], "1.0"),
+    "reward_range": ([0.0, NAN], [1.0, 1.0], [1.0, 0.0], [0.0], [0.0, 1.0, 2.0], "01", 5, None, ["0", "1"]),
+    "difficulty_reward": ([], "sums", [1], 5),
+    "tree_branching": ([6, 0], [6, 1.5], [], 6, None),
+    "released_code": (["x"], "spo_replay", 5, [["spo_replay"]]),
+    "loss_type": ("dapoo", "GRPO", None, ""),
+    "credit": ("", 5, "grpo", ["f.py:g"]),
+    **{name: ("no", 0, None) for name, knob in KNOBS.items() if knob.values is FLAG},
+    **{name: ("", "None", "x", None, 0, ["none"]) for name in CHOICES if name != "released_code"},
+}
+WRONG = NUMBERS | {name: [(name, value) for value in values] for name, values in OTHERS.items()}
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_value_of_a_setting(what, record_property):
+    for name, value in WRONG[what]:
         refused(name, value)
-    record_property("tried", len(values))
+    record_property("tried", len(WRONG[what]))
+
+
+def test_every_knob_that_is_a_number_has_a_range_here():
+    numbers = {n for n, knob in KNOBS.items() if knob.values and knob.values.holds(1) != knob.values.holds("x")}
+    assert numbers - set(CHOICES) <= set(RANGES) and all(len(tries) > 40 for tries in NUMBERS.values())
 
 
 @pytest.mark.hostile("settings", "refused")
@@ -139,6 +128,7 @@ def test_weights_of_other_rewards(make_trainer, weights):
         ("--algo opo --reward_range 0 2", "reward_range"),
         ("--algo dapo --replay_cap 3", "replay_cap"),
         ("--algo spo_tree --tree_branching 8 --tree_segment_length 3", "tree_segment_length"),
+        ("--algo grpo --log_credit_groups 4", "log_credit_groups"),
     ],
 )
 def test_a_knob_without_effect_on_the_command_line(argv, knob):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 from conftest import count_a
+from script_helpers import error_of
 
-import trl_credit
+from trl_credit.cli.view import main
 from trl_credit.observe.schema import Shard, read_shard, shard_path, steps, write_shard
 
 
@@ -38,18 +39,25 @@ DAMAGED = {
     "a tree with a circle": lines(HEADER, TREE | {"nodes": [{"id": 0, "parent": None}, {"id": 1, "parent": 1}]}),
     "a tree without a root": lines(HEADER, TREE | {"nodes": [{"id": 0, "parent": 1}, {"id": 1, "parent": 0}]}),
     "deep nesting": lines(HEADER) + b"[" * 100_000 + b"\n",
+    "words": b"hello",
+    "another file": lines({"a": 1}),
+    "a tree whose parent comes later": lines(HEADER, TREE | {"nodes": [TREE["nodes"][0], {"id": 1, "parent": 5}]}),
     "a huge number": lines(HEADER) + b'{"kind": "response", "group": ' + b"9" * 10_000 + b"}\n",
 }
 
 
 @pytest.mark.hostile("rollout logs", "refused")
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, what):
-    path = tmp_path / "step-00000001.jsonl"
+def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, capsys, record_property, what):
+    path = shard_path(tmp_path, 1)
+    path.parent.mkdir()
     path.write_bytes(DAMAGED[what])
     with pytest.raises(ValueError, match="step-00000001.jsonl") as refused:
         read_shard(path)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+    error_of(main, [tmp_path], capsys)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    record_property("tried", 2)
 
 
 TEXTS = ("</script><script>alert(1)</script>", "\u2028\u2029\x00\x1b[31m", "a\ud800b")
@@ -65,24 +73,6 @@ def test_hostile_text_stays_text(tmp_path, text):
     assert response["completion"] == response["tokens"][0] == text.encode("utf-8", "replace").decode()
 
 
-@pytest.mark.hostile("settings", "refused")
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"log_credit": -1},
-        {"log_credit": 0.5},
-        {"log_credit": True},
-        {"log_credit": 1, "log_credit_groups": 0},
-        {"log_credit_groups": 4},  # which does nothing without log_credit
-    ],
-    ids=str,
-)
-def test_mistakes_in_its_settings(tmp_path, settings):
-    with pytest.raises(ValueError, match="log_credit") as refused:
-        trl_credit.CreditConfig(str(tmp_path), report_to="none", use_cpu=True, **settings)
-    assert "\n" not in str(refused.value)
-
-
 OBSTACLES = {
     "a file": lambda folder: (folder / "credit_log").write_text("a file instead of the folder"),
     "a folder": lambda folder: (folder / "credit_log" / "step-00000001.partial").mkdir(parents=True),
@@ -96,12 +86,14 @@ def not_a_number(completions, **kwargs):
 
 @pytest.mark.hostile("full and odd disks", "survived")
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_is_in_the_way_of_the_log_is_not_in_that_of_the_run(make_trainer, tmp_path, obstacle):
+def test_what_is_in_the_way_of_the_log_is_not_in_that_of_the_run(make_trainer, tmp_path, caplog, obstacle):
     (tmp_path / "run").mkdir()
     OBSTACLES[obstacle](tmp_path / "run")
     trainer = make_trainer("base", log_credit=1, max_steps=2)
     trainer.train()
     assert trainer.state.global_step == 2 and trainer._rollout_log.is_off
+    (line,) = [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
+    assert "credit_log" in line and "\n" not in line
 
 
 @pytest.mark.hostile("reward functions", "survived")

@@ -117,6 +117,7 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
         "adapter.safetensors",
     ]
     foreign += ["additional_chat_templates/mine.jinja", "training_args.bin", "id_rsa", "evaluation/notes.md", "x.py"]
+    foreign += ["service_account.json", "modeling_x.py", "photo.png", "package.json", "evaluation/x.png"]
     for name in foreign:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
@@ -129,14 +130,21 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
     record_property("tried", len(foreign) + 1)
 
 
+NO_SHARDS = ("../outside.safetensors", "/etc/passwd", ".hidden.safetensors", "a/b.safetensors", ".env")
+
+
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(
-    "shard", ["../outside.safetensors", "/etc/passwd", ".hidden.safetensors", "a/b.safetensors", ".env"]
+    ("index", "message"),
+    [
+        *((json.dumps({"weight_map": {"a": shard}}), "which is no file of weights beside it") for shard in NO_SHARDS),
+        *(("{}", "has no weight_map"), ("[1]", "has no weight_map"), ("{", "is not JSON")),
+    ],
 )
-def test_an_index_that_names_other_files_is_refused(folder, shard):
+def test_an_index_of_no_whole_model_is_refused(folder, index, message):
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
-    with pytest.raises(ValueError, match="which is no file of weights beside it: it is not a whole model"):
+    (folder / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match=rf"index\.json .*{message}.*: it is not a whole model"):
         publishable(folder)
 
 

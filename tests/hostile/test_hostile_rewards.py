@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import importlib.util
 import itertools
 import json
 import math
@@ -13,20 +12,20 @@ import time
 from collections import namedtuple
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from reward_helpers import GIVEN, QUICK
+from script_helpers import error_of
+from scripts import load_script
 
 from trl_credit.rewards import REWARDS, resolve_reward, watchdog
 from trl_credit.rewards.guard import guard_rewards
 from trl_credit.rewards.signature import Rows
 
 
-ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = "reward functions"
 
 
@@ -193,28 +192,26 @@ def test_an_exit_inside_of_a_reward_is_an_error_of_the_run(make_trainer, timeout
 
 # Signatures: refused before anything is generated, never by a call that was made up
 
-CALLS = []
-
 
 def no_kwargs(completions, prompts):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 def wants_a_column(completions, answers, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 def by_position(completions, /, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 async def wants_a_column_too(completions, *, level, **kwargs):
-    CALLS.append(1)
+    raise AssertionError("called")
 
 
 class Judge:
     def __call__(self, completions, gold, **kwargs):
-        CALLS.append(1)
+        raise AssertionError("called")
 
 
 SIGNATURES = {
@@ -245,10 +242,9 @@ SIGNATURES = {
 @pytest.mark.hostile(FUNCTIONS, "refused")
 @pytest.mark.parametrize(("function", "given", "message"), SIGNATURES.values(), ids=SIGNATURES)
 def test_a_signature_that_cannot_be_called_is_refused_when_the_trainer_is_built(make_trainer, function, given, message):
-    CALLS.clear()
     with pytest.raises(ValueError, match=message) as caught:
         make_trainer(reward_funcs=[function], trainer_kwargs=given)
-    assert "\n" not in str(caught.value) and not CALLS
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
@@ -318,6 +314,10 @@ FILES = {
         ("raises.py:mine", "raises.py raised ZeroDivisionError"),
         ("broken.mine", "broken raised SyntaxError"),
         ("exits.mine", r"exits called sys.exit\(0\)"),
+        ("rows.txt:f", "that ends in .py"),
+        ("no_such", "unknown reward 'no_such'"),
+        ("os.path.no_such", "'no_such' is not a function"),
+        ("no.such.module", "No module named"),
     ],
 )
 def test_a_name_that_leads_to_no_reward(tmp_path, monkeypatch, name, message):
@@ -332,9 +332,7 @@ def test_a_name_that_leads_to_no_reward(tmp_path, monkeypatch, name, message):
 
 # The script
 
-spec = importlib.util.spec_from_file_location("train_script", ROOT / "examples" / "train.py")
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+script = load_script("examples/train.py")
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
@@ -345,18 +343,5 @@ def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, mon
     script.main([*QUICK, "--dataset_name", "rows.jsonl", "--reward", "mine.py:mine", "format"])
     assert (tmp_path / "out" / "model.safetensors").exists()
     for reward in ([], ["--reward", "mine.py:mine", "accuracy"]):  # these do
-        with pytest.raises(SystemExit) as stop:
-            script.main([*QUICK, "--dataset_name", "rows.jsonl", *reward])
-        assert stop.value.code == 2 and "--answer_column" in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-@pytest.mark.hostile(FUNCTIONS, "refused")
-def test_a_wrong_result_ends_the_script_with_one_line(tmp_path, monkeypatch, one_thread, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return 0.5\n")
-    with pytest.raises(SystemExit) as stop:
-        script.main([*QUICK, "--reward", "mine.py:mine"])
-    said = capsys.readouterr().err.strip()
-    assert stop.value.code == 2 and "Traceback" not in said  # as all that is found before the first step
-    assert "error: reward function 'mine' returned 0.5 (a float) for 8 responses, the first to prompt '" in said
-    assert not (tmp_path / "out" / "model.safetensors").exists()
+        error = error_of(script.main, [*QUICK, "--dataset_name", "rows.jsonl", *reward], capsys)
+        assert "--answer_column" in error

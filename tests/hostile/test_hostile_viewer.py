@@ -1,20 +1,20 @@
 """Rollout logs that are damaged, or whose texts attack whoever looks at them."""
 
-import json
-
 import pytest
 from chromium import Chromium, find_chromium
 from rich.console import Console
-from viewer_helpers import Page, header, response, s_trace
+from script_helpers import error_of
+from viewer_helpers import EVIL, Page, header, response, s_trace
 
 from trl_credit.cli.view import main
 from trl_credit.lab.viewer import build_page
 from trl_credit.lab.viewer.terminal import print_response
-from trl_credit.observe.schema import Shard, lines_of, shard_path, write_shard
+from trl_credit.observe.schema import Shard, shard_path, write_shard
 
 
 KIND = "rollout logs"
 ATTACKS = [
+    EVIL,
     "<script>window.hit=1</script>",
     "</script><script>window.hit=1</script>",
     "</SCRIPT\n><script>window.hit=1</script>",
@@ -70,7 +70,7 @@ def test_texts_that_attack_do_nothing_in_a_browser(record_property, tmp_path):
     shards = [attacking(text) for text in ATTACKS]
     for step, shard in enumerate(shards):
         shard.header["step"] = step
-    (tmp_path / "page.html").write_text(build_page(shards, title="attacks"), encoding="utf-8")
+    (tmp_path / "page.html").write_text(build_page(shards, title=EVIL, note=EVIL), encoding="utf-8")
     with Chromium() as browser:
         browser.open(tmp_path / "page.html")
         elements = "[...document.querySelectorAll('script, img, svg, iframe, a, base, link, form')].length"
@@ -79,52 +79,14 @@ def test_texts_that_attack_do_nothing_in_a_browser(record_property, tmp_path):
                 browser.evaluate(f"go({{ step: {step}, layout: '{layout}', token: 0 }})")
             browser.evaluate("document.querySelectorAll('.node summary').forEach(e => e.click())")
             assert browser.evaluate("view.step") == step
+        browser.evaluate("go({ step: 0, layout: 'one', token: 0 })")
+        for selector in ("h1", "#facts", "#prompt div", ".note", ".column .facts", ".column .token"):
+            shown = [text.replace("\0", "") for text in browser.texts(selector)]
+            assert any(EVIL.replace("\0", "") in text for text in shown), selector
         browser.settle()
         assert browser.evaluate("typeof window.hit") == "undefined" and browser.evaluate(elements) == 2
         assert browser.messages == [] and len(browser.requests) == 1
     record_property("tried", len(ATTACKS))
-
-
-LINES = list(lines_of(s_trace()))
-HEADER, ROW = LINES[0], LINES[1]
-DAMAGED = {
-    "empty": "",
-    "cut off": "\n".join(LINES)[:-50],
-    "not JSON": "hello",
-    "another file": '{"a": 1}',
-    "no header": ROW,
-    "two headers": f"{HEADER}\n{HEADER}",
-    "a later version": HEADER.replace('"version": 1', '"version": 2'),
-    "another schema": HEADER.replace("trl_credit.rollouts", "other"),
-    "a column too short": f"{HEADER}\n" + ROW.replace('"loss_mask": [1, ', '"loss_mask": ['),
-    "words for numbers": f"{HEADER}\n" + ROW.replace('"loss_mask": [1, ', '"loss_mask": ["a", '),
-    "NaN": f"{HEADER}\n" + ROW.replace('"reward": 1.0', '"reward": NaN'),
-    "a reward of text": f"{HEADER}\n" + ROW.replace('"reward": 1.0', '"reward": "<b>"'),
-    "deep": f"{HEADER}\n" + "[" * 100_000,
-    "a number without end": f"{HEADER}\n" + ROW.replace('"entropy": [', '"entropy": [' + "9" * 400 + ", ", 1),
-    "a tree whose parent comes later": f"{HEADER}\n"
-    + json.dumps({"kind": "tree", "group": 0, "nodes": [{"id": 0, "parent": None}, {"id": 1, "parent": 5}]}),
-}
-
-
-def refused(capsys, *argv) -> None:
-    """`trl-credit view` ends with exit code 2 and one line."""
-    with pytest.raises(SystemExit) as end:
-        main([*map(str, argv)])
-    assert end.value.code == 2, argv
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and len(line) < 500 + max(map(len, map(str, argv)))
-
-
-@pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_log_is_refused_in_one_line(case, tmp_path, capsys):
-    file = shard_path(tmp_path, 10)
-    file.parent.mkdir()
-    file.write_text(DAMAGED[case], encoding="utf-8")
-    for run in (tmp_path, file):
-        refused(capsys, run)
-    assert not list(tmp_path.rglob("*.html")) and not list(tmp_path.rglob("*.partial"))
 
 
 @pytest.mark.hostile(KIND, "refused")
@@ -136,7 +98,14 @@ def test_what_is_no_text_or_no_run_is_refused(tmp_path, capsys, record_property)
     (fine / "view.html").mkdir()
     flags = (["--output", fine / "view.html"], ["--output", fine / "no" / "view.html"])
     flags += (["--step", "9" * 5000], ["--response", "²/³"])
+    # what can be read, and not shown
+    odd = {'"reward": 1.0': '"reward": "<b>"', '"entropy": [': '"entropy": [' + "9" * 400 + ", "}
+    for step, (right, wrong) in enumerate(odd.items()):
+        write_shard(shard_path(tmp_path / "odd", step), s_trace())
+        text = shard_path(tmp_path / "odd", step).read_text("utf-8")
+        shard_path(tmp_path / "odd", step).write_text(text.replace(right, wrong, 1), "utf-8")
     tried = [[binary], [tmp_path / "run"], [tmp_path / "nothing"], ["\x00"], *([fine, *more] for more in flags)]
+    tried += [[tmp_path / "odd", "--step", step] for step in range(len(odd))]
     for argv in tried:
-        refused(capsys, *argv)
+        assert len(error_of(main, argv, capsys)) < 500 + max(map(len, map(str, argv)))
     record_property("tried", len(tried))

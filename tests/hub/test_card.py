@@ -9,16 +9,15 @@ import torch
 import yaml
 from hub_helpers import SECRET
 from huggingface_hub import ModelCard
-from segment_helpers import TREE
 from trl import GRPOConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.demo import DEMO_SETTINGS, demo_settings
+from trl_credit.demo import DEMO_SETTINGS
 from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.markdown import escape
 from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
 from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import launcher_words, recipe_of, to_yaml
+from trl_credit.hub.recipe import launcher_words
 from trl_credit.hub.settings import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
 
 
@@ -74,17 +73,6 @@ def test_the_card_has_its_sections(finished, tmp_path):
     assert f"* torch {torch.__version__}" in text and "from_pretrained('me/x')" in text
     assert card.data.datasets == ["openai/gsm8k"] and "s-trace" in card.data.tags and card.data.model_name == "x"
     assert "licence" not in card.data.to_dict() and "\n\n\n" not in text
-
-
-def test_the_card_of_a_tree(make_trainer):
-    trainer = make_trainer(**{**TREE, "max_steps": 1}, replay_iterations=2)
-    trainer.train()
-    trainer.save_model()
-    text = write_model_card(trainer, name="SPO-tree", data=TrainingData("mine", 64)).read_text(encoding="utf-8")
-    assert "* 1 optimizer steps, a tree of 3-2 per prompt (at most 6 leaves and 9 nodes); of 2 prompts in" in text
-    assert "nodes were sampled and" in text and "responses per prompt" not in text
-    assert "* 1 update for each generation batch of 16 rows." in text
-    assert "| replay\\_iterations | 2 |" in text
 
 
 def test_no_secret_and_no_path_of_this_machine(finished, tmp_path):
@@ -222,18 +210,6 @@ def test_every_field_of_trl_that_may_hold_text_is_declared_public_or_left_out():
     texts = {f.name for f in fields(GRPOConfig) if not numbers.fullmatch(str(f.type))}
     assert not [name for name in texts if name not in PUBLIC_TEXT and not left_out.fullmatch(name)]
     assert not [name for name in PUBLIC_TEXT | (TRL_FIELDS - PRIVATE - texts) if left_out.fullmatch(name)]
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_a_recipe_gives_the_same_configuration_again(algo, tmp_path):
-    config = ALGORITHMS[algo][0]
-    more = {"difficulty": "hard", "reward_range": [0.0, 2.0], "steps_per_generation": 2}
-    knobs = demo_settings(config, **more)
-    args = config(output_dir=str(tmp_path), report_to="none", lr_scheduler_kwargs={"a": 1}, **knobs)
-    recipe = yaml.safe_load(to_yaml(recipe_of(args, (), Public())))
-    again = config(output_dir=str(tmp_path), report_to="none", **{"logging_steps": 1, **recipe})
-    assert again.to_dict() == args.to_dict()
-    assert set(recipe) <= set(knobs) | {"lr_scheduler_kwargs"}  # what nobody chose is not there
 
 
 def test_the_recipe_of_the_embedded_model_names_what_differs_from_its_defaults(tmp_path):

@@ -81,17 +81,6 @@ def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_tra
         assert counted.generated != pytest.approx(responses)  # it includes rollouts
 
 
-def test_axes_of_a_log_of_every_fifth_step():
-    found = history([0.1, 0.2], log={"every": 5})
-    assert {name: x.tolist() for name, x in found.axes.items()} == {
-        "steps": [5, 10],
-        "prompts": [10, 20],
-        "generated": [400, 800],
-        "trained": [280, 560],
-        "seconds": [2.5, 5],
-    }
-
-
 def test_an_evaluation_is_placed_where_training_was():
     log = log_state([0.1, 0.2, 0.3])
     log["log_history"].insert(2, {"step": 2, "eval_demo/avg@4": 0.7, "eval_runtime": 3.0})

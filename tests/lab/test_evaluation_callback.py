@@ -1,15 +1,13 @@
 """Evaluation during training: it changes nothing, processes agree, and stale evaluations are dropped."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import run_evaluation
 import torch
 from evaluation_helpers import SMALL, run
-from processes import needs_deepspeed, on_cpus
+from processes import TORCHRUN, accelerate, needs_deepspeed
+from processes import run as run_processes
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_credit import CreditConfig, CreditTrainer
@@ -137,18 +135,9 @@ def results(output: str) -> list:
 def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
     run_evaluation.main(str(tmp_path / "1"))
     (alone,) = results(capfd.readouterr().out)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    if layout != "ddp":
-        launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", on_cpus(layout, tmp_path)]
-    done = subprocess.run(
-        [*map(str, launch), run_evaluation.__file__, str(tmp_path / "2")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert results(done.stdout) == [alone, alone] and len(alone) == 2
+    launch = TORCHRUN if layout == "ddp" else accelerate(layout, tmp_path)
+    output = run_processes(*launch, run_evaluation.__file__, tmp_path / "2")
+    assert results(output) == [alone, alone] and len(alone) == 2
     names = [f"samples/checkpoint-{step}/demo-demo.jsonl" for step in (2, 3)] + ["evaluation.json"]
     for name in names:
         one, two = ((tmp_path / str(n) / "evaluation" / name).read_bytes() for n in (1, 2))

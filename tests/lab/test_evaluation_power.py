@@ -42,13 +42,6 @@ def test_the_variance_within_problems_of_different_numbers_of_samples():
     assert spread.within(4, 3) == pytest.approx(np.var(difference_of(more, less, 1)), abs=1e-12)
 
 
-def test_the_variance_of_one_sample_in_closed_form():
-    # independent samples: c(n − c)/(n²(n − 1)) of each; with shared random numbers, minus the covariance
-    a, b = [[True, True, False, False]] * 2, [[True, False, True, False]] * 2
-    assert Spread(a, b, 1).within(4, 4) == pytest.approx(2 * 2 * 2 / (16 * 3))
-    assert Spread(a, a, 1).within(4, 4) == 0.0
-
-
 def simulated(rng: np.random.Generator, problems: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Verdicts of two models. The second is better by 0.1: by −0.05 or 0.25 on each problem."""
     chance = rng.uniform(0.2, 0.6, problems)[:, None]

@@ -62,27 +62,22 @@ def test_several_checkpoints_are_one_table(tmp_path, monkeypatch):
     assert read_rows(Path("out"))[:4] == json.loads(json.dumps(rows))
 
 
-def test_the_axis_is_the_step_for_checkpoints_of_one_run_only(monkeypatch):
+def test_axes_name_the_step_of_one_runs_checkpoints_and_the_verdicts_that_are_drawn(monkeypatch):
     labels = []
-    monkeypatch.setattr(Axes, "set_xlabel", lambda axes, label, **kwargs: labels.append(label))
+    for name in ("set_xlabel", "set_ylabel"):
+        monkeypatch.setattr(Axes, name, lambda axes, label, **kwargs: labels.append(label))
     row = {"set": "s", "protocol": "p", "metrics": SCORE}
-    for models, expected in (
-        (["r/checkpoint-1", "r/checkpoint-2/"], ["optimizer step"]),
-        (["a/checkpoint-1", "b/checkpoint-2"], []),
-        (["checkpoint-1"], []),
-        (["a", "b"], []),
+    strict = [{**row, "model": "a"}, {**row, "model": "a", "set": "two", "metrics_strict": SCORE}]
+    for rows, expected in (
+        ([{**row, "model": m} for m in ("r/checkpoint-1", "r/checkpoint-2/")], {"optimizer step"}),
+        ([{**row, "model": m} for m in ("a/checkpoint-1", "b/checkpoint-2")], set()),
+        ([{**row, "model": "checkpoint-1"}], set()),
+        ([{**row, "model": m} for m in "ab"], set()),
+        (strict, {"percent, read permissively"}),
     ):
         labels.clear()
-        draw_rows([{**row, "model": m} for m in models])
-        assert labels == expected
-
-
-def test_the_axis_names_the_verdicts_that_are_drawn(monkeypatch):
-    labels = []
-    monkeypatch.setattr(Axes, "set_ylabel", lambda axes, label, **kwargs: labels.append(label))
-    row = {"model": "a", "protocol": "p", "metrics": SCORE}
-    draw_rows([{**row, "set": "one"}, {**row, "set": "two", "metrics_strict": SCORE}])
-    assert labels == ["percent", "percent, read permissively"]
+        draw_rows(rows)
+        assert set(labels) == expected | {"percent"}
 
 
 def test_answers_are_read_permissively_and_strictly_and_the_table_says_which(tmp_path, sampler):

@@ -1,14 +1,12 @@
 """Samplers: the distribution of the model, limits, generation settings, and vLLM against transformers."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from evaluation_helpers import SCRIPT, run
 from peft import LoraConfig, get_peft_model
+from processes import run as run_processes
 from transformers import AutoModelForCausalLM
 
 from trl_credit.demo import demo_model_path
@@ -108,15 +106,7 @@ def test_the_generation_settings_of_a_model_have_no_effect(sampler):
 def test_vllm_agrees_with_transformers(tmp_path):
     """Greedy responses are the same, and sampled ones are right about as often."""
     flags = "--backend vllm --gpu_memory_utilization 0.1 --protocol demo demo_greedy --max_problems 64 --output_dir"
-    env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *flags.split(), str(tmp_path / "vllm")],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_processes(SCRIPT, *flags.split(), tmp_path / "vllm", VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR")
     sampled, greedy = read_rows(tmp_path / "vllm")
     ours = run(tmp_path / "own", protocols=["demo", "demo_greedy"], changes=None, max_problems=64)
     for kind in ("demo", "demo_greedy"):

@@ -36,14 +36,6 @@ def test_pass_at_k_is_exact_for_thousands_of_samples():
     assert pass_at_k(5000, 4985, 16) == 1.0 and pass_at_k(5000, 0, 5000) == 0.0
 
 
-def test_pass_at_k_is_unbiased():
-    # Σ_c Binomial(c; n, p) pass@k(n, c) = 1 − (1 − p)^k
-    n, p = 12, 0.3
-    for k in (1, 5, 12):
-        mean = sum(comb(n, c) * p**c * (1 - p) ** (n - c) * pass_at_k(n, c, k) for c in range(n + 1))
-        assert mean == pytest.approx(1 - (1 - p) ** k, abs=1e-12)
-
-
 def vote(answers: tuple, correct: tuple) -> Fraction:
     names = ["right" if c else a for a, c in zip(answers, correct, strict=True) if c or a is not None]
     votes = Counter(names)
@@ -80,10 +72,6 @@ def test_majority_is_the_mean_over_all_subsets(cases):
 
 
 def test_majority_by_hand():
-    # of {right, a, b}: all tie for k = 3; a pair with the right one ties, so (½ + ½ + 0) / 3
-    assert majority_at_k(["1", "a", "b"], [True, False, False], 3) == pytest.approx(1 / 3)
-    assert majority_at_k(["1", "a", "b"], [True, False, False], 2) == pytest.approx(1 / 3)
-    assert majority_at_k(["1", None, None], [True, False, False], 3) == 1.0
     # a right sample without a readable answer still votes
     assert majority_at_k([None, None, "a"], [True, True, False], 3) == 1.0
     assert majority_at_k(["a"] * 60 + ["1"] * 40, [False] * 60 + [True] * 40, 100) == 0.0

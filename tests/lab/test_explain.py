@@ -1,15 +1,14 @@
 """What each algorithm would do: credit on given responses, against closed forms and against what training logged."""
 
 import json
-import math
 
 import pytest
 import torch
+from script_helpers import error_of
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli.explain import main
-from trl_credit.credit.clipping import is_clipped
-from trl_credit.credit.effective import effective_credit, travelled
+from trl_credit.credit.effective import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
 
@@ -36,6 +35,17 @@ def rows(n=4, length=6, **more):
             }
         )
     return found
+
+
+@pytest.fixture
+def printed(capsys):
+    """What `trl-credit explain` prints."""
+
+    def run(*argv):
+        assert main([*map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture
@@ -88,49 +98,9 @@ def own(tmp_path):
     return tmp_path
 
 
-def run(*argv):
-    try:
-        return main(list(argv))
-    except SystemExit as end:
-        return end.code
-
-
 def config_of(name, **settings):
     config_class = CreditConfig if name == "base" else ALGORITHMS[name][0]
     return config_class(output_dir="unused", report_to="none", use_cpu=True, **settings)
-
-
-def test_the_credit_of_grpo_and_of_traces_in_closed_form(rollouts):
-    shard = read_rollouts(rollouts())
-    grpo = explain(shard, config_of("grpo"), name="GRPO")
-    trace = explain(shard, config_of("s_trace", selective_rate=0.3), name="S-trace")
-    std = math.sqrt(0.5)
-    for given, plain, traced in zip(shard.responses, grpo.shard.responses, trace.shard.responses, strict=True):
-        advantage = (given["reward"] - 0.5) / (std + 1e-4)
-        ratio = [math.exp(a - b) for a, b in zip(given["trainer_logprobs"], given["old_logprobs"], strict=True)]
-        clipped = [(r > 1.2 and advantage > 0) or (r < 0.8 and advantage < 0) for r in ratio]
-        own = [0.0 if c else advantage * r for r, c in zip(ratio, clipped, strict=True)]
-        assert plain["credit"] == pytest.approx(own) and plain["is_clipped"] == [int(c) for c in clipped]
-        z = traced["selected"]
-        assert sum(z) == math.ceil(0.3 * len(z))
-        handed_back = [z[t] * sum(0.9 ** (k - t) * own[k] for k in range(t + 1, len(z))) for t in range(len(z))]
-        assert traced["credit"] == pytest.approx([a + b for a, b in zip(own, handed_back, strict=True)])
-    assert any(sum(r["is_clipped"]) for r in grpo.shard.responses)
-    assert grpo.horizon == 0.0 and trace.horizon > 0.5
-
-
-def test_the_ratio_form_clips_whatever_the_sign(rollouts):
-    """With clip_form="ratio" a ratio above the range has no gradient whatever A is, and one below keeps its own."""
-    shard = read_rollouts(rollouts())
-    settings = {"clip_form": "ratio", "use_bias_correction_kl": False}
-    found = explain(shard, config_of("grpo_lambda", **settings, trace_lambda=0.0), name="GRPO-λ")
-    negative = 0
-    for given, row in zip(shard.responses, found.shard.responses, strict=True):
-        above = [math.exp(a - b) > 1.2 for a, b in zip(given["trainer_logprobs"], given["old_logprobs"], strict=True)]
-        assert row["is_clipped"] == [int(c) for c in above]
-        assert [c == 0 for c in row["credit"]] == above
-        negative += (given["reward"] < 0.5) * sum(above)
-    assert negative
 
 
 def test_how_far_credit_travels():
@@ -139,14 +109,6 @@ def test_how_far_credit_travels():
     log_weight = logp_t + torch.nn.functional.pad(0.5 * logp_t[:, :-2], (2, 0))  # half of it two tokens back
     moved, total = travelled(log_weight, logp_t=logp_t, coefficient_t=mask_t)
     assert moved.item() == pytest.approx(3 * 0.5 * 2) and total.item() == pytest.approx(5 + 3 * 0.5)
-    clip = {"clip_range": (0.8, 1.2)}
-    given = {"logp_t": logp_t, "advantage_t": torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0]], dtype=torch.float64)}
-    credit = effective_credit(log_weight, mask_t=mask_t, **given, **clip)
-    torch.testing.assert_close(credit, torch.tensor([[1.5, -1.5, 1.5, -1.0, 1.0]], dtype=torch.float64))
-    credit = effective_credit(log_weight, mask_t=torch.zeros_like(mask_t), **given, **clip)
-    assert not credit.any()
-    ratio = torch.tensor([[1.3, 0.7, 0.7, 1.3, 1.0]]).log()
-    assert is_clipped(ratio, advantage_t=given["advantage_t"], **clip).tolist() == [[True, True, False, False, False]]
 
 
 def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(rollouts):
@@ -170,7 +132,12 @@ def test_responses_that_lack_something_are_refused(rollouts):
 def test_the_table(rollouts):
     shard = read_rollouts(rollouts())
     found = [explain(shard, config_of(name), name=name) for name in PLAIN]
-    text = markdown_table(found, grpo=found[PLAIN.index("grpo")])
+    grpo, trace = (found[PLAIN.index(name)] for name in ("grpo", "s_trace"))
+    assert grpo.horizon == 0.0 and trace.horizon > 0.3
+    shown = trace.shard.header
+    assert shown["settings"]["selector"] == "entropy" and shown["trace_decay"] == 0.9
+    assert "selector" not in grpo.shard.header["settings"]
+    text = markdown_table(found, grpo=grpo)
     by_name = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
     assert by_name["grpo"].endswith("| 1.00 |") and by_name["gspo"].count("whole response") == 1
     assert "ha_dw: belief 0.50." in text
@@ -180,27 +147,24 @@ def test_the_table(rollouts):
         assert len(cells) == 10 and abs(sum(quarters) - 100) <= 2
 
 
-def test_the_command_on_a_file(rollouts, own, tmp_path, capsys):
-    assert run(str(rollouts()), "--credit", f"{own}/mine.py:f") == 0
-    printed = capsys.readouterr().out
+def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
+    text = printed(rollouts(), "--credit", f"{own}/mine.py:f")
     page = (tmp_path / "rollouts.explain.html").read_text()
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm |")
     for name in ("GRPO", "S-trace", "GSPO-token", "f on GRPO"):
-        assert f"| {name} |" in printed and name in page
+        assert f"| {name} |" in text and name in page
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: it values" in page
-    assert "SPO-chain is left out: it values" in printed and "give --model and --reward" in printed
-    assert "SPO-tree is left out: it samples its own responses, as a tree of 216 leaves for each of 2" in printed
+    assert "SPO-chain is left out: it values" in text and "give --model and --reward" in text
+    assert "SPO-tree is left out: it samples its own responses, as a tree of 216 leaves for each of 2" in text
 
 
-def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, capsys):
+def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
-    assert run(str(path)) == 2
-    assert "has no log-probabilities: give --model" in capsys.readouterr().err
-    given = [str(path), "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
-    assert run(*given, "--reward", f"{own}/mine.py:even") == 0
-    printed = capsys.readouterr().out
-    assert "| SPO-chain |" in printed and "left out" not in printed
+    assert "has no log-probabilities: give --model" in error_of(main, [path], capsys)
+    given = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
+    text = printed(*given, "--reward", f"{own}/mine.py:even")
+    assert "| SPO-chain |" in text and "left out" not in text
 
 
 @pytest.mark.parametrize(
@@ -225,38 +189,21 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, capsys
 )
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
-    assert run(str(tmp_path / "x.jsonl")) == 2
-    assert message in capsys.readouterr().err
+    assert message in error_of(main, [tmp_path / "x.jsonl"], capsys)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--algo", "s_trase"], "did you mean"),
-        (["--reward", "mine.py:f"], "give --model"),
-        (["--temperature", "0"], "--temperature must be positive"),
-        (["--output", "x.txt"], "must end in .html"),
-        (["--output", "nowhere/x.html"], "there is no folder nowhere"),
-        (["--step", "3"], "is a file, which has no steps"),
-    ],
-)
-def test_errors_on_the_command_line(rollouts, capsys, flags, said):
-    assert run(str(rollouts()), *flags) == 2
-    error = capsys.readouterr().err
-    assert said in error and error.count("\n") == 1
-    assert run("nowhere") == 2
-    assert "nowhere" in capsys.readouterr().err
+RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
+@pytest.mark.parametrize(("name", "own"), [*((name, {}) for name in PLAIN), ("grpo_lambda", RATIO)])
+def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own):
     def some(completions, **kwargs):
         return [sum(map(ord, text)) % 5 / 4 for text in completions]
 
     settings = {"beta": 0.0} if name != "opo" else {}
     settings |= {"epsilon": 0.2, "epsilon_high": 0.2} if "gspo" in name else {}  # or all of them are clipped
     settings |= {"log_credit": 1, "log_credit_groups": 8, "max_steps": 2, "num_iterations": 2, "temperature": 1.3}
-    trainer = make_trainer(name, reward_funcs=some, **settings)
+    trainer = make_trainer(name, reward_funcs=some, **settings, **own)
     trainer.train()
     shard = read_rollouts(tmp_path / "run", step=2)
     found = explain(shard, trainer.args, name=name)
@@ -264,6 +211,7 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
     moved = [r["log_weight"] for r in shard.responses]
     assert any(map(any, moved))  # the second pass over a batch is off-policy
     for logged, ours in zip(shard.responses, found.shard.responses, strict=True):
+        assert all(ours[column] == logged[column] for column in ("selected", "is_clipped"))
         for column in ("advantages", "log_weight", "credit"):
             inside = [i for i, m in enumerate(logged["loss_mask"]) if m]
             left, right = ([values[i] for i in inside] for values in (logged[column], ours[column]))
@@ -273,78 +221,60 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name):
                 assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column
 
 
-def test_functions_of_the_same_name_are_different_rows(rollouts, own, capsys):
+def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
     given = [f"{own}/{name}" for name in ("mine.py:f", "other.py:f", "mine.py:GRPO", "mine.py:crash")]
-    assert run(str(rollouts()), "--algo", "grpo", "s_trace", "--credit", *given) == 0
-    printed = capsys.readouterr().out
-    rows = {line.split(" | ")[0].strip("| "): line for line in printed.splitlines() if line.startswith("| ")}
+    text = printed(rollouts(), "--algo", "grpo", "s_trace", "--credit", *given)
+    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("| ")}
     assert {"f on GRPO", f"f on GRPO ({own}/other.py:f)", "GRPO on GRPO", "GRPO", "S-trace"} <= rows.keys()
     assert rows["GRPO"].endswith("| 1.00 |") and float(rows["GRPO on GRPO"].split(" | ")[-1].strip(" |")) < 0
     assert "crash on GRPO" not in rows
-    assert "its credit function raised RuntimeError: no such thing (mine.py, line 18)." in printed
+    assert "its credit function raised RuntimeError: no such thing (mine.py, line 18)." in text
 
 
-def test_a_function_on_the_settings_of_another_algorithm(rollouts, own):
-    shard = read_rollouts(rollouts())
-    config = ALGORITHMS["s_trace"][0](output_dir="x", report_to="none", credit=f"{own}/mine.py:as_base")
-    based = explain(shard, config, name="x")
-    plain = explain(shard, config_of("s_trace"), name="S-trace")
-    for left, right in zip(based.shard.responses, plain.shard.responses, strict=True):
-        assert left["credit"] == right["credit"]
-    assert plain.shard.header["settings"]["selector"] == "entropy" and plain.shard.header["trace_decay"] == 0.9
-    assert "selector" not in explain(shard, config_of("grpo"), name="GRPO").shard.header["settings"]
-
-
-def test_a_base_is_named_before_the_function(rollouts, own, capsys):
-    assert run(str(rollouts()), "--algo", "s_trace", "--credit", f"s_trace+{own}/mine.py:as_base") == 0
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+def test_a_base_is_named_before_the_function(rollouts, own, printed):
+    text = printed(rollouts(), "--algo", "s_trace", "--credit", f"s_trace+{own}/mine.py:as_base")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row[0].strip("| ") for row in rows] == ["S-trace", "as_base on S-trace"] and rows[0][1:] == rows[1][1:]
 
 
-def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, capsys):
+def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, printed):
     trainer = make_trainer("s_trace", selective_rate=0.6, log_credit=1, max_steps=1, temperature=1.3)
     trainer.train()
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
-    given = [str(tmp_path / "run"), "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
-    assert run(*given, "--reward", f"{tmp_path}/mine.py:lacking") == 0
-    printed = capsys.readouterr().out
-    assert "| S-trace, as trained | " in printed and "| S-trace | " in printed
-    assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in printed
+    given = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
+    text = printed(*given, "--reward", f"{tmp_path}/mine.py:lacking")
+    assert "| S-trace, as trained | " in text and "| S-trace | " in text
+    assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
 
 
-def test_what_a_model_cannot_read_is_refused(tmp_path, own, capsys):
-    path = tmp_path / "x.jsonl"
-
-    def said(*flags, **changed):
+def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):
+    def given(**changed):
         content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
-        path.write_text("\n".join(json.dumps(row | changed) for row in content))
-        code = run(str(path), "--model", demo_model_path(), *flags)
-        out = capsys.readouterr()
-        return code, out.out + out.err
+        return [rollouts([row | changed for row in content]), "--model", demo_model_path()]
 
-    assert "error: response 0 of prompt 0: its prompt has no token" in said(prompt="")[1]
-    assert "its completion has no token" in said(completion="", truncated=True)[1]
-    assert "token id 999999 is not one of" in said(token_ids=[1, 999999])[1]
-    code, text = said("--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
-    assert code == 0 and "SPO-chain is left out: RewardRaised: " in text and "no judge" in text
+    for changed, message in (
+        ({"prompt": ""}, "response 0 of prompt 0: its prompt has no token"),
+        ({"completion": "", "truncated": True}, "its completion has no token"),
+        ({"token_ids": [1, 999999]}, "token id 999999 is not one of"),
+    ):
+        code, _, error = command_said("explain", *given(**changed))
+        assert code == 2 and message in error.splitlines()[-1]
+    text = printed(*given(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
+    assert "SPO-chain is left out: RewardRaised: " in text and "no judge" in text
 
 
 def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
     make_trainer("spo_tree", log_credit=1, max_steps=1, temperature=1.3).train()
-    assert run(str(tmp_path / "run")) == 2
-    assert (
-        "holds rows of trees, which are parts of responses: look at them with trl-credit view"
-        in capsys.readouterr().err
-    )
+    error = error_of(main, [tmp_path / "run"], capsys)
+    assert "holds rows of trees, which are parts of responses: look at them with trl-credit view" in error
 
 
-def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, capsys, monkeypatch):
+def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, printed, monkeypatch):
     monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 20)
-    assert run(str(rollouts()), "--algo", "grpo") == 0
-    assert "(the page shows 1 of 2 prompts, the table has all)" in capsys.readouterr().out
+    assert "(the page shows 1 of 2 prompts, the table has all)" in printed(rollouts(), "--algo", "grpo")
 
 
 def test_the_cost_of_steps_grows_with_the_length_alone():

@@ -13,7 +13,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
-from viewer_helpers import EVIL, SHARDS, Page, evil_shards, explained, header, response, s_trace, spo_chain, with_trace
+from viewer_helpers import EVIL, SHARDS, Page, explained, header, response, s_trace, spo_chain, with_trace
 
 import trl_credit
 from trl_credit.cli.view import main
@@ -54,15 +54,6 @@ def test_a_page_is_one_file_that_loads_nothing(name):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{rule} 'sha256-{digest}'" in page.policy  # or the browser would refuse our own
     assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|import|eval|innerHTML|insertAdjacentHTML)\b", script)
-
-
-def test_what_a_policy_writes_stays_text_in_the_file():
-    html = build_page(evil_shards(), title=EVIL, note=EVIL)
-    clean = build_page([s_trace()], title="clean", note="clean")
-    assert [tag for tag, _ in Page(html).tags] == [tag for tag, _ in Page(clean).tags]
-    data = Page(html).data
-    assert data["shards"][0]["header"]["algorithm"] == EVIL and EVIL in data["tokens"] and EVIL in data["prompts"]
-    assert "<img" not in html and "{{ 7*7 }}" in html
 
 
 def test_json_in_a_page_reads_back_and_holds_no_markup():
@@ -283,28 +274,3 @@ def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):
     assert main([str(run)]) == 0
     assert note in capsys.readouterr().out and note in (run / "credit_log" / "view.html").read_text("utf-8")
     assert len(read_run(run, [10, 20])[0]) == 2
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["nowhere"], "nowhere does not exist"),
-        (["RUN/.."], "has no rollout log"),
-        (["RUN", "--step", "15"], "--step 15 was not logged in RUN: it has steps 10, 20"),
-        (["RUN", "--step", "x"], "--step"),
-        (["RUN", "--response", "3"], "write GROUP/INDEX"),
-        (["RUN", "--response", "9/9"], "not in step 20: it has 0/0, 0/1"),
-        (["RUN", "--output", "page.txt"], "must end in .html"),
-        (["RUN", "--output", "no/such/page.html"], "there is no folder"),
-        (["RUN", "--terminal", "--open"], "leave out --open"),
-        (["RUN", "--stpe", "1"], "did you mean '--step'"),
-        ([], "required"),
-    ],
-)
-def test_an_error_is_one_line(run, flags, said, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([flag.replace("RUN", str(run)) for flag in flags])
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and said.replace("RUN", str(run)) in line
-    assert not list(run.glob("**/*.html"))

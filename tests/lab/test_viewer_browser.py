@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 from viewer_colours import LEVELS, PAIRS, contrast, linear
-from viewer_helpers import EVIL, SHARDS, evil_shards, header, response, s_trace, with_trace
+from viewer_helpers import SHARDS, header, response, s_trace, with_trace
 
 from trl_credit.observe.schema import Shard
 
@@ -31,20 +31,6 @@ def test_columns_come_back_in_the_browser(show):
         got = page.evaluate(f"ROWS.map(row => [...row.column({name!r})])")
         for values, row in zip(got, shard.responses, strict=True):
             np.testing.assert_allclose(values, row[name], rtol=2e-5, err_msg=name)
-
-
-def test_attacks_are_text(show):
-    page = show(evil_shards(), title=EVIL, note=EVIL)
-    assert page.evaluate("typeof window.hit") == "undefined"
-    assert page.count("img") == 0 and page.count("script") == 2
-    seen = EVIL.replace("\u0000", "")
-    for selector in ("h1", "#facts", "#prompt div", ".note", ".column .facts", ".column .token"):
-        assert any(seen in text.replace("\u0000", "") for text in page.texts(selector)), selector
-    page.evaluate("go({ layout: 'tree' }); document.querySelectorAll('.node summary')[1].click()")
-    page.settle()
-    assert any(seen in text.replace("\u0000", "") for text in page.texts("#tree .prose"))
-    page.evaluate("go({ layout: 'group', token: 0 })")
-    assert page.evaluate("typeof window.hit") == "undefined" and page.count("img") == 0
 
 
 def test_the_policy_stops_what_would_get_past_the_escaping(show):

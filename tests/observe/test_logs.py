@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -58,13 +56,6 @@ def test_steps_and_what_comes_after_one(tmp_path):
     assert [step for step, _ in steps(tmp_path)] == [2, 9, 10]
     remove_after(tmp_path, 9)
     assert sorted(p.name for p in folder.iterdir()) == ["step-00000002.jsonl", "step-00000009.jsonl", "step-one.jsonl"]
-
-
-def test_logs_are_read_without_torch(tmp_path):
-    heavy = "{'torch', 'trl', 'transformers'} & set(sys.modules)"
-    script = f"import sys, trl_credit.observe.schema; print({heavy})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def byte_tokenizer(merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:

@@ -10,7 +10,6 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 import trl_credit
 from trl_credit import CreditTrainer, STraceTrainer
-from trl_credit.hub.results import ResultsCallback
 from trl_credit.lab.evaluation import EvaluationCallback
 from trl_credit.observe.console import ConsoleCallback
 from trl_credit.trainer.refusals import OF_TRL, known_to_trl
@@ -107,30 +106,20 @@ def test_a_card_that_fails_costs_no_weights_and_leaves_nothing(alone, tmp_path, 
     assert "no plots and no card in " in caplog.text
 
 
-def test_they_can_be_taken_away(alone, tmp_path):
-    trainer = alone("s_trace", max_steps=1)
-    trainer.remove_callback(ResultsCallback)
-    trainer.train()
-    assert left(tmp_path) == set()
+class Mine(ConsoleCallback):
+    """A console of one's own, which stays the only one."""
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_one_console_in_the_place_of_transformers(make_trainer, quiet):
-    trainer = make_trainer("s_trace", disable_tqdm=quiet)
-    kinds = [type(callback) for callback in trainer.callback_handler.callbacks]
-    assert kinds.count(ConsoleCallback) == 1 and PrinterCallback not in kinds and ProgressCallback not in kinds
+@pytest.mark.parametrize("console", [ConsoleCallback, Mine])
+def test_one_console_in_the_place_of_transformers(make_trainer, quiet, console):
+    own = {"callbacks": [Mine()]} if console is Mine else {}
+    trainer = make_trainer("s_trace", disable_tqdm=quiet, trainer_kwargs=own)
+    callbacks = trainer.callback_handler.callbacks
+    assert not {PrinterCallback, ProgressCallback} & set(map(type, callbacks))
+    (found,) = [callback for callback in callbacks if isinstance(callback, ConsoleCallback)]
     trainer.train()
-    console = next(c for c in trainer.callback_handler.callbacks if isinstance(c, ConsoleCallback))
-    assert console.training_bar is None or not quiet
-
-
-def test_a_console_of_ones_own_stays_the_only_one(make_trainer):
-    class Mine(ConsoleCallback):
-        pass
-
-    trainer = make_trainer("s_trace", trainer_kwargs={"callbacks": [Mine()]})
-    kinds = [type(callback) for callback in trainer.callback_handler.callbacks]
-    assert Mine in kinds and ConsoleCallback not in kinds and PrinterCallback not in kinds
+    assert type(found) is console and (found.training_bar is None or not quiet)
 
 
 def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from run_helpers import trained
 from segment_helpers import TREE
 
 import trl_credit
@@ -17,8 +18,7 @@ def shards(trainer):
 
 def logged(make_trainer, algo, **settings):
     """The responses of all shards of a run of 4 steps, with the trainer."""
-    trainer = make_trainer(algo, log_credit=1, **{"max_steps": 4, "learning_rate": 3e-3, **settings})
-    trainer.train()
+    trainer = trained(make_trainer, algo, log_credit=1, **{"max_steps": 4, "learning_rate": 3e-3, **settings})
     found = [(shard.header, row) for shard in shards(trainer).values() for row in shard.responses]
     assert found
     return trainer, found
@@ -68,11 +68,24 @@ OFF_POLICY = {
 }
 
 
-@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
-def test_credit_of_every_preset_is_its_closed_form(make_trainer, algo):
-    trainer, found = logged(make_trainer, algo, beta=0.05, epsilon=0.02, epsilon_high=0.02, **OFF_POLICY)
-    clipped = check_closed_form(trainer.args, found)
-    assert clipped > 0 and any(row["kl_credit"] and any(row["kl_credit"]) for _, row in found)
+CORRECTED = {"beta": 0.5, "use_bias_correction_kl": True}
+HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        *((algo, {}) for algo in sorted(trl_credit.ALGORITHMS)),
+        *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
+        ("s_trace", HOOKED),
+    ],
+    ids=str,
+)
+def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(make_trainer, algo, settings):
+    common = {"beta": 0.05, "epsilon": 0.02, "epsilon_high": 0.02, **OFF_POLICY}
+    trainer, found = logged(make_trainer, algo, **common | settings)
+    assert check_closed_form(trainer.args, found) > 0
+    assert max(abs(x) for _, row in found for x in row["kl_credit"]) > (1e-3 if settings == CORRECTED else 0)
     assert any(w for _, row in found for w in row["log_weight"])
 
 
@@ -112,13 +125,6 @@ def test_masked_tokens_have_no_credit_and_do_not_count(make_trainer, loss_type, 
         assert not any(c for c, m in zip(row["credit"], row["policy_mask"], strict=True) if not m)
 
 
-@pytest.mark.parametrize("algo", ["base", "gspo", "gspo_token"])
-def test_the_kl_term_is_apart_with_its_correction_too(make_trainer, algo):
-    trainer, found = logged(make_trainer, algo, beta=0.5, use_bias_correction_kl=True, **OFF_POLICY)
-    check_closed_form(trainer.args, found)
-    assert max(abs(x) for _, row in found for x in row["kl_credit"]) > 1e-3
-
-
 def test_kl_credit_is_the_slope_of_the_kl_term(make_trainer):
     _, found = logged(make_trainer, "grpo_lambda", beta=0.5, **OFF_POLICY)
     for _, row in found:
@@ -128,11 +134,6 @@ def test_kl_credit_is_the_slope_of_the_kl_term(make_trainer):
 
 def test_tokens_that_the_entropy_quantile_leaves_out(make_trainer):
     check_masked(make_trainer, top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
-
-
-def test_gradient_checkpointing_runs_no_hook_twice(make_trainer):
-    trainer, found = logged(make_trainer, "s_trace", gradient_checkpointing=True, max_grad_norm=1e-3, **OFF_POLICY)
-    check_closed_form(trainer.args, found)
 
 
 def test_policy_iteration_reaches_all_tokens_of_a_segment(make_trainer):
@@ -160,8 +161,7 @@ def test_training_is_the_same_to_the_last_bit(make_trainer, tmp_path, algo, sett
     states = []
     for every in (0, 1):
         folder = str(tmp_path / f"run{every}")
-        trainer = make_trainer(algo, log_credit=every, max_steps=3, output_dir=folder, **settings)
-        trainer.train()
+        trainer = trained(make_trainer, algo, log_credit=every, max_steps=3, output_dir=folder, **settings)
         states.append([*trainer.model.state_dict().values(), torch.get_rng_state()])
     assert shards(trainer)
     assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
@@ -209,8 +209,7 @@ def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
 @pytest.mark.parametrize("max_steps", [5, 6, 7])
 def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(make_trainer, max_steps):
     sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 4}
-    trainer = make_trainer("base", log_credit=5, max_steps=max_steps, **sizes)
-    trainer.train()
+    trainer = trained(make_trainer, "base", log_credit=5, max_steps=max_steps, **sizes)
     for shard in shards(trainer).values():
         assert shard.header["steps"] == [5, max_steps] and 0 < shard.header["groups_logged"] < 4
         places = {(row["group"], row["index"]) for row in shard.responses}
@@ -282,12 +281,10 @@ def test_trees_and_their_rows(make_trainer, form):
 
 def test_a_resume_removes_what_came_after_the_checkpoint(make_trainer, tmp_path):
     settings = {"log_credit": 1, "save_strategy": "steps", "save_steps": 2}
-    first = make_trainer("s_trace", max_steps=4, **settings)
-    first.train()
+    first = trained(make_trainer, "s_trace", max_steps=4, **settings)
     before = shards(first)
     (tmp_path / "run" / "credit_log" / "step-00000009.jsonl").write_text("of an abandoned resume\n")
-    again = make_trainer("s_trace", max_steps=4, **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    again = trained(make_trainer, "s_trace", max_steps=4, **settings, resume=str(tmp_path / "run" / "checkpoint-2"))
     after = shards(again)
     assert list(before) == list(after) == [1, 2, 3, 4]
     for step in before:
@@ -297,8 +294,7 @@ def test_a_resume_removes_what_came_after_the_checkpoint(make_trainer, tmp_path)
 
 def test_a_new_run_removes_the_log_of_the_one_before(make_trainer, tmp_path):
     make_trainer("base", log_credit=1, max_steps=3).train()
-    trainer = make_trainer("base", log_credit=2, max_steps=2)
-    trainer.train()
+    trainer = trained(make_trainer, "base", log_credit=2, max_steps=2)
     assert list(shards(trainer)) == [2]
     make_trainer("base", max_steps=1).train()  # without a log of its own
     assert not shards(trainer)
@@ -315,17 +311,11 @@ class Broken(trl_credit.CreditTrainer):
         raise RuntimeError("no\ntext")
 
 
-@pytest.mark.parametrize(("trainer_class", "words"), [(trl_credit.CreditTrainer, "credit_log"), (Broken, "no text")])
-def test_what_cannot_be_written_stops_the_log_and_not_the_run(make_trainer, tmp_path, caplog, trainer_class, words):
-    if trainer_class is not Broken:
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "credit_log").write_text("in the way")
-    trainer = make_trainer((trl_credit.CreditConfig, trainer_class), log_credit=1, max_steps=3)
-    trainer.train()
-    assert trainer.state.global_step == 3
-    lines = warnings_of(caplog)
-    assert len(lines) == 1 and words in lines[0] and "\n" not in lines[0]
-    assert trainer_class is not Broken or not shards(trainer)
+def test_a_log_that_fails_stops_and_not_the_run(make_trainer, caplog):
+    trainer = trained(make_trainer, (trl_credit.CreditConfig, Broken), log_credit=1, max_steps=3)
+    assert trainer.state.global_step == 3 and not shards(trainer)
+    (line,) = warnings_of(caplog)
+    assert "no text" in line and "\n" not in line
 
 
 class Infinite(trl_credit.CreditTrainer):

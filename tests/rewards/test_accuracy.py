@@ -95,37 +95,29 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_what_equals_what(strict):
-    cases = rows_of(TESTS / "equality_cases.jsonl")
-    outputs = [f"so $\\boxed{{{case['answer']}}}$" for case in cases]
-    verdicts = accuracy_reward(outputs, [case["gold"] for case in cases], strict=strict)
-    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
-    if strict:
-        wrong = [case for case in wrong if not case["expected"] or (case["answer"], case["gold"]) not in REFUSED]
-    assert len(cases) == 255 and not wrong
+def misjudged(cases, **settings):
+    """The cases with another verdict than the expected one."""
+    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], **settings)
+    return [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
 
 
-@pytest.mark.slow
+# those in whole outputs are of a second reader, who had not seen the code and then tried to break it
 @pytest.mark.parametrize("strict", [True, False])
-def test_whole_outputs(strict):
-    """Cases that a second reader wrote without seeing the code, and those with which it then tried to break it."""
-    cases = rows_of(TESTS / "accuracy_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
-    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
+@pytest.mark.parametrize(
+    ("name", "number"), [("equality_cases", 255), pytest.param("accuracy_cases", 859, marks=pytest.mark.slow)]
+)
+def test_what_equals_what(name, number, strict):
+    cases = rows_of(TESTS / f"{name}.jsonl")
+    wrong = misjudged([{"output": f"so $\\boxed{{{case.get('answer')}}}$", **case} for case in cases], strict=strict)
     if strict:
         wrong = [c for c in wrong if not c["expected"] or (extract_answer(c["output"]), c["gold"]) not in REFUSED]
-    assert len(cases) > 800 and not wrong
+    assert len(cases) == number and not wrong
 
 
 def test_gaming_and_honest_forms():
     """599 cases of two readers who had not seen the code: half attempts to be rewarded without an answer."""
     cases = rows_of(TESTS / "strict_cases.jsonl")
-    verdicts = accuracy_reward(
-        [c["output"] for c in cases], [c["gold"] for c in cases], prompts=[c["problem"] for c in cases]
-    )
-    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != float(case["expected"])]
-    assert len(cases) == 599 and not wrong
+    assert len(cases) == 599 and not misjudged(cases, prompts=[c["problem"] for c in cases])
 
 
 def test_an_answer_is_a_value():
@@ -209,8 +201,7 @@ def test_small_letters_of_formulas_are_a_product():
 @pytest.mark.parametrize("strict", [True, False])
 def test_the_collected_cases(strict):
     cases = rows_of(EXTRACTS / "verifier_cases.jsonl")
-    verdicts = accuracy_reward([c["output"] for c in cases], [c["gold"] for c in cases], strict=strict)
-    wrong = {c["id"] for c, verdict in zip(cases, verdicts, strict=True) if verdict != float(c["expected"])}
+    wrong = {case["id"] for case in misjudged(cases, strict=strict)}
     # 3,000 summands; and 3 × 4 for 12, which is no value
     assert len(cases) == 79 and wrong <= ({"vc-138", "vc-125"} if strict else {"vc-138"})
 
@@ -253,7 +244,3 @@ def test_a_gold_that_means_nothing_is_an_error_and_a_missing_one_is_no_reward():
 def test_conversations_responses_without_text_and_numbers_as_golds():
     answered, *empty = [{"role": "assistant", "content": "\\boxed{4}"}], [], [{"role": "assistant", "content": None}]
     assert accuracy_reward([answered, *empty, [{"role": "assistant"}]], [4, 4, "4", "4"]) == [1.0, 0.0, 0.0, 0.0]
-
-
-def test_one_wordy_gold_among_formulas_is_no_reason_to_refuse():
-    check_answers(["2", "$ax+b$, where $b$ is an arbitrary integer", "x^2"])

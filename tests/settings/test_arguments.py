@@ -63,7 +63,6 @@ def test_what_a_file_says_about_itself_is_no_setting(tmp_path):
         ({"a": "about: a run\n"}, "^`about` in '.*a.yaml' must hold [^\n]*$"),
         ({"a": "about:\n"}, "^`about` in '.*a.yaml' must hold"),
         ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
-        ({"a": "trace_lambda: 1.5\n"}, "^trace_lambda must be in .*is set in .*a.yaml"),
         ({"a": "evaluation_protocol: demo\n"}, "^evaluation_protocol='demo' is unknown.*is set in .*a.yaml"),
     ],
 )

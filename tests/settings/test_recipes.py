@@ -1,17 +1,16 @@
 """The recipes: each parses, builds its trainer and runs; its `about` says what its fields do; the README lists it."""
 
-import importlib.util
 import json
 import math
 import re
 import shutil
-import sys
 from dataclasses import MISSING, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import yaml
+from scripts import load_script
 from trl import ModelConfig
 from trl.scripts import sft
 
@@ -35,14 +34,7 @@ SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
 SCRIPT_FIELDS = {"algo", "dataset_name", "prompt_style", "max_prompt_tokens", "reward"}
 
 
-def load(name: str, path: Path):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-index = load("make_index", RECIPES / "make_index.py")
+index = load_script("examples/recipes/make_index.py")
 ROWS = [row for paper in PAPERS for row in index.rows_of(paper)]
 FILES = [row for row in ROWS if not row.flags]
 BY_NAME = {(row.folder, row.name): row for row in ROWS}
@@ -120,16 +112,11 @@ def test_a_row_parses_as_it_is_written(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
-def test_about_is_complete(row):
-    said = row.about
+def test_about_is_complete_and_says_what_the_batch_is(row):
+    given, said = resolved(row), row.about
     assert all(isinstance(said[key], str) and said[key] for key in TEXTS)
     assert all(type(said[key]) is int and said[key] > 0 for key in NUMBERS)
     assert said.keys() - TEXTS - NUMBERS <= {"target", "note", "measured", "ablates", "adds"}
-
-
-@pytest.mark.parametrize("row", ROWS, ids=name)
-def test_about_says_what_the_batch_is(row):
-    given, said = resolved(row), row.about
     gpus, prompts, updates = said["gpus"], said["prompts_per_batch"], said["optimizer_steps_per_batch"]
     accumulation = given["gradient_accumulation_steps"]
     steps = given["steps_per_generation"] or accumulation
