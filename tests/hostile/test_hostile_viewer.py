@@ -7,7 +7,7 @@ from chromium import Chromium, find_chromium
 from rich.console import Console
 from viewer_helpers import Page, header, response, s_trace
 
-from trl_credit.cli.view import main
+from trl_credit.cli import main
 from trl_credit.lab.viewer import build_page
 from trl_credit.lab.viewer.terminal import print_response
 from trl_credit.observe.schema import Shard, lines_of, shard_path, write_shard
@@ -110,7 +110,7 @@ DAMAGED = {
 def refused(capsys, *argv) -> None:
     """`trl-credit view` ends with exit code 2 and one line."""
     with pytest.raises(SystemExit) as end:
-        main([*map(str, argv)])
+        main(["view", *map(str, argv)])
     assert end.value.code == 2, argv
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and len(line) < 500 + max(map(len, map(str, argv)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.cli.explain import main
+from trl_credit.cli import main
 from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.effective import effective_credit, travelled
 from trl_credit.demo import demo_model_path
@@ -90,7 +90,7 @@ def own(tmp_path):
 
 def run(*argv):
     try:
-        return main(list(argv))
+        return main(["explain", *argv])
     except SystemExit as end:
         return end.code
 

@@ -37,7 +37,7 @@ from trl_credit.config import CreditConfig
 from trl_credit.trainer import CreditTrainer
 
 
-PAPER = paper(key="nobody2027half", title="Half of It", authors="A. Nobody", year=2027, arxiv="2701.00001")
+PAPER = paper(title="Half of It", authors="A. Nobody", arxiv="2701.00001")
 
 
 def credit(config, tokens):

@@ -4,6 +4,7 @@
 [`~trl_credit.hub.settings`].
 """
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import packages_distributions, version
@@ -24,7 +25,7 @@ from .functions import function_comments
 from .markdown import escape, fenced
 from .papers import papers_of
 from .public import Public
-from .recipe import command_of, launcher_words, recipe_of, to_yaml
+from .recipe import launcher_words, recipe_of, to_yaml
 from .trainer import CardTrainer
 
 
@@ -86,7 +87,7 @@ def write_model_card(
         recipe (`dict`, *optional*):
             Further lines at the top of the recipe, such as `algo` and `env`. Defaults to algorithm and base model.
         command (`list[str]`, *optional*):
-            The command line, or its words before the flags. Its flags are replaced by those of the recipe.
+            The command line, or its words before the flags. The card shows it with `--config recipe.yaml` as its flags.
         model_name, dataset_name, tags (*optional*):
             As in TRL's `create_model_card`: the title, an id on the Hub, and tags beside the trainer's own.
 
@@ -113,7 +114,6 @@ def write_model_card(
     packages = list(PACKAGES)
     if args.use_vllm and args.vllm_mode == "colocate":
         packages += packages_distributions().get("vllm", [])[:1]  # builds for other hardware have other names
-    kinds = [type(part) for part in (*choices, args)]
     card = ModelCard.from_template(
         ModelCardData(
             base_model=base_model,
@@ -140,7 +140,7 @@ def write_model_card(
         data=data,
         changes=map(public.text, trainer.changes_of_run()),
         settings=settings,
-        command=command and command_of(recipe, script=launcher_words(command, public), kinds=kinds),
+        command=command and shlex.join([*launcher_words(command, public), "--config", "recipe.yaml"]),
         evaluation=evaluation,
         images={name: title for name, title in IMAGES.items() if (folder / name).is_file()},
         packages=packages,

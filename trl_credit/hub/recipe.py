@@ -1,10 +1,7 @@
-"""The recipe and the command that repeat a run, from its public settings."""
+"""The recipe that repeats a run, from its public settings."""
 
-import json
-import shlex
 from collections.abc import Collection, Mapping
-from decimal import Decimal
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 
@@ -53,59 +50,3 @@ def launcher_words(words: list[str], public: Public) -> list[str]:
         if is_script:
             break
     return kept
-
-
-def command_of(recipe: dict[str, Any], *, script: list[str], kinds: Collection[type]) -> str:
-    """The command that does what `recipe` does, for a shell; it names `recipe.yaml` if flags cannot hold a value.
-
-    Args:
-        recipe (`dict`):
-            Public values by field; `env` holds environment variables.
-        script (`list[str]`):
-            The words before the flags.
-        kinds (collection of dataclasses):
-            The classes that have the fields.
-    """
-    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
-    flags = [_flag(name, value, hints.get(name)) for name, value in recipe.items() if name != "env"]
-    if None in flags:
-        return shlex.join([*script, "--config", "recipe.yaml"])
-    variables = "".join(f"{name}={shlex.quote(str(value))} " for name, value in (recipe.get("env") or {}).items())
-    return variables + shlex.join([*script, *(word for words in flags for word in words)])
-
-
-def _flag(name: str, value: Any, hint: Any) -> list[str] | None:
-    """The words of a flag; `None` if no words mean this value."""
-    if isinstance(value, dict):
-        if str not in get_args(hint) or not _keeps_its_types(value):
-            return None
-        words = [json.dumps(value)]
-    elif isinstance(value, list):
-        if not value or not all(isinstance(part, (str, int, float)) for part in value):
-            return None
-        words = [_word(part) for part in value]
-        if str in get_args(hint):  # transformers splits these itself
-            words = [" ".join(words)]
-    else:
-        words = [_word(value)]
-    if not any(word.startswith("-") for word in words):
-        return [f"--{name}", *words]
-    if len(words) == 1:
-        return [f"--{name}={words[0]}"]
-    numbers = all(isinstance(part, (int, float)) for part in value)
-    return [f"--{name}", *words] if numbers else None  # argparse takes other words that begin with a dash for flags
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{Decimal(repr(value)):f}".lower().replace("infinity", "inf")  # argparse takes -1e-05 for a flag
-    return str(value)
-
-
-def _keeps_its_types(value: Any) -> bool:
-    # in a flag that holds JSON, transformers turns strings that look like numbers and booleans into these
-    if isinstance(value, dict):
-        return all(map(_keeps_its_types, value.values()))
-    return not (isinstance(value, str) and (value.lower() in ("true", "false") or value.replace(".", "", 1).isdigit()))

@@ -7,10 +7,8 @@ from .preset import Preset, paper
 
 
 PAPER = paper(
-    key="yu2025dapo",
     title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
     authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
-    year=2025,
     arxiv="2503.14476",
 )
 

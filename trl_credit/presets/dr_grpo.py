@@ -7,11 +7,9 @@ from .preset import Preset, paper
 
 
 PAPER = paper(
-    key="liu2025understanding",
     title="Understanding R1-Zero-Like Training: A Critical Perspective",
     authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and Chao Du and Wee Sun Lee and "
     "Min Lin",
-    year=2025,
     arxiv="2503.20783",
 )
 

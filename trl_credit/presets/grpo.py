@@ -7,11 +7,9 @@ from .preset import Preset, paper
 
 
 PAPER = paper(
-    key="shao2024deepseekmath",
     title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
     authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang and Y. K. Li "
     "and Y. Wu and Daya Guo",
-    year=2024,
     arxiv="2402.03300",
 )
 

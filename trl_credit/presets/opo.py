@@ -7,10 +7,8 @@ from .preset import Preset, paper
 
 
 PAPER = paper(
-    key="hao2025onpolicy",
     title="On-Policy RL with Optimal Reward Baseline",
     authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
-    year=2025,
     arxiv="2505.23585",
 )
 

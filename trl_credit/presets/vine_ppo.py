@@ -7,11 +7,9 @@ from .spo_chain import SPOChainConfig
 
 
 PAPER = paper(
-    key="kazemnejad2024vineppo",
     title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
     authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and Siva Reddy and "
     "Aaron Courville and Nicolas Le Roux",
-    year=2024,
     arxiv="2410.01679",
 )
 
