@@ -219,7 +219,7 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:
-        results = run.write_results()
+        results = trainer.results.write()
         print(f"\n{'checkpoint':<14}{folder}")
         trainer.results.say(results)
 

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.reward_curve import plot_rewards
 from ..support.errors import one_line
@@ -37,23 +37,26 @@ class ResultsCallback(TrainerCallback):
             Further arguments of [`~trl_credit.hub.write_model_card`], such as `data`.
         writes_at_end (`bool`):
             `False` if a script calls `write` itself, after the model is saved.
+        begun_at (`int`, *optional*):
+            The step that training began with, `None` before.
     """
 
     def __init__(self, trainer: CardTrainer) -> None:
         self.trainer = trainer
         self.card: dict[str, Any] = {}
         self.writes_at_end = True
-        self._begun_at = 0
+        self.begun_at: int | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._begun_at = state.global_step
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:
+        self.begun_at = state.global_step
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not self.writes_at_end or not state.is_world_process_zero or state.global_step == self._begun_at:
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps of this process, without those before a resume."""
+        return 0 if self.begun_at is None else self.trainer.state.global_step - self.begun_at
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:
+        if not (self.writes_at_end and state.is_world_process_zero and self.steps_done):
             return
         try:
             results = self.write()
@@ -88,11 +91,9 @@ class ResultsCallback(TrainerCallback):
     def say(self, results: Results) -> None:
         """Prints the paths of the results, and the first and the last reward."""
         folder = results.card.parent
-        lines = {"model card": [results.card]}
-        lines["plots"] = [path for name in RESULTS[:2] if (path := folder / name).is_file()]
-        lines["evaluation"] = [path for path in [folder / "evaluation" / "evaluation.md"] if path.is_file()]
-        for what, paths in lines.items():
-            if paths:
-                print(f"{what:<14}{', '.join(map(str, paths))}")
+        lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
+        for what, names in lines.items():
+            if found := [str(folder / name) for name in names if (folder / name).is_file()]:
+                print(f"{what:<14}{', '.join(found)}")
         if results.ends is not None:
             print(f"{'reward':<14}{results.ends[0]:.3f} → {results.ends[1]:.3f}", flush=True)
