@@ -13,10 +13,8 @@ from huggingface_hub import ModelCard
 from trl_credit import ALGORITHMS
 from trl_credit.hub import TrainingData, write_model_card
 from trl_credit.hub.markdown import escape
-from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import recipe_of, to_yaml
-from trl_credit.hub.secrets import Secrets
-from trl_credit.hub.settings import public_fields
+from trl_credit.hub.public import Public, Secrets
+from trl_credit.hub.recipe import public_fields, recipe_of, to_yaml
 from trl_credit.lab.evaluation import PROTOCOLS
 from trl_credit.rewards.judging.pool import JudgePool
 from trl_credit.settings.arguments import parse_arguments

@@ -18,8 +18,7 @@ from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.markdown import escape
 from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
 from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import launcher_words, recipe_of, to_yaml
-from trl_credit.hub.settings import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
+from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed, launcher_words, recipe_of, to_yaml
 
 
 @dataclass

@@ -30,11 +30,8 @@ Without --sets it evaluates all sets of the protocol. An interrupted evaluation 
 """
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
-# arguments of `evaluate` that are flags of the same name
-_PASSED_ON = (
-    *("data_dir", "prompt_style", "reward", "backend", "revision", "trust_remote_code", "max_problems", "seed"),
-    *("batch_size", "overwrite"),
-)
+# flags that are not arguments of `evaluate` of the same name
+_OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "stored_only", *_CHANGES, *_ENGINE)
 # flags that stored samples cannot use
 _SAMPLING = (
     *("data_dir", "reward", "max_problems", *_ENGINE, *_CHANGES[:-1]),
@@ -194,7 +191,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
         protocols = ["demo", "demo_greedy"]
     return {
-        **{name: getattr(args, name) for name in _PASSED_ON},
+        **{name: value for name, value in vars(args).items() if name not in _OURS},
         "protocols": protocols,
         "changes": {name: getattr(args, name) for name in _CHANGES},
         "engine_kwargs": engine,

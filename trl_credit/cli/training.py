@@ -219,9 +219,9 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:
-        results = trainer.results.write()
+        rewards = trainer.results.write()
         print(f"\n{'checkpoint':<14}{folder}")
-        trainer.results.say(results)
+        trainer.results.say(rewards)
 
 
 def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:

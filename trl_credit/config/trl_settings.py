@@ -63,28 +63,24 @@ def check_groups(args: Any) -> None:
         ValueError: they do not; the message names numbers that fit.
     """
     group, batch = args.num_generations, args.per_device_train_batch_size
-    if group is None:
-        return
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     name = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
     steps = getattr(args, name)
     size = args.generation_batch_size or batch * processes * steps
-    if size % group == 0:
+    if group is None or size % group == 0:
         return
-    fits = [n for n in range(2, size + 1) if size % n == 0]
-    nearest = min(fits, key=lambda n: (abs(n - group), -n), default=None)
-    other = f"set num_generations={nearest}" if nearest is not None else ""
     if args.generation_batch_size:
-        step = math.lcm(group, batch * processes)
-        fix = f"generation_batch_size={step * max(1, round(size / step))}"
-        made_of = "generation_batch_size"
+        field, value, step = "generation_batch_size", size, math.lcm(group, batch * processes)
+        made_of = field
     else:
-        step = group // math.gcd(group, processes * steps)
-        fix = f"per_device_train_batch_size={step * max(1, round(batch / step))}"
-        made_of = f"per_device_train_batch_size {batch} × {processes} process{'es' * (processes > 1)} × {name} {steps}"
+        field, value, step = "per_device_train_batch_size", batch, group // math.gcd(group, processes * steps)
+        made_of = f"{field} {batch} × {processes} process{'es' * (processes > 1)} × {name} {steps}"
+    divisors = [n for n in range(2, size + 1) if size % n == 0]
+    fixes = [f"num_generations={n}" for n in sorted(divisors, key=lambda n: (abs(n - group), -n))[:1]]
+    fixes.append(f"{field}={step * max(1, round(value / step))}")
     raise ValueError(
-        f"num_generations={group} does not divide the {size} responses of a generation batch ({made_of}): "
-        f"{other}{', or ' if other else 'set '}{fix}."
+        f"num_generations={group} does not divide the {size} responses of a generation batch ({made_of}): set "
+        f"{', or '.join(fixes)}."
     )
 
 

@@ -1,7 +1,7 @@
 """The model card of a run: what was trained, on what, how well, by whose methods, and how to repeat it.
 
 `card.md.jinja` is the text. Only named fields get into it: those of [`~trl_credit.hub.describe`] and of
-[`~trl_credit.hub.settings`].
+[`~trl_credit.hub.recipe`].
 """
 
 import shlex
@@ -19,9 +19,8 @@ from huggingface_hub.utils import validate_repo_id
 from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
-from .describe import describe_credit, preset_of
+from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
-from .functions import function_comments
 from .markdown import escape, fenced
 from .papers import papers_of
 from .public import Public
@@ -82,7 +81,7 @@ def write_model_card(
             The training set. Defaults to what the trainer knows, and `dataset_name`.
         choices (`tuple` of dataclasses, *optional*):
             Settings beside the configuration, as the command line has them. The recipe holds the fields that differ
-            from their defaults, if they are in `PUBLIC` of [`~trl_credit.hub.settings`] or declare
+            from their defaults, if they are in `PUBLIC` of [`~trl_credit.hub.recipe`] or declare
             `metadata={"public": True}`.
         recipe (`dict`, *optional*):
             Further lines at the top of the recipe, such as `algo` and `env`. Defaults to algorithm and base model.

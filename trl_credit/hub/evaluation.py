@@ -8,8 +8,7 @@ from pathlib import Path, PurePath
 from huggingface_hub import EvalResult
 
 from .markdown import without_html
-from .public import Public
-from .secrets import REMOVED
+from .public import REMOVED, Public
 
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .secrets import Secrets
+from .public import Secrets
 
 
 # exact names: anything else in the folder may be the user's

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from ..config import CreditConfig
 from ..presets import PRESETS, paper
-from .settings import TRL_FIELDS
+from .recipe import TRL_FIELDS
 
 
 EIGHTY_TWENTY = paper(

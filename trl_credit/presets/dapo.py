@@ -41,7 +41,6 @@ class DAPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="DAPO",
-    tag="dapo",
     paper=PAPER,
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",

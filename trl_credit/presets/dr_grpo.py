@@ -35,7 +35,6 @@ class DrGRPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="Dr. GRPO",
-    tag="dr-grpo",
     paper=PAPER,
     summary="no std, constant normaliser",
     formula="W = ℓ − ℓ°, A = r − mean, M = all tokens",

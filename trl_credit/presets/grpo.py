@@ -33,7 +33,6 @@ class GRPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="GRPO",
-    tag="grpo",
     paper=PAPER,
     summary="one advantage per response",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",

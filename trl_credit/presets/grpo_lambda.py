@@ -45,7 +45,6 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="GRPO-λ",
-    tag="grpo-lambda",
     paper=PAPER,
     summary="λ-returns as traces over log-ratios",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",

@@ -35,7 +35,6 @@ class GSPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="GSPO",
-    tag="gspo",
     paper=PAPER,
     summary="one importance ratio per response",
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",

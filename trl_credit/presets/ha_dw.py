@@ -30,7 +30,6 @@ class HADWConfig(GRPOConfig):
 
 PRESET = Preset(
     name="HA-DW",
-    tag="ha-dw",
     paper=PAPER,
     summary="more weight for prompts harder than the recent record",
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",

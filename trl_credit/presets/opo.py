@@ -43,7 +43,6 @@ class OPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="OPO",
-    tag="opo",
     paper=PAPER,
     summary="length-weighted optimal baseline",
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",

@@ -31,7 +31,6 @@ class PTraceConfig(GRPOConfig):
 
 PRESET = Preset(
     name="P-trace",
-    tag="p-trace",
     paper=PAPER,
     summary="eligibility traces from every token",
     formula="W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",

@@ -13,7 +13,6 @@ class Preset:
 
     Attributes:
         name: The algorithm's name as people write it: "S-trace".
-        tag: Its tag on the Hub.
         paper: Title, arXiv id and BibTeX entry, see [`paper`].
         summary: A few words on what it does, for `--help` and the README.
         formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
@@ -24,12 +23,17 @@ class Preset:
     """
 
     name: str
-    tag: str
     paper: dict[str, str]
     summary: str
     formula: str
     config: type[CreditConfig]
     uses: Callable[[CreditConfig], bool] | None = None
+
+    @property
+    def tag(self) -> str:
+        """Its tag on the Hub: "vine-ppo" of "VinePPO"."""
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|\W+", "-", self.name.replace("λ", "lambda"))
+        return words.lower()
 
 
 def paper(*, title: str, authors: str, arxiv: str) -> dict[str, str]:

@@ -44,7 +44,6 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="SPO-chain",
-    tag="spo-chain",
     paper=PAPER,
     summary="segments between improbable tokens, valued by rollouts from their ends",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",

@@ -43,7 +43,6 @@ class SPOTreeConfig(CreditConfig):
 
 PRESET = Preset(
     name="SPO-tree",
-    tag="spo-tree",
     paper=PAPER,
     summary="responses sampled as a tree, segments compared with their siblings",
     formula="W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < 0.9",

@@ -35,7 +35,6 @@ class VinePPOConfig(SPOChainConfig):
 
 PRESET = Preset(
     name="VinePPO",
-    tag="vine-ppo",
     paper=PAPER,
     summary="the steps of a solution, valued by rollouts from their ends",
     formula="W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens",
