@@ -103,10 +103,7 @@ def _parse(argv: list[str], *, prog: str | None, description: str | None) -> arg
     if args.compared and args.rescore:
         raise ValueError("--rescore judges all samples in --output_dir and takes no models: leave them out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            "an evaluation is one process: start it with python, and use several GPUs with --backend vllm "
-            "--tensor_parallel_size N"
-        )
+        raise ValueError("an evaluation is one process: use --backend vllm --tensor_parallel_size N for several GPUs")
     args.models = args.models or args.compared or ["demo"]
     several = len(args.compared) > 1
     args.stored_only = several and (args.protocol is None or all(map(is_evaluation, args.models)))

@@ -136,9 +136,7 @@ def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "La
 
     args, model = choices.args, choices.model
     if args.deepspeed or args.fsdp:
-        raise ValueError(
-            "plan reads the distribution of weights from --accelerate_config: leave out --deepspeed and --fsdp"
-        )
+        raise ValueError("plan reads how weights are split from --accelerate_config: leave out --deepspeed and --fsdp")
     division = str(launcher.get("distributed_type", "MULTI_GPU" if processes > 1 else "NO"))
     deepspeed, fsdp = launcher.get("deepspeed_config") or {}, launcher.get("fsdp_config") or {}
     stage = deepspeed.get("zero_stage", 2)

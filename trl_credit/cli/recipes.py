@@ -61,9 +61,7 @@ def _find(name: str) -> Recipe:
     if (row := find_recipe(name)) is not None:
         return row
     meant = meant_recipe(name)
-    raise ValueError(
-        f"there is no recipe {name!r}" + (f": did you mean {meant!r}?" if meant else ": `recipes` lists them")
-    )
+    raise ValueError(f"there is no recipe {name!r}: {f'did you mean {meant!r}?' if meant else '`recipes` lists them'}")
 
 
 def _path(name: str) -> Path:

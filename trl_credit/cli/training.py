@@ -109,9 +109,7 @@ def check_start(choices: Choices) -> None:
         args.resume_from_checkpoint = resume
     if model != demo_model_path():
         if choices.data.dataset_name is None:
-            raise ValueError(
-                f"model_name_or_path={model!r} has no data to train on: set --dataset_name (demo is the embedded task)"
-            )
+            raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
         check_model(model, revision=choices.model.model_revision)
 
 

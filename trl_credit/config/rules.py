@@ -172,20 +172,13 @@ def check_combinations(config: GRPOConfig) -> None:
     for rule in RULES:
         if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
             name = next(iter(wrong))
-            raise ValueError(
-                f"{values_of(config, [name])} with {values_of(config, rule.given)}: {rule.why}. Set "
-                f"{in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
-            )
+            pair = f"{values_of(config, [name])} with {values_of(config, rule.given)}"
+            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
+            raise ValueError(f"{pair}: {rule.why}. {fix}")
     most = config.max_completion_length
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
-        raise ValueError(
-            f"segment_length={config.segment_length} never cuts a response of at most max_completion_length={most} "
-            "tokens: set it lower."
-        )
+        raise ValueError(f"segment_length={config.segment_length} never cuts max_completion_length={most}: lower it.")
     inner = len(config.tree_branching) - 1
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
-        raise ValueError(
-            f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens leave nothing of "
-            f"max_completion_length={most} for the last: lower tree_segment_length, use fewer levels in "
-            "tree_branching, or raise max_completion_length."
-        )
+        levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
+        raise ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")

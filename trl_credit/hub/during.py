@@ -54,10 +54,8 @@ class PushCallback(TrainerCallback):
         if not args.push_to_hub:
             return None
         if args.hub_strategy not in (HubStrategy.END, HubStrategy.EVERY_SAVE):
-            raise ValueError(
-                f"hub_strategy={args.hub_strategy.value!r}: checkpoints with their optimizer stay on disk. Set "
-                "--hub_strategy every_save for the model of each checkpoint, or end."
-            )
+            what = f"hub_strategy={args.hub_strategy.value!r} would push optimizers"
+            raise ValueError(f"{what}: set --hub_strategy every_save for the model of each checkpoint, or end")
         args.push_to_hub = False
         args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
         private, token = args.hub_private_repo, args.hub_token

@@ -51,9 +51,7 @@ def publishable(folder: str | Path) -> list[str]:
             "that training ended with, or one of its checkpoints"
         )
     if len(weights) > 1:
-        raise ValueError(
-            f"{str(folder)!r} holds a model and an adapter ({' and '.join(WEIGHTS)}), of two runs: move the older away"
-        )
+        raise ValueError(f"{str(folder)!r} holds a model and an adapter ({', '.join(WEIGHTS)}): move the older away")
     names |= set().union(*weights.values())
     _refuse_links(root, sorted(names))
     return sorted(names)
@@ -119,6 +117,5 @@ def refuse_secrets(root: Path, files: list[str], token: str | None) -> None:
         text = (root / name).read_bytes().decode("utf-8", errors="replace")
         if secrets.found_in(text, vocabulary=name in VOCABULARIES):
             raise ValueError(
-                f"{name} holds your access token, or another token or password: remove it there, and revoke it if "
-                "others saw it"
+                f"{name} holds your access token, or another secret: remove it, and revoke it if it was seen"
             )

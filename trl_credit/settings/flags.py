@@ -111,9 +111,8 @@ class FlagParser(OneLineParser, TrlParser):
         given = value if is_list else [value]
         for one in given:
             if isinstance(one, (dict, list)):
-                raise ValueError(
-                    f"{where} cannot be {_short(value)}: give it {'flat values' if is_list else 'one value'}"
-                )
+                kind = "flat values" if is_list else "one value"
+                raise ValueError(f"{where} cannot be {_short(value)}: give it {kind}")
             if not isinstance(one, str) and (action.choices is not None or action.type is str):
                 raise ValueError(f"{where} must be text, got {one!r}: write it in quotes")
         # 7.0 is a whole number too

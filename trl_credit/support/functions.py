@@ -67,10 +67,8 @@ def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Calla
             f"exist here: give it again, {what}=…, or put it into a file and name it file.py:function."
         )
     if not separator:
-        choices = ", ".join(known)
-        raise ValueError(
-            f"unknown {asked}: choose one of {choices}, or give package.module.function or file.py:function"
-        )
+        choices = ", ".join([*known, "package.module.function", "file.py:function"])
+        raise ValueError(f"unknown {asked}: choose one of {choices}")
     if name.endswith(".py"):
         raise ValueError(f"{asked} is a file: name the function in it too, as {name}:function")
     if path is not None and not (path.is_file() and path.suffix == ".py"):
