@@ -7,13 +7,6 @@ from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    title="GRPO-λ: Credit Assignment improves LLM Reasoning",
-    authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
-    arxiv="2510.00194",
-)
-
-
 @dataclass
 class GRPOLambdaConfig(GRPOConfig):
     r"""
@@ -45,7 +38,11 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="GRPO-λ",
-    paper=PAPER,
+    paper=paper(
+        title="GRPO-λ: Credit Assignment improves LLM Reasoning",
+        authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
+        arxiv="2510.00194",
+    ),
     summary="λ-returns as traces over log-ratios",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,

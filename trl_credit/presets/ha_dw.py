@@ -6,13 +6,6 @@ from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    title="Your Group-Relative Advantage Is Biased",
-    authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
-    arxiv="2601.08521",
-)
-
-
 @dataclass
 class HADWConfig(GRPOConfig):
     r"""
@@ -30,7 +23,11 @@ class HADWConfig(GRPOConfig):
 
 PRESET = Preset(
     name="HA-DW",
-    paper=PAPER,
+    paper=paper(
+        title="Your Group-Relative Advantage Is Biased",
+        authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
+        arxiv="2601.08521",
+    ),
     summary="more weight for prompts harder than the recent record",
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
     config=HADWConfig,
