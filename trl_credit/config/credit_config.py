@@ -310,8 +310,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
 
     def custom_functions(self) -> dict[str, str]:
         """Knob → name of its custom function, for the knobs that have one."""
-        splits = self.rollouts == "chain" and self.segmentation == "steps"
-        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or splits]
+        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or is_active(self, KNOBS[name])]
         return {name: getattr(self, name) for name in knobs if is_custom_function(getattr(self, name))}
 
     def custom_function(self, knob: str) -> Callable | None:
