@@ -164,10 +164,8 @@ class _Case:
         for fill in (7.0, torch.nan, torch.inf, -torch.inf):
             dirty = self.changed(lambda name, x, fill=fill: torch.where(inside, x, fill) if name in per_token else x)
             if problem := self.differs(self.gradient(dirty)[inside], plain[inside]):
-                return (
-                    f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): use "
-                    "torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
-                )
+                fix = "use torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
+                return f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): {fix}"
         return None
 
     def padding(self) -> str | None:

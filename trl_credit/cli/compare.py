@@ -113,10 +113,8 @@ def _train_grid(args: Namespace, flags: list[str], command: str) -> int:
     except Interrupted as stop:
         done = sum(run.is_finished for run in grid.runs)
         cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-        print(
-            f"\ninterrupted ({cause}): {done} of {len(grid.runs)} runs are finished; go on with: {command}",
-            file=sys.stderr,
-        )
+        kept = f"{done} of {len(grid.runs)} runs are finished; go on with: {command}"
+        print(f"\ninterrupted ({cause}): {kept}", file=sys.stderr)
         return 128 + stop.number
     failed = table.failures(progress)
     for sentence in failed:

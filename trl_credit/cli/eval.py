@@ -135,10 +135,8 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
             fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
         fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted ({stop.cause}): the samples so far are kept; go on with: {stop.command(argv)}",
-            file=sys.stderr,
-        )
+        kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
+        print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
         raise SystemExit(stop.code) from None
 
 

@@ -68,10 +68,8 @@ def check_groups(args: Any) -> None:
     divisors = [n for n in range(2, size + 1) if size % n == 0]
     fixes = [f"num_generations={n}" for n in sorted(divisors, key=lambda n: (abs(n - group), -n))[:1]]
     fixes.append(f"{field}={step * max(1, round(value / step))}")
-    raise ValueError(
-        f"num_generations={group} does not divide the {size} responses of a generation batch ({made_of}): set "
-        f"{', or '.join(fixes)}."
-    )
+    whole = f"the {size} responses of a generation batch ({made_of})"
+    raise ValueError(f"num_generations={group} does not divide {whole}: set {', or '.join(fixes)}.")
 
 
 def check_trackers(report_to: str | Iterable[str] | None) -> None:

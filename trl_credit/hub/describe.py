@@ -123,10 +123,8 @@ def function_comments(args: CreditConfig, *, method: Callable | None = None, rew
     for function in [*custom_functions(args, method=method), *unnamed]:
         lines.append(f"{function.setting}: {function.text}")
         if function.given_as:
-            lines.append(
-                f"{function.given_as} was given as an object, which no recipe can hold: put it into a file, and name "
-                "it file.py:function"
-            )
+            fix = "put it into a file, and name it file.py:function"
+            lines.append(f"{function.given_as} was given as an object, which no recipe can hold: {fix}")
     # a name may hold line ends and characters that YAML does not take
     return "".join(f"# {''.join(c if c.isprintable() else '?' for c in line)}\n" for line in lines)
 

@@ -46,10 +46,8 @@ def publishable(folder: str | Path) -> list[str]:
         names -= {"README.md"}
     weights = {file: shards for file in WEIGHTS if (shards := _weights(root, file))}
     if not weights or not {"config.json", "adapter_config.json"} & names:
-        raise ValueError(
-            f"{str(folder)!r} holds no model (config.json or adapter_config.json, and safetensors): give the folder "
-            "that training ended with, or one of its checkpoints"
-        )
+        fix = "give the folder that training ended with, or one of its checkpoints"
+        raise ValueError(f"{str(folder)!r} holds no model (config.json or adapter_config.json, and safetensors): {fix}")
     if len(weights) > 1:
         raise ValueError(f"{str(folder)!r} holds a model and an adapter ({', '.join(WEIGHTS)}): move the older away")
     names |= set().union(*weights.values())
