@@ -40,15 +40,14 @@ PUBLIC_TEXT = frozenset(
     bnb_4bit_quant_storage
     """.split()
 )
-# numbers that describe this machine, an account, the display, or one start of the run
+# numbers that describe this machine, an account, the display, or one start of the run, or that others determine
 PRIVATE = frozenset(
     """
     push_to_hub hub_private_repo hub_always_push hub_strategy disable_tqdm local_rank ddp_find_unused_parameters
     ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout vllm_server_port vllm_server_timeout
-    vllm_group_port overwrite_output_dir allow_changed
+    vllm_group_port overwrite_output_dir allow_changed generation_batch_size
     """.split()
 )
-_DERIVED = ("generation_batch_size",)  # the configuration sets it from other fields
 # building a configuration with these changes the process, or turns them into other types
 _NOT_TWICE = ("deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config")
 COMMAND_LINE = {"logging_steps": 1}  # the command line's defaults that are not those of the configuration
@@ -101,11 +100,8 @@ def public_fields(settings: Any) -> list[str]:
     for f in fields(settings):
         is_knob = has_knobs and f.name not in TRL_FIELDS
         may_hold_text = _holds_text(getattr(settings, f.name)) and f.name not in PUBLIC_TEXT
-        if (
-            f.init
-            and f.name not in (*_DERIVED, *PRIVATE)
-            and (is_knob or not may_hold_text or f.metadata.get("public"))
-        ):
+        may_be_shown = is_knob or not may_hold_text or f.metadata.get("public")
+        if f.init and may_be_shown and f.name not in PRIVATE:
             found.append(f.name)
     return found
 
