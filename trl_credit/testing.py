@@ -1,8 +1,10 @@
 """`check_credit`: checks a custom credit function against the contract that the trainer relies on."""
 
+import re
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,11 @@ from .support.digests import function_label
 from .support.functions import declared
 
 
+# each is a method of `_Case`
+PROPERTIES = (
+    *("form", "inputs unchanged", "inputs", "masked tokens", "padding", "row order", "micro-batches", "float32"),
+    "evaluation",
+)
 _CLIP = (0.8, 1.2)
 _RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that lacks an input
 
@@ -64,15 +71,13 @@ def check_credit(
         raise ValueError(f"skip: no property {sorted(unknown)[0]!r}, choose among {', '.join(PROPERTIES)}")
     config = CreditConfig(output_dir="check_credit", report_to="none") if config is None else config
     case = _Case(function, config, made_up_tokens(seed=seed))
-    checks = dict(_CHECKS)
+    checks = {name: getattr(case, re.sub(r"\W", "_", name)) for name in PROPERTIES if name not in skip}
     if is_grpo_when is not None:
-        checks["GRPO"] = lambda case: case.is_grpo(is_grpo_when)
-    done = [name for name in checks if name not in skip]
-    for name in done:
-        problem = checks[name](case)
-        if problem is not None:
+        checks["GRPO"] = partial(case.is_grpo, is_grpo_when)
+    for name, check in checks.items():
+        if (problem := check()) is not None:
             raise AssertionError(f"{function_label(function)} fails {name!r}: {problem}")
-    return done
+    return list(checks)
 
 
 def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tokens:
@@ -159,10 +164,8 @@ class _Case:
         for fill in (7.0, torch.nan, torch.inf, -torch.inf):
             dirty = self.changed(lambda name, x, fill=fill: torch.where(inside, x, fill) if name in per_token else x)
             if problem := self.differs(self.gradient(dirty)[inside], plain[inside]):
-                return (
-                    f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): use "
-                    "torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
-                )
+                fix = "use torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
+                return f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): {fix}"
         return None
 
     def padding(self) -> str | None:
@@ -243,20 +246,6 @@ class _Case:
         if error <= tolerance * max(self.size, 1.0):
             return None
         return f"by up to {error:.3g}, where gradients are of size {self.size:.3g}"
-
-
-_CHECKS: dict[str, Callable[[_Case], str | None]] = {
-    "form": _Case.form,
-    "inputs unchanged": _Case.inputs_unchanged,
-    "inputs": _Case.inputs,
-    "masked tokens": _Case.masked_tokens,
-    "padding": _Case.padding,
-    "row order": _Case.row_order,
-    "micro-batches": _Case.micro_batches,
-    "float32": _Case.float32,
-    "evaluation": _Case.evaluation,
-}
-PROPERTIES = tuple(_CHECKS)
 
 
 def _tensors(tokens: Tokens) -> dict[str, torch.Tensor]:

@@ -158,20 +158,20 @@ FREE = ["--main_process_port", "0"]
 )
 def test_jobs_on_one_machine_take_free_ports(tmp_path, no_launcher, said, flags, free):
     (tmp_path / "mine.yaml").write_text(said)
-    launcher, _ = take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml"), *flags])
-    assert (launcher.flags[-2:] == FREE) == free and "0" not in launcher.typed
+    given, typed, _ = take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml"), *flags])
+    assert (given[-2:] == FREE) == free and "0" not in typed
 
 
 def test_the_launcher_is_given_a_packaged_configuration_or_a_file(tmp_path, monkeypatch, no_launcher):
     assert accelerate_config("zero3") == packaged_folder("accelerate_configs") / "zero3.yaml"
     argv = ["--algo", "grpo", "--accelerate_config", "zero3", "--num_processes=4", "--config", "a", "b"]
-    launcher, rest = take_launcher(argv)
-    assert launcher.flags == ["--config_file", str(accelerate_config("zero3")), "--num_processes", "4", *FREE]
-    assert launcher.typed == ["--accelerate_config", "zero3", "--num_processes", "4"]
+    flags, typed, rest = take_launcher(argv)
+    assert flags == ["--config_file", str(accelerate_config("zero3")), "--num_processes", "4", *FREE]
+    assert typed == ["--accelerate_config", "zero3", "--num_processes", "4"]
     assert rest == ["--algo", "grpo", "--config", "a", "b"]
     mine = tmp_path / "mine.yaml"
     mine.touch()
-    assert take_launcher(["--accelerate_config", str(mine)])[0].flags[1] == str(mine)
+    assert take_launcher(["--accelerate_config", str(mine)])[0][1] == str(mine)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with pytest.raises(ValueError, match="a launcher has started this one: leave out one"):
         take_launcher(argv)
@@ -275,7 +275,7 @@ def test_the_commands_of_the_readme_are_right():
     trains = readme_commands("train")
     assert len(trains) >= 3
     for words in trains:
-        _, rest = take_launcher(words)
+        *_, rest = take_launcher(words)
         parse_arguments(rest, protocols=PROTOCOLS)
     for words in readme_commands("recipes"):
         assert words[:1] != ["show"] or words[1] in all_recipes()

@@ -61,7 +61,7 @@ def test_published_settings():
         assert {key: getattr(config, key) for key in fields} == fields, name
         if config.has_trace:
             assert config.use_bias_correction_kl is False
-    assert make().reward_range == (0.0, 1.0)
+    assert make().reward_range == [0.0, 1.0]
 
 
 def test_citations_are_bibtex():

@@ -99,6 +99,6 @@ def test_trls_own_parser_reads_every_knob():
         + ["--importance", "eligible", "--selector", "entropy", "--token_mask", "probability"]
         + ["--released_code", "spo_normalizer"]
     )
-    assert config.reward_range == (-1.0, 1.0) and config.advantage_floor == -0.2
+    assert config.reward_range == [-1.0, 1.0] and config.advantage_floor == -0.2
     assert config.leave_own_out is False and config.selective_rate == 0.3
     assert config.uses_released_code("spo_normalizer")

@@ -6,7 +6,7 @@ import pytest
 from conftest import count_a
 from script_helpers import error_of
 
-from trl_credit.cli.view import main
+from trl_credit.cli import main
 from trl_credit.observe.schema import Shard, read_shard, shard_path, steps, write_shard
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, capsys, rec
     with pytest.raises(ValueError, match="step-00000001.jsonl") as refused:
         read_shard(path)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
-    error_of(main, [tmp_path], capsys)
+    error_of(main, ["view", tmp_path], capsys)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
     record_property("tried", 2)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from script_helpers import error_of
 
-from trl_credit.cli.plan import main
+from trl_credit.cli import main
 
 
 RUN = {"version": 1, "lives": [{"from": 0, "id": "0"}]}
@@ -37,4 +37,4 @@ def test_a_damaged_run_has_no_rates(tmp_path, capsys, rows, recipe, message):
     (checkpoint / "trainer_state.json").write_text(json.dumps(state))
     if recipe is not None:
         (tmp_path / "run" / "recipe.yaml").write_text(recipe)
-    assert message in error_of(main, ["embedded", "--rates_from", tmp_path / "run"], capsys)
+    assert message in error_of(main, ["plan", "embedded", "--rates_from", tmp_path / "run"], capsys)

@@ -6,7 +6,7 @@ from rich.console import Console
 from script_helpers import error_of
 from viewer_helpers import EVIL, Page, header, response, s_trace
 
-from trl_credit.cli.view import main
+from trl_credit.cli import main
 from trl_credit.lab.viewer import build_page
 from trl_credit.lab.viewer.terminal import print_response
 from trl_credit.observe.schema import Shard, shard_path, write_shard

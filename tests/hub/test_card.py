@@ -17,8 +17,7 @@ from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.markdown import escape
 from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
 from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import launcher_words
-from trl_credit.hub.settings import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
+from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed, launcher_words
 
 
 @dataclass
@@ -64,10 +63,11 @@ def test_the_card_has_its_sections(finished, tmp_path):
     assert f"* Prompts: gsm8k ({where}), revision e53f048, 7,473 rows.\n" in text
     assert "3 rows without an answer" in text and "* 2 optimizer steps, 4 responses per prompt; a resp" in text
     assert "* 1 update for each generation batch of 8 rows.\n" in text
-    # the flags are those that the run had in the end, from whichever files
-    shown = re.search(r"^accelerate launch examples/train.py (.*)$", text, re.MULTILINE)[1]
-    assert shown.startswith("--algo s_trace --reward mine.py:score --lora_r 8 ") and " --max_steps 2" in shown
-    assert not any(flag in shown for flag in ("--config", "--hub_token", "--output_dir"))
+    assert "\n\n```bash\naccelerate launch examples/train.py --config recipe.yaml\n```\n" in text
+    # the settings are those that the run had in the end, from whichever files
+    shown = yaml.safe_load(re.search(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1])
+    assert list(shown)[:3] == ["algo", "reward", "lora_r"] and shown["max_steps"] == 2
+    assert not {"config", "hub_token", "output_dir"} & set(shown)
     assert "![How credit was assigned, by optimizer step](credit_plot.png)" in text
     assert (tmp_path / "run" / "credit_plot.png").read_bytes().startswith(b"\x89PNG")
     assert f"* torch {torch.__version__}" in text and "from_pretrained('me/x')" in text

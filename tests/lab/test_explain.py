@@ -7,7 +7,7 @@ import torch
 from script_helpers import error_of
 
 from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.cli.explain import main
+from trl_credit.cli import main
 from trl_credit.credit.effective import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
@@ -42,7 +42,7 @@ def printed(capsys):
     """What `trl-credit explain` prints."""
 
     def run(*argv):
-        assert main([*map(str, argv)]) == 0
+        assert main(["explain", *map(str, argv)]) == 0
         return capsys.readouterr().out
 
     return run
@@ -161,7 +161,7 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
 def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
-    assert "has no log-probabilities: give --model" in error_of(main, [path], capsys)
+    assert "has no log-probabilities: give --model" in error_of(main, ["explain", path], capsys)
     given = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
     text = printed(*given, "--reward", f"{own}/mine.py:even")
     assert "| SPO-chain |" in text and "left out" not in text
@@ -189,7 +189,7 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printe
 )
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
-    assert message in error_of(main, [tmp_path / "x.jsonl"], capsys)
+    assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
 
 
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
@@ -268,7 +268,7 @@ def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_sai
 
 def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
     make_trainer("spo_tree", log_credit=1, max_steps=1, temperature=1.3).train()
-    error = error_of(main, [tmp_path / "run"], capsys)
+    error = error_of(main, ["explain", tmp_path / "run"], capsys)
     assert "holds rows of trees, which are parts of responses: look at them with trl-credit view" in error
 
 

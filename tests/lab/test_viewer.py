@@ -16,7 +16,7 @@ from rich.console import Console
 from viewer_helpers import EVIL, SHARDS, Page, explained, header, response, s_trace, spo_chain, with_trace
 
 import trl_credit
-from trl_credit.cli.view import main
+from trl_credit.cli import main
 from trl_credit.lab.viewer import build_page
 from trl_credit.lab.viewer.columns import encode_indices, encode_numbers
 from trl_credit.lab.viewer.page import inert_json
@@ -170,7 +170,7 @@ def test_a_page_begins_where_there_is_credit(tmp_path, capsys):
     nothing = Shard(header("GRPO", step=7), {}, rows[:2])
     assert Page(build_page([nothing], title="t", start={"step": 7})).data["start"] == {"step": 7}
     write_shard(shard_path(tmp_path, 7), shard)
-    assert main([str(tmp_path), "--terminal"]) == 0
+    assert main(["view", str(tmp_path), "--terminal"]) == 0
     assert "response 2/0" in capsys.readouterr().out
 
 
@@ -240,20 +240,20 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
 
 
 def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
-    assert main([str(run)]) == 0
+    assert main(["view", str(run)]) == 0
     page = run / "credit_log" / "view.html"
     assert "step 10, 20" in capsys.readouterr().out
     assert [shard["header"]["step"] for shard in Page(page.read_text("utf-8")).data["shards"]] == [10, 20]
     made = page.read_text("utf-8")
     page.unlink()
-    assert main([str(page.parent)]) == 0 and page.read_text("utf-8") == made  # the folder of the shards will do
+    assert main(["view", str(page.parent)]) == 0 and page.read_text("utf-8") == made  # the folder of the shards will do
     out = run / "one.html"
-    assert main([str(run), "--step", "10", "--response", "1/2", "--output", str(out)]) == 0
+    assert main(["view", str(run), "--step", "10", "--response", "1/2", "--output", str(out)]) == 0
     data = Page(out.read_text("utf-8")).data
     assert data["start"] == {"step": 10, "group": 1, "index": 2} and len(data["shards"]) == 1
     shard = shard_path(run, 20)
-    assert main([str(shard)]) == 0 and shard.with_suffix(".html").exists()
-    assert main([str(run), "--terminal", "--response", "0/1"]) == 0
+    assert main(["view", str(shard)]) == 0 and shard.with_suffix(".html").exists()
+    assert main(["view", str(run), "--terminal", "--response", "0/1"]) == 0
     assert "step 20, response 0/1" in capsys.readouterr().out
 
 
@@ -271,6 +271,6 @@ def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):
     monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
     shards, note = read_run(run)
     assert [shard.header["step"] for shard in shards] == [20] and "without these steps: 10" in note
-    assert main([str(run)]) == 0
+    assert main(["view", str(run)]) == 0
     assert note in capsys.readouterr().out and note in (run / "credit_log" / "view.html").read_text("utf-8")
     assert len(read_run(run, [10, 20])[0]) == 2

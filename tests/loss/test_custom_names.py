@@ -8,7 +8,7 @@ from custom_functions import FILE, config, custom, same_weights
 from processes import start
 
 from trl_credit import Credit, assign_credit
-from trl_credit.hub.settings import changed
+from trl_credit.hub.recipe import changed
 from trl_credit.support.functions import name_of, source_of
 
 

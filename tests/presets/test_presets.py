@@ -13,12 +13,10 @@ import yaml
 
 import trl_credit
 from trl_credit import ALGORITHMS
-from trl_credit.hub.describe import describe_credit, preset_of
-from trl_credit.hub.functions import function_comments
+from trl_credit.hub.describe import describe_credit, function_comments, preset_of
 from trl_credit.hub.papers import papers_of
 from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import recipe_of, to_yaml
-from trl_credit.hub.settings import changed
+from trl_credit.hub.recipe import changed, recipe_of, to_yaml
 from trl_credit.presets import PRESETS
 from trl_credit.presets.__main__ import readme_table
 from trl_credit.settings.arguments import parse_arguments
@@ -37,7 +35,7 @@ from trl_credit.config import CreditConfig
 from trl_credit.trainer import CreditTrainer
 
 
-PAPER = paper(key="nobody2027half", title="Half of It", authors="A. Nobody", year=2027, arxiv="2701.00001")
+PAPER = paper(title="Half of It", authors="A. Nobody", arxiv="2701.00001")
 
 
 def credit(config, tokens):
@@ -59,7 +57,6 @@ class MadeUpConfig(CreditConfig):
 
 PRESET = Preset(
     name="Half-trace",
-    tag="half-trace",
     paper=PAPER,
     summary="traces from 50% of the tokens",
     formula="W = Σ_{k≤t} | *z_k*, A = group advantage, M = all tokens",

@@ -93,9 +93,10 @@ HEADINGS = [
     *("TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
 ]
 RUN_ORDER = (
-    "seed length_sort shared_prefix skip_zero_advantage logging_steps log_credit log_credit_groups report_to run_name "
-    "save_strategy save_steps save_total_limit save_only_model resume_from_checkpoint overwrite_output_dir "
-    "allow_changed nonfinite_patience push_to_hub"
+    "seed logging_steps report_to run_name save_strategy save_steps save_total_limit save_only_model "
+    "resume_from_checkpoint push_to_hub hub_model_id hub_private_repo hub_strategy hub_revision hub_token "
+    "length_sort shared_prefix skip_zero_advantage log_credit log_credit_groups overwrite_output_dir allow_changed "
+    "nonfinite_patience"
 ).split()
 
 
@@ -137,7 +138,7 @@ def test_every_flag_is_listed_once_under_its_heading(algo, capsys, monkeypatch):
     ):
         assert set(flags.split()) <= parts[title].keys()
     run = list(parts["Run and checkpoints"])
-    assert run[run.index("seed") : run.index("hub_model_id")] == RUN_ORDER
+    assert run[run.index("seed") :] == RUN_ORDER
     assert parts["Run and checkpoints"]["max_steps"].startswith("N ")
     assert parts["Run and checkpoints"]["num_generations"].startswith("N ")
     assert "by one of demo" in shown["evaluation_protocol"] and "s_trace (" in shown["algo"]

@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 
 from .. import __version__
-from ..support.errors import choose
+from ..support.errors import choose, fail
 
 
 # name of the module, and a line for `--help`
@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": "Estimate tokens, FLOPs and memory of a run before it starts.",
     "recipes": "List, search and print the recipes of the papers' runs.",
 }
-# these print for a reader such as `head`, and end when it closes the pipe
+# these print for a reader such as `head`, end when it closes the pipe, and raise what is wrong with their input
 _PRINTING = ("view", "explain", "plan", "recipes")
 
 
@@ -46,9 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = command.main(argv[1:])
         sys.stdout.flush()  # an error at Python's own flush at the exit could not be caught
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has closed it, which is not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at the exit
         return 128 + signal.SIGPIPE
+    except (ValueError, OSError, ImportError) as error:
+        fail(error, code=2)
     return code
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from ..settings.parser import OneLineParser
-from ..support.errors import check_output_dir, choose, disk_full, fail
+from ..support.errors import check_output_dir, choose, disk_full, fail, spelling
 from ..support.startup import quiet_start
 
 
@@ -113,10 +113,8 @@ def _train_grid(args: Namespace, flags: list[str], command: str) -> int:
     except Interrupted as stop:
         done = sum(run.is_finished for run in grid.runs)
         cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-        print(
-            f"\ninterrupted ({cause}): {done} of {len(grid.runs)} runs are finished; go on with: {command}",
-            file=sys.stderr,
-        )
+        kept = f"{done} of {len(grid.runs)} runs are finished; go on with: {command}"
+        print(f"\ninterrupted ({cause}): {kept}", file=sys.stderr)
         return 128 + stop.number
     failed = table.failures(progress)
     for sentence in failed:
@@ -138,17 +136,12 @@ def _baseline(asked: str | None, labels: dict[str, str]) -> str:
     """The label of the baseline. `labels` maps every name of an algorithm to its label."""
     if asked is None:
         return labels.get("grpo") or labels.get("GRPO") or next(iter(labels.values()))
-    by_spelling = {_letters(name): label for name, label in reversed(labels.items())}
-    found = labels.get(asked) or by_spelling.get(_letters(asked))
+    by_spelling = {spelling(name): label for name, label in reversed(labels.items())}
+    found = labels.get(asked) or by_spelling.get(spelling(asked))
     if found is None:
         known = dict.fromkeys(labels.values())
         raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, known)}")
     return found
-
-
-def _letters(name: str) -> str:
-    """ "strace" of "s_trace" and of "S-trace"."""
-    return "".join(c for c in name.lower() if c.isalnum())
 
 
 def _report(

@@ -30,16 +30,9 @@ Without --sets it evaluates all sets of the protocol. An interrupted evaluation 
 """
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
-# arguments of `evaluate` that are flags of the same name
-_PASSED_ON = (
-    *("data_dir", "prompt_style", "reward", "backend", "revision", "trust_remote_code", "max_problems", "seed"),
-    *("batch_size", "overwrite"),
-)
-# flags that stored samples cannot use
-_SAMPLING = (
-    *("data_dir", "reward", "max_problems", *_ENGINE, *_CHANGES[:-1]),
-    *("overwrite", "prompt_style", "seed", "backend", "batch_size"),
-)
+# flags that say what is evaluated; the others are arguments of `evaluate`
+_OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet")
+_OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that act on stored samples
 
 
 def main(argv: list[str], *, program: list[str] | None = PROGRAM, description: str | None = DESCRIPTION) -> int:
@@ -106,17 +99,15 @@ def _parse(argv: list[str], *, prog: str | None, description: str | None) -> arg
     if args.compared and args.rescore:
         raise ValueError("--rescore judges all samples in --output_dir and takes no models: leave them out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(
-            "an evaluation is one process: start it with python, and use several GPUs with --backend vllm "
-            "--tensor_parallel_size N"
-        )
+        raise ValueError("an evaluation is one process: use --backend vllm --tensor_parallel_size N for several GPUs")
     args.models = args.models or args.compared or ["demo"]
     several = len(args.compared) > 1
-    args.stored_only = several and (args.protocol is None or all(map(is_evaluation, args.models)))
-    for flag in _SAMPLING if args.stored_only else ():
-        if getattr(args, flag) != parser.get_default(flag):
+    stored_only = several and (args.protocol is None or all(map(is_evaluation, args.models)))
+    for flag, value in vars(args).items():
+        if stored_only and flag not in _OF_STORED and value != parser.get_default(flag):
             missing = "--protocol" if args.protocol is None else "model"
             raise ValueError(f"--{flag} needs a {missing} to sample by: the compared samples are stored ones")
+    args.stored_only = stored_only
     return args
 
 
@@ -144,10 +135,8 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
             fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
         fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
     except KeyboardInterrupt:
-        print(
-            f"\ninterrupted ({stop.cause}): the samples so far are kept; go on with: {stop.command(argv)}",
-            file=sys.stderr,
-        )
+        kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
+        print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
         raise SystemExit(stop.code) from None
 
 
@@ -193,8 +182,9 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         if args.models != ["demo"]:
             raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
         protocols = ["demo", "demo_greedy"]
+    others = (*_OURS, *_CHANGES, *_ENGINE, "stored_only")
     return {
-        **{name: getattr(args, name) for name in _PASSED_ON},
+        **{name: value for name, value in vars(args).items() if name not in others},
         "protocols": protocols,
         "changes": {name: getattr(args, name) for name in _CHANGES},
         "engine_kwargs": engine,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..settings.parser import OneLineParser
-from ..support.errors import choose, fail
+from ..support.errors import choose
 from ..support.files import write_atomically
 from .view import check_output
 
@@ -24,7 +24,7 @@ with logprobs and entropy (nats, one per token) if they are known; otherwise --m
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     parser = OneLineParser(prog="trl-credit explain", description=_HELP)
     add = parser.add_argument
     add("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")
@@ -38,16 +38,7 @@ def main(argv: list[str]) -> int:
     add("--reward", metavar="FILE.py:FUNCTION", help=scores)
     add("--seed", type=int, default=42, help="seed of random selectors and continuations")
     add("--output", metavar="FILE.html", help="default: explain.html in the folder, or ROLLOUTS.explain.html")
-    try:
-        _run(parser.parse_args(argv))
-    except BrokenPipeError:
-        raise  # the reader of standard output has closed it, which is not an error
-    except (ValueError, OSError, ImportError) as error:
-        fail(error, code=2)
-    return 0
-
-
-def _run(args: Namespace) -> None:
+    args = parser.parse_args(argv)
     if args.reward is not None and args.model is None:
         raise ValueError("--reward scores the continuations of a model: give --model")
     if not args.temperature > 0:
@@ -77,6 +68,7 @@ def _run(args: Namespace) -> None:
     if not found:
         raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
     _show(output, source, found, [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()])
+    return 0
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:

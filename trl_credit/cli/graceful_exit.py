@@ -7,9 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
-from ..hub.results import Results
 from ..rewards.guard import RewardRaised
 from ..rewards.limits import LimitPassed
 from ..rewards.watchdog import WatchdogError
@@ -45,16 +44,10 @@ class GracefulExit(TrainerCallback):
         self.trainer, self.stop, self.argv = trainer, stop, argv
         self.folder = Path(trainer.args.output_dir)
         self.model_is_saved = False
-        self._first_step: int | None = None
         trainer.results.writes_at_end = False  # `save_results` writes them after the model
         trainer.add_callback(self)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._first_step = state.global_step
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stop.number is not None:
             raise KeyboardInterrupt  # the first one was lost in a destructor or in a reward's `except:`
 
@@ -72,15 +65,6 @@ class GracefulExit(TrainerCallback):
         """Writes the model to the run's folder. Collective."""
         self.trainer.save_model()
         self.model_is_saved = True
-
-    def write_results(self) -> Results:
-        """Writes plots and card of the steps so far, on the main process. Raises what `trainer.results.write` does."""
-        return self.trainer.results.write()
-
-    @property
-    def steps_done(self) -> int:
-        """Optimizer steps of this process, without those before a resume."""
-        return 0 if self._first_step is None else self.trainer.state.global_step - self._first_step
 
     def __enter__(self) -> "GracefulExit":
         return self
@@ -100,7 +84,7 @@ class GracefulExit(TrainerCallback):
             raise SystemExit(self.stop.code) from None
         if disk_full(error):
             fail(f"disk full in {str(self.folder)!r}: {self._after_full_disk()}", code=1)
-        not_started, frames = self._first_step is None, extract_tb(error.__traceback__)
+        not_started, frames = self.trainer.results.begun_at is None, extract_tb(error.__traceback__)
         if not_started and isinstance(error, TypeError) and "create_scheduler" in [frame.name for frame in frames]:
             error = ValueError(f"lr_scheduler_kwargs: {error}")
         # raised by this package on purpose, and not because of another error
@@ -109,16 +93,16 @@ class GracefulExit(TrainerCallback):
         # transformers checks the optimizer and the schedule only when training starts
         early = not_started and isinstance(error, (ValueError, OSError))
         if refused or early or isinstance(error, (LimitPassed, RewardRaised, ImportError)):
-            fail(with_source(error, self.argv), code=1 if self.steps_done else 2)
+            fail(with_source(error, self.argv), code=1 if self.trainer.results.steps_done else 2)
 
     def _after_interrupt(self) -> str:
         """What an interrupted run leaves, and the command that resumes it."""
         state, again = self.trainer.state, self.stop.command(self.argv)
-        if not self.steps_done:
+        if not self.trainer.results.steps_done:
             return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
         results = f"plots and card so far are in {self.folder}"
         try:
-            self.write_results()
+            self.trainer.results.write()
         except Exception as error:  # whatever the plots do, the checkpoint and the command are printed
             results = f"no plots and no card ({'disk full' if disk_full(error) else one_line(error)})"
         at = f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): "

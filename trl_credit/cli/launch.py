@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CalledProcessError
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import yaml
@@ -33,15 +33,12 @@ Several processes, by accelerate's launcher:
                                   Override values of the configuration."""
 
 
-class Launcher(NamedTuple):
-    """The flags for `accelerate launch`, and the flags as typed, for the command that resumes a run."""
+def take_launcher(argv: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Splits a command line.
 
-    flags: list[str]
-    typed: list[str]
-
-
-def take_launcher(argv: list[str]) -> tuple[Launcher | None, list[str]]:
-    """Splits a command line into the launcher, `None` without `--accelerate_config`, and the other words.
+    Returns:
+        The flags for `accelerate launch`, empty without `--accelerate_config`; the same flags as typed, for the command
+        that resumes a run; and the other words.
 
     Raises:
         ValueError: the configuration is unknown, launcher flags come without one, or a launcher runs already.
@@ -54,13 +51,13 @@ def take_launcher(argv: list[str]) -> tuple[Launcher | None, list[str]]:
     if args.accelerate_config is None:
         if given:
             raise ValueError(f"--{next(iter(given))} is for accelerate's launcher: set --accelerate_config too")
-        return None, rest
+        return [], [], rest
     if is_launched():
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
     others = [word for name, value in given.items() for word in (f"--{name}", value)]
     path = accelerate_config(args.accelerate_config)
     flags = ["--config_file", str(path), *others, *_free_port(path, given)]
-    return Launcher(flags, ["--accelerate_config", args.accelerate_config, *others]), rest
+    return flags, ["--accelerate_config", args.accelerate_config, *others], rest
 
 
 def _free_port(config: Path, given: dict[str, str]) -> list[str]:
@@ -75,13 +72,13 @@ def _free_port(config: Path, given: dict[str, str]) -> list[str]:
     return [] if fixed else ["--main_process_port", "0"]
 
 
-def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int:
+def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: list[str]) -> int:
     """Runs a subcommand in the processes of a configuration of accelerate.
 
     Ctrl-C and SIGTERM reach them, and the launcher waits until they have written plots and card.
 
     Args:
-        launcher ([`Launcher`]):
+        flags, typed (`list[str]`):
             From [`take_launcher`].
         program (`tuple[str, ...]`):
             `("trl-credit", "train")`.
@@ -97,8 +94,8 @@ def launch(launcher: Launcher, program: tuple[str, ...], argv: list[str]) -> int
 
     # the process itself prints what went wrong, or the line below does
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-    words = [*launcher.flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
-    os.environ[LAUNCHED_BY] = shlex.join([*program, *launcher.typed])
+    words = [*flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
+    os.environ[LAUNCHED_BY] = shlex.join([*program, *typed])
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_TIMEOUT))
     with _signals_to_children():
         try:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..settings.parser import OneLineParser, unknown_argument
-from ..support.errors import fail
 from ..support.packaged import accelerate_config
 from ..support.startup import begin
 
@@ -47,18 +46,8 @@ _FLAGS = (
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
-    try:
-        _run(argv)
-    except BrokenPipeError:
-        raise  # the reader of standard output has closed it, which is not an error
-    except (ValueError, OSError, ImportError) as error:
-        fail(error, code=2)
-    return 0
-
-
-def _run(argv: list[str]) -> None:
     parser = OneLineParser(
         prog="trl-credit plan",
         description=_HELP,
@@ -95,10 +84,11 @@ def _run(argv: list[str]) -> None:
         plan.notes.append("products in 32 bits, as this machine has no GPU: on one, --bf16 true is the default")
     if own.json:
         print(json.dumps(as_json(plan, shape, layout, rates), indent=1, ensure_ascii=False))
-        return
+        return 0
     name = os.path.basename(os.path.normpath(choices.model.model_name_or_path))
     title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
     print(as_text(title, plan, shape, layout, rates))
+    return 0
 
 
 def _check(own: Namespace) -> None:
@@ -146,9 +136,7 @@ def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "La
 
     args, model = choices.args, choices.model
     if args.deepspeed or args.fsdp:
-        raise ValueError(
-            "plan reads the distribution of weights from --accelerate_config: leave out --deepspeed and --fsdp"
-        )
+        raise ValueError("plan reads how weights are split from --accelerate_config: leave out --deepspeed and --fsdp")
     division = str(launcher.get("distributed_type", "MULTI_GPU" if processes > 1 else "NO"))
     deepspeed, fsdp = launcher.get("deepspeed_config") or {}, launcher.get("fsdp_config") or {}
     stage = deepspeed.get("zero_stage", 2)

@@ -10,7 +10,6 @@ import yaml
 from ..settings.files import read_settings
 from ..settings.parser import OneLineParser
 from ..settings.recipes import SFT, VARIANTS, Recipe, find_recipe, meant_recipe, search
-from ..support.errors import fail
 
 
 _HELP = """\
@@ -25,26 +24,21 @@ Settings of the papers' runs, for `trl-credit train --config NAME`.
 
 
 def main(argv: list[str]) -> int:
-    """The exit code: 0, or 1 if nothing was found."""
+    """The exit code: 0, or 1 if nothing was found. Raises `ValueError` or `OSError` for wrong input."""
     parser = OneLineParser(
         prog="trl-credit recipes", description=_HELP, formatter_class=RawDescriptionHelpFormatter, usage="%(prog)s …"
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="words to search for, or show NAME, or path NAME")
     parser.add_argument("--resolved", action="store_true", help="with show: all settings, in one file")
-    try:
-        args = parser.parse_args(argv)
-        action = args.words[0] if args.words[:1] in (["show"], ["path"]) else None
-        if action and len(args.words) != 2:
-            raise ValueError(f"`{action} NAME` takes the name of one recipe: `recipes` lists them")
-        if args.resolved and action != "show":
-            raise ValueError("--resolved goes with `show NAME`")
-        if not action:
-            return _list(args.words)
-        print(_path(args.words[1]) if action == "path" else _show(args.words[1], resolved=args.resolved))
-    except BrokenPipeError:
-        raise  # the reader of standard output closed the pipe: no error
-    except (ValueError, OSError) as error:
-        fail(error, code=2)
+    args = parser.parse_args(argv)
+    action = args.words[0] if args.words[:1] in (["show"], ["path"]) else None
+    if action and len(args.words) != 2:
+        raise ValueError(f"`{action} NAME` takes the name of one recipe: `recipes` lists them")
+    if args.resolved and action != "show":
+        raise ValueError("--resolved goes with `show NAME`")
+    if not action:
+        return _list(args.words)
+    print(_path(args.words[1]) if action == "path" else _show(args.words[1], resolved=args.resolved))
     return 0
 
 
@@ -67,9 +61,7 @@ def _find(name: str) -> Recipe:
     if (row := find_recipe(name)) is not None:
         return row
     meant = meant_recipe(name)
-    raise ValueError(
-        f"there is no recipe {name!r}" + (f": did you mean {meant!r}?" if meant else ": `recipes` lists them")
-    )
+    raise ValueError(f"there is no recipe {name!r}: {f'did you mean {meant!r}?' if meant else '`recipes` lists them'}")
 
 
 def _path(name: str) -> Path:

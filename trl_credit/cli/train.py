@@ -12,12 +12,12 @@ PROGRAM = ("trl-credit", "train")
 def main(argv: list[str]) -> int:
     """The exit code. With several processes it is that of the run's main process."""
     try:
-        launcher, rest = take_launcher(argv)
+        flags, typed, rest = take_launcher(argv)
     except ValueError as error:
         fail(error, code=2)
     begin()
-    if launcher is not None and not {"-h", "--help"} & set(rest):
-        return launch(launcher, PROGRAM, rest)
+    if flags and not {"-h", "--help"} & set(rest):
+        return launch(flags, typed, PROGRAM, rest)
     from .training import train
 
     train(rest, command=command_here(PROGRAM), prog=" ".join(PROGRAM), epilog=LAUNCHER_HELP)

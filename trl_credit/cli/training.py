@@ -109,9 +109,7 @@ def check_start(choices: Choices) -> None:
         args.resume_from_checkpoint = resume
     if model != demo_model_path():
         if choices.data.dataset_name is None:
-            raise ValueError(
-                f"model_name_or_path={model!r} has no data to train on: set --dataset_name (demo is the embedded task)"
-            )
+            raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
         check_model(model, revision=choices.model.model_revision)
 
 
@@ -219,9 +217,9 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:
-        results = run.write_results()
+        rewards = trainer.results.write()
         print(f"\n{'checkpoint':<14}{folder}")
-        trainer.results.say(results)
+        trainer.results.say(rewards)
 
 
 def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:

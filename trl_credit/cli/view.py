@@ -9,7 +9,6 @@ from ..lab.viewer import build_page
 from ..lab.viewer.runs import read_run, run_folder, run_title
 from ..observe.schema import FOLDER, Shard
 from ..settings.parser import OneLineParser
-from ..support.errors import fail
 from ..support.files import write_atomically
 
 
@@ -20,7 +19,7 @@ _HELP = (
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command and returns its exit code."""
+    """Runs the command and returns the exit code 0. Raises `ValueError` or `OSError` for wrong input."""
     parser = OneLineParser(prog="trl-credit view", description=_HELP)
     add = parser.add_argument
     add("run", metavar="RUN", help="output folder of a run, or one shard (credit_log/step-….jsonl)")
@@ -29,24 +28,19 @@ def main(argv: list[str]) -> int:
     add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/view.html")
     add("--open", action="store_true", help="open the page in a browser")
     add("--terminal", action="store_true", help="print one response in colour and write no file")
-    try:
-        args = parser.parse_args(argv)
-        if args.terminal and (args.output is not None or args.open):
-            flag = "--open" if args.output is None else "--output"
-            raise ValueError(f"--terminal writes no page: leave out {flag}")
-        if args.output is not None:
-            check_output(Path(args.output))
-        shards, note = read_run(args.run, args.step)
-        shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
-        start = {"step": shard.header["step"], **_response(shard, args.response)}
-        if args.terminal:
-            _print(shard, start)
-        else:
-            _write(args, shards, start, note)
-    except BrokenPipeError:
-        raise  # the reader of standard output has closed it, which is not an error
-    except (ValueError, OSError) as error:
-        fail(error, code=2)
+    args = parser.parse_args(argv)
+    if args.terminal and (args.output is not None or args.open):
+        flag = "--open" if args.output is None else "--output"
+        raise ValueError(f"--terminal writes no page: leave out {flag}")
+    if args.output is not None:
+        check_output(Path(args.output))
+    shards, note = read_run(args.run, args.step)
+    shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
+    start = {"step": shard.header["step"], **_response(shard, args.response)}
+    if args.terminal:
+        _print(shard, start)
+    else:
+        _write(args, shards, start, note)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from .knobs import (
     COUNT,
     FINITE,
     POSITIVE,
+    RUN,
     SHARE,
     Values,
     anything_but,
@@ -47,6 +49,9 @@ NAMES = Values(
     "a list of names of reward functions",
     lambda x: isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(name, str) for name in x),
 )
+
+_reward = partial(knob, heading="Rewards")
+_run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
@@ -126,7 +131,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Names of the reward functions that decide what is correct. p̂ of a prompt and the accuracy of a batch come
             from the sum of these rewards, without `reward_weights`; truncated responses count as scored, masked or not.
             `None`: the only reward function, else the one called accuracy; if neither exists the trainer refuses.
-        reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
+        reward_range (`list[float]`, *optional*, defaults to `[0.0, 1.0]`):
             Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
             `process_reward_weight`: of the total reward.
         prompt_average (`bool`, *optional*, defaults to `False`):
@@ -217,86 +222,48 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     difficulty_rate: float = knob(6.0, "η of HA-DW.", POSITIVE, acts=when(difficulty="history"))
     difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
     difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
-    difficulty_reward: list[str] | None = knob(
-        None,
-        "Reward functions that decide what is correct. `None`: that of accuracy.",
-        NAMES,
-        acts=DIFFICULTY,
-        heading="Rewards",
+    difficulty_reward: list[str] | None = _reward(
+        None, "Reward functions that decide what is correct. `None`: that of accuracy.", NAMES, acts=DIFFICULTY
     )
     prompt_average: bool = knob(False, "Mean over the tokens of each prompt, then over prompts (SPO-tree).")
     behavior_logps: str = knob(
         "recomputed", "π_old with vLLM: a forward pass, or the engine's own.", one_of("recomputed", "sampler")
     )
-    reward_timeout: float | None = knob(
+    reward_timeout: float | None = _reward(
         None,
         "Seconds of a reward function per batch, after which the run stops. `None`: no limit.",
         number("a positive number of seconds", lambda x: x > 0.0),
-        heading="Rewards",
         changes_loss=False,
     )
-    length_sort: str = knob(
+    length_sort: str = _run(
         "auto",
         "Sort the rows of a window by length and drop the padding. 'off': as TRL, to the last bit.",
         one_of("auto", "off"),
-        after="seed",
-        changes_loss=False,
     )
-    shared_prefix: str = knob(
-        "auto",
-        "Compute a prompt that rows share once: if it pays, always, or never.",
-        one_of("auto", "on", "off"),
-        after="seed",
-        changes_loss=False,
+    shared_prefix: str = _run(
+        "auto", "Compute a prompt that rows share once: if it pays, always, or never.", one_of("auto", "on", "off")
     )
-    skip_zero_advantage: str = knob(
-        "auto",
-        "Skip the passes of a micro-batch in which no token has an advantage.",
-        one_of("auto", "off"),
-        after="seed",
-        changes_loss=False,
+    skip_zero_advantage: str = _run(
+        "auto", "Skip the passes of a micro-batch in which no token has an advantage.", one_of("auto", "off")
     )
-    log_credit: int = knob(
-        0,
-        "Optimizer steps between two logs of rollouts, with each token's credit. 0: never.",
-        whole(0),
-        after="logging_steps",
-        changes_loss=False,
+    log_credit: int = _run(
+        0, "Optimizer steps between two logs of rollouts, with each token's credit. 0: never.", whole(0)
     )
-    log_credit_groups: int = knob(
-        8,
-        "Maximal number of groups of a logged step.",
-        COUNT,
-        acts=when(log_credit=COUNT),
-        after="logging_steps",
-        changes_loss=False,
+    log_credit_groups: int = _run(8, "Maximal number of groups of a logged step.", COUNT, acts=when(log_credit=COUNT))
+    overwrite_output_dir: bool = _run(
+        False, "Start from scratch in the folder of another run, whose checkpoints are removed."
     )
-    overwrite_output_dir: bool = knob(
-        False,
-        "Start from scratch in the folder of another run, whose checkpoints are removed.",
-        after="resume_from_checkpoint",
-        changes_loss=False,
+    allow_changed: list[str] | None = _run(
+        None, "Fields that may differ from those of the checkpoint that a run resumes from."
     )
-    allow_changed: list[str] | None = knob(
-        None,
-        "Fields that may differ from those of the checkpoint that a run resumes from.",
-        after="resume_from_checkpoint",
-        changes_loss=False,
+    nonfinite_patience: int = _run(
+        3, "Consecutive updates that may be skipped because loss or gradient is not finite.", whole(0)
     )
-    nonfinite_patience: int = knob(
-        3,
-        "Consecutive updates that may be skipped because loss or gradient is not finite.",
-        whole(0),
-        after="resume_from_checkpoint",
-        changes_loss=False,
-    )
-    # a list, since a command line cannot carry a tuple
-    reward_range: list[float] = knob(
+    reward_range: list[float] = _reward(
         [0.0, 1.0],
         "Smallest and largest sum of the rewards of `difficulty_reward`.",
         LOW_HIGH,
         acts=(DIFFICULTY, when(process_reward_weight=anything_but(0.0))),
-        heading="Rewards",
     )
 
     def __post_init__(self) -> None:
@@ -315,8 +282,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         check_values(self)
         check_groups(self)
         super().__post_init__()
-        self.reward_range = tuple(self.reward_range)
-        self.tree_branching = list(self.tree_branching)
+        self.reward_range, self.tree_branching = list(self.reward_range), list(self.tree_branching)
         check_combinations(self)
         check_inactive_options(self, RELEASED_CODE)
         if self.importance == "sequence":
@@ -344,8 +310,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
 
     def custom_functions(self) -> dict[str, str]:
         """Knob → name of its custom function, for the knobs that have one."""
-        splits = self.rollouts == "chain" and self.segmentation == "steps"
-        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or splits]
+        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or is_active(self, KNOBS[name])]
         return {name: getattr(self, name) for name in knobs if is_custom_function(getattr(self, name))}
 
     def custom_function(self, knob: str) -> Callable | None:

@@ -28,6 +28,7 @@ class Values:
     custom: bool = False
 
 
+RUN = "Run and checkpoints"  # the heading of knobs that change a run and not what it learns
 # field → values: a condition on a configuration, which holds if all fields have one of their values
 Condition = Mapping[str, Values]
 
@@ -105,7 +106,6 @@ class Knob:
     values: Values | None
     acts: tuple[Condition, ...]
     heading: str
-    after: str | None
     changes_loss: bool
 
 
@@ -120,7 +120,6 @@ def knob(
     *,
     acts: Condition | tuple[Condition, ...] = (),
     heading: str = "Credit",
-    after: str | None = None,
     changes_loss: bool = True,
 ) -> Any:
     """A dataclass field with everything that the package knows of it.
@@ -136,8 +135,6 @@ def knob(
             The knob has an effect if one of these conditions holds. Otherwise setting it is refused. Empty: always.
         heading (`str`, *optional*, defaults to `"Credit"`):
             Its heading in `--help`.
-        after (`str`, *optional*):
-            The flag that it follows under "Run and checkpoints", which is then its heading.
         changes_loss (`bool`, *optional*, defaults to `True`):
             Whether it changes what is learned: it is then part of the run's identity and may appear on the model card.
     """
@@ -146,7 +143,7 @@ def knob(
     given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
     declared = field(**given, metadata={"help": text})
     acts = acts if isinstance(acts, tuple) else (acts,)
-    _DECLARED[declared] = Knob(values, acts, heading, after, changes_loss)
+    _DECLARED[declared] = Knob(values, acts, heading, changes_loss)
     return declared
 
 
@@ -198,10 +195,5 @@ def _refuse_inactive(config: Any, name: str, value: Any, missing: list[Condition
 
 
 def _is_default(config: Any, name: str) -> bool:
-    value = _plain(getattr(config, name))
     bases = (base for base in type(config).__mro__ if is_dataclass(base))
-    return any(_plain(own[name]) == value for base in bases if name in (own := defaults(base)))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return any(own[name] == getattr(config, name) for base in bases if name in (own := defaults(base)))

@@ -11,6 +11,7 @@ from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
+from .segments import ROLLOUTS, TREE
 from .trl_settings import TRL_VALUES
 
 
@@ -61,8 +62,6 @@ SEQUENCE = when(importance="sequence")
 TRACE = when(importance=TRACES)
 RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
-ROLLOUTS = when(rollouts=anything_but("none"))
-TREE = when(rollouts="tree")
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
 POLICY_ITERATION = when(policy_loss=anything_but("clip"))
 ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
@@ -105,19 +104,13 @@ RULES = (
         when(loss_type=("dapo", "grpo", "bnpo", "dr_grpo")),
         "the gradient of that loss does not flow through the clipped importance weight, so the trace would be lost",
     ),
-    Rule(
-        when(loss_type="vespo"),
-        when(importance=("token", "sequence")),
-        "it builds its own sequence weight from the ratios of tokens",
-    ),
+    Rule(when(loss_type="vespo"), when(importance=("token", "sequence")), "it builds its own weight per response"),
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
     Rule(
         RATIO_CLIP,
-        when(importance=("sequence_token", "token", *TRACES)),
-        "'sequence' has one ratio per response",
+        when(importance=("sequence_token", "token", *TRACES), loss_type=TOKEN_MEANS, delta=None),
+        "it bounds the ratio of each token by 1 + ε_high, for either sign of A, in a loss with PPO's minimum",
     ),
-    Rule(RATIO_CLIP, when(loss_type=TOKEN_MEANS), "other losses take no minimum over tokens"),
-    Rule(RATIO_CLIP, when(delta=None), "the ratio is bounded by 1 + ε_high for either sign of A"),
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
@@ -179,20 +172,13 @@ def check_combinations(config: GRPOConfig) -> None:
     for rule in RULES:
         if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
             name = next(iter(wrong))
-            raise ValueError(
-                f"{values_of(config, [name])} with {values_of(config, rule.given)}: {rule.why}. Set "
-                f"{in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
-            )
+            pair = f"{values_of(config, [name])} with {values_of(config, rule.given)}"
+            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
+            raise ValueError(f"{pair}: {rule.why}. {fix}")
     most = config.max_completion_length
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
-        raise ValueError(
-            f"segment_length={config.segment_length} never cuts a response of at most max_completion_length={most} "
-            "tokens: set it lower."
-        )
+        raise ValueError(f"segment_length={config.segment_length} never cuts max_completion_length={most}: lower it.")
     inner = len(config.tree_branching) - 1
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
-        raise ValueError(
-            f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens leave nothing of "
-            f"max_completion_length={most} for the last: lower tree_segment_length, use fewer levels in "
-            "tree_branching, or raise max_completion_length."
-        )
+        levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
+        raise ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")

@@ -14,43 +14,33 @@ from ..support.errors import choose, one_line
 from .knobs import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, Values, number, numbers, one_of
 
 
-AT_LEAST_1 = number("at least 1", lambda x: x >= 1)
-BELOW_1 = number("at least 0 and below 1", lambda x: 0 <= x < 1)
-UP_TO_1 = number("above 0 and at most 1", lambda x: 0 < x <= 1)
-
-_TABLE: tuple[tuple[str, Values], ...] = (
-    (
-        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
-        "generation_batch_size num_generations_eval num_iterations max_completion_length save_total_limit "
-        "vllm_tensor_parallel_size ref_model_sync_steps lora_r lora_alpha",
-        AT_LEAST_1,
-    ),
-    ("num_generations", number("at least 2, for responses to be compared", lambda x: x >= 2)),
-    ("learning_rate weight_decay adam_epsilon warmup_steps epsilon beta", NOT_NEGATIVE),
-    ("max_grad_norm", number("0 (no clipping) or more", lambda x: x >= 0)),
-    ("epsilon_high dataloader_num_workers", number("0 or more", lambda x: x >= 0)),
-    ("delta", number("positive", lambda x: x > 0)),
-    (
-        "temperature repetition_penalty num_train_epochs save_steps logging_steps eval_steps sapo_temperature_neg "
-        "sapo_temperature_pos",
-        POSITIVE,
-    ),
-    ("top_p vllm_gpu_memory_utilization", UP_TO_1),
-    ("min_p top_entropy_quantile", SHARE),
-    ("adam_beta1 adam_beta2 lora_dropout", BELOW_1),
-    ("max_steps", number("at least 1, or -1 for num_train_epochs to count", lambda x: x == -1 or x >= 1)),
-    ("seed data_seed", number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32)),
-    ("top_k", number("at least 1, or 0 (all tokens; with vLLM also -1)", lambda x: x >= -1)),
-    ("entropy_coef entropy_coef_min entropy_coef_max entropy_target", FINITE),
-    ("reward_weights", Values("finite numbers, one per reward function", numbers)),
+_TABLE: dict[Values, str] = {
+    number("at least 1", lambda x: x >= 1): "per_device_train_batch_size per_device_eval_batch_size num_iterations "
+    "gradient_accumulation_steps steps_per_generation generation_batch_size num_generations_eval max_completion_length "
+    "save_total_limit vllm_tensor_parallel_size ref_model_sync_steps lora_r lora_alpha",
+    number("at least 2, for responses to be compared", lambda x: x >= 2): "num_generations",
+    NOT_NEGATIVE: "learning_rate weight_decay adam_epsilon warmup_steps epsilon beta",
+    number("0 (no clipping) or more", lambda x: x >= 0): "max_grad_norm",
+    number("0 or more", lambda x: x >= 0): "epsilon_high dataloader_num_workers",
+    number("positive", lambda x: x > 0): "delta",
+    POSITIVE: "temperature repetition_penalty num_train_epochs save_steps logging_steps eval_steps "
+    "sapo_temperature_neg sapo_temperature_pos",
+    number("above 0 and at most 1", lambda x: 0 < x <= 1): "top_p vllm_gpu_memory_utilization",
+    SHARE: "min_p top_entropy_quantile",
+    number("at least 0 and below 1", lambda x: 0 <= x < 1): "adam_beta1 adam_beta2 lora_dropout",
+    number("at least 1, or -1 for num_train_epochs to count", lambda x: x == -1 or x >= 1): "max_steps",
+    number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed data_seed",
+    number("at least 1, or 0 (all tokens; with vLLM also -1)", lambda x: x >= -1): "top_k",
+    FINITE: "entropy_coef entropy_coef_min entropy_coef_max entropy_target",
+    Values("finite numbers, one per reward function", numbers): "reward_weights",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
-    ("loss_type", one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo")),
-    ("importance_sampling_level", one_of("token", "sequence")),
-    ("scale_rewards", one_of("group", "batch", "none", True, False)),
-    ("multi_objective_aggregation", one_of("sum_then_normalize", "normalize_then_sum")),
-    ("vllm_mode", one_of("colocate", "server")),
-)
-TRL_VALUES: dict[str, Values] = {name: values for names, values in _TABLE for name in names.split()}
+    one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
+    one_of("token", "sequence"): "importance_sampling_level",
+    one_of("group", "batch", "none", True, False): "scale_rewards",
+    one_of("sum_then_normalize", "normalize_then_sum"): "multi_objective_aggregation",
+    one_of("colocate", "server"): "vllm_mode",
+}
+TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
 
 # the package that a tracker of transformers needs, if it has another name; `None`: not checked
 _PACKAGES = {"flyte": "flytekit", "azure_ml": None, "kubeflow": None, "all": None, "none": None}
@@ -63,29 +53,23 @@ def check_groups(args: Any) -> None:
         ValueError: they do not; the message names numbers that fit.
     """
     group, batch = args.num_generations, args.per_device_train_batch_size
-    if group is None:
-        return
     processes = int(os.environ.get("WORLD_SIZE") or 1)
     name = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
     steps = getattr(args, name)
     size = args.generation_batch_size or batch * processes * steps
-    if size % group == 0:
+    if group is None or size % group == 0:
         return
-    fits = [n for n in range(2, size + 1) if size % n == 0]
-    nearest = min(fits, key=lambda n: (abs(n - group), -n), default=None)
-    other = f"set num_generations={nearest}" if nearest is not None else ""
     if args.generation_batch_size:
-        step = math.lcm(group, batch * processes)
-        fix = f"generation_batch_size={step * max(1, round(size / step))}"
-        made_of = "generation_batch_size"
+        field, value, step = "generation_batch_size", size, math.lcm(group, batch * processes)
+        made_of = field
     else:
-        step = group // math.gcd(group, processes * steps)
-        fix = f"per_device_train_batch_size={step * max(1, round(batch / step))}"
-        made_of = f"per_device_train_batch_size {batch} × {processes} process{'es' * (processes > 1)} × {name} {steps}"
-    raise ValueError(
-        f"num_generations={group} does not divide the {size} responses of a generation batch ({made_of}): "
-        f"{other}{', or ' if other else 'set '}{fix}."
-    )
+        field, value, step = "per_device_train_batch_size", batch, group // math.gcd(group, processes * steps)
+        made_of = f"{field} {batch} × {processes} process{'es' * (processes > 1)} × {name} {steps}"
+    divisors = [n for n in range(2, size + 1) if size % n == 0]
+    fixes = [f"num_generations={n}" for n in sorted(divisors, key=lambda n: (abs(n - group), -n))[:1]]
+    fixes.append(f"{field}={step * max(1, round(value / step))}")
+    whole = f"the {size} responses of a generation batch ({made_of})"
+    raise ValueError(f"num_generations={group} does not divide {whole}: set {', or '.join(fixes)}.")
 
 
 def check_trackers(report_to: str | Iterable[str] | None) -> None:

@@ -23,8 +23,8 @@ class Tokens:
             tokens that the policy did not write (padding, tool results). Without tools the whole response is turn 0.
         policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
-        mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that were
-            cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless and
+        mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that
+            were cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless and
             may not be finite.
     """
 

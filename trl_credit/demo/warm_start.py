@@ -107,10 +107,8 @@ def main() -> None:
     greedy, sampled = (accuracy(model, tokenizer, greedy=g, countdown=args.countdown) for g in (True, False))
     lowest = 0.1 if args.countdown else 0.2
     if not (0.05 <= greedy <= 0.25 and lowest <= sampled <= 0.35):
-        raise SystemExit(
-            f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [{lowest}, "
-            "0.35]: nothing is written. Try another seed, or more steps."
-        )
+        found = f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [{lowest}, 0.35]"
+        raise SystemExit(f"{found}: nothing is written. Try another seed, or more steps.")
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     scores = f"pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled"

@@ -1,9 +1,10 @@
 """The model card of a run: what was trained, on what, how well, by whose methods, and how to repeat it.
 
 `card.md.jinja` is the text. Only named fields get into it: those of [`~trl_credit.hub.describe`] and of
-[`~trl_credit.hub.settings`].
+[`~trl_credit.hub.recipe`].
 """
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import packages_distributions, version
@@ -18,13 +19,12 @@ from huggingface_hub.utils import validate_repo_id
 from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
-from .describe import describe_credit, preset_of
+from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
-from .functions import function_comments
 from .markdown import escape, fenced
 from .papers import papers_of
 from .public import Public
-from .recipe import command_of, launcher_words, recipe_of, to_yaml
+from .recipe import launcher_words, recipe_of, to_yaml
 from .trainer import CardTrainer
 
 
@@ -81,12 +81,12 @@ def write_model_card(
             The training set. Defaults to what the trainer knows, and `dataset_name`.
         choices (`tuple` of dataclasses, *optional*):
             Settings beside the configuration, as the command line has them. The recipe holds the fields that differ
-            from their defaults, if they are in `PUBLIC` of [`~trl_credit.hub.settings`] or declare
+            from their defaults, if they are in `PUBLIC` of [`~trl_credit.hub.recipe`] or declare
             `metadata={"public": True}`.
         recipe (`dict`, *optional*):
             Further lines at the top of the recipe, such as `algo` and `env`. Defaults to algorithm and base model.
         command (`list[str]`, *optional*):
-            The command line, or its words before the flags. Its flags are replaced by those of the recipe.
+            The command line, or its words before the flags. The card shows it with `--config recipe.yaml` as its flags.
         model_name, dataset_name, tags (*optional*):
             As in TRL's `create_model_card`: the title, an id on the Hub, and tags beside the trainer's own.
 
@@ -113,7 +113,6 @@ def write_model_card(
     packages = list(PACKAGES)
     if args.use_vllm and args.vllm_mode == "colocate":
         packages += packages_distributions().get("vllm", [])[:1]  # builds for other hardware have other names
-    kinds = [type(part) for part in (*choices, args)]
     card = ModelCard.from_template(
         ModelCardData(
             base_model=base_model,
@@ -140,7 +139,7 @@ def write_model_card(
         data=data,
         changes=map(public.text, trainer.changes_of_run()),
         settings=settings,
-        command=command and command_of(recipe, script=launcher_words(command, public), kinds=kinds),
+        command=command and shlex.join([*launcher_words(command, public), "--config", "recipe.yaml"]),
         evaluation=evaluation,
         images={name: title for name, title in IMAGES.items() if (folder / name).is_file()},
         packages=packages,

@@ -1,31 +1,25 @@
-"""The settings of a run's credit and loss, as rows of the card's table."""
+"""The settings of a run's credit and loss as rows of the card's table, and its custom functions by file and digest."""
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..config import KNOBS, CreditConfig, active_part
 from ..presets import PRESETS, Preset
-from .functions import custom_functions
-from .settings import PRIVATE, TRL_FIELDS, build
+from ..support.digests import FunctionSource, function_label, source_of_object
+from ..support.functions import is_object_name, method_label, source_of
+from .recipe import PRIVATE, TRL_FIELDS, build
 
 
 # the fields in the table, by what they act on; knobs that are not named here are shown under the advantage
 PARTS = {
-    "weight W": (
-        *("credit", "importance", "selector", "selective_rate", "leave_own_out", "trace_lambda", "gamma"),
-        *("trace_style", "behavior_logps"),
-    ),
-    "advantage A": ("rollouts", "baseline", "scale_rewards"),
-    "mask M": (
-        *("token_mask", "probability_threshold"),
-        *("top_entropy_quantile", "mask_truncated_completions"),
-    ),
-    "loss": (
-        *("loss_type", "prompt_average", "policy_loss", "clip_form", "epsilon", "epsilon_high", "beta"),
-        *("loss_weight", "loss_weight_confidence", "num_iterations"),
-        *("tree_rows", "replay_iterations", "replay_cap", "released_code"),
-    ),
+    "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style behavior_logps",
+    "advantage A": "rollouts baseline scale_rewards",
+    "mask M": "token_mask probability_threshold top_entropy_quantile mask_truncated_completions",
+    "loss": "loss_type prompt_average policy_loss clip_form epsilon epsilon_high beta loss_weight "
+    "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
 }
 
 
@@ -60,8 +54,8 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
         for name in names:
             value, default = getattr(args, name), getattr(published, name)
             if value is not None or default is not None or name in functions:
-                shown = "; ".join(functions.get(name, [_text(value)]))
-                rows.append(Setting(part, name, shown, _text(default) if value != default else ""))
+                shown = "; ".join(functions.get(name, [_shown(value)]))
+                rows.append(Setting(part, name, shown, _shown(default) if value != default else ""))
     return rows
 
 
@@ -69,18 +63,84 @@ def _names(args: CreditConfig) -> dict[str, list[str]]:
     active = active_part({f.name: getattr(args, f.name) for f in fields(CreditConfig)}, vars(args))
     if args.rollouts != "none" or args.baseline != "group":
         del active["scale_rewards"]
-    found = {part: [name for name in names if name in active] for part, names in PARTS.items()}
+    found = {part: [name for name in names.split() if name in active] for part, names in PARTS.items()}
     without_effect = [name for name, knob in KNOBS.items() if not knob.changes_loss]
-    elsewhere = {*TRL_FIELDS, *without_effect, *PRIVATE}.union(*PARTS.values())
+    elsewhere = {*TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}
     found["advantage A"] += [name for name in active if name not in elsewhere]
     return found
 
 
-def _text(value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_text, value))
+        return ", ".join(map(_shown, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class CustomFunction(NamedTuple):
+    """A function from outside of the package.
+
+    Attributes:
+        setting: The field that names it; "credit" for the method of a trainer's subclass.
+        text: "half of mine.py, SHA-256 1a2b…", of the file as it was loaded (of the source of a function without file).
+        doc: First line of its docstring.
+        given_as: The field or class that was given it as an object, which no recipe can hold. Empty if it has a name.
+    """
+
+    setting: str
+    text: str
+    doc: str = ""
+    given_as: str = ""
+
+
+def custom_functions(args: CreditConfig, *, method: Callable | None = None) -> list[CustomFunction]:
+    """The custom functions that compute credit; `method` is the `credit` of a trainer's subclass."""
+    found = []
+    if method is not None:
+        label = method_label(method)
+        source = source_of_object(method, label)
+        found.append(CustomFunction("credit", _text(label, source), _first_line(method), "the trainer's class"))
+    for setting, name in args.custom_functions().items():
+        given_as = setting if is_object_name(name) else ""
+        try:
+            text, doc = _text(_name(name), source_of(name, what=setting)), _first_line(args.custom_function(setting))
+        except ValueError:
+            text, doc = f"{_name(name)}, whose file is gone", ""
+        found.append(CustomFunction(setting, text, doc, given_as))
+    return found
+
+
+def function_comments(args: CreditConfig, *, method: Callable | None = None, rewards: Collection[Callable] = ()) -> str:
+    """A YAML comment for each custom function, and one for each that the recipe cannot hold.
+
+    `method` is the `credit` of a trainer's subclass. `rewards` are reward functions that no setting names.
+    """
+    lines = []
+    unnamed = [CustomFunction("reward", function_label(reward), given_as="reward") for reward in rewards]
+    for function in [*custom_functions(args, method=method), *unnamed]:
+        lines.append(f"{function.setting}: {function.text}")
+        if function.given_as:
+            fix = "put it into a file, and name it file.py:function"
+            lines.append(f"{function.given_as} was given as an object, which no recipe can hold: {fix}")
+    # a name may hold line ends and characters that YAML does not take
+    return "".join(f"# {''.join(c if c.isprintable() else '?' for c in line)}\n" for line in lines)
+
+
+def _name(setting: str) -> str:
+    """ "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object."""
+    last = setting.rpartition(":")[2].rpartition(".")[2]
+    return last.rpartition("@")[0] if is_object_name(last) else last
+
+
+def _text(name: str, source: FunctionSource) -> str:
+    file = source.file.name if source.file is not None else "no file"
+    return f"{name} of {file}, {source.checksum()}"
+
+
+def _first_line(function: Callable) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (inspect.getdoc(function) or "").partition("\n")[0]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from ..support.signals import wait
@@ -54,10 +54,8 @@ class PushCallback(TrainerCallback):
         if not args.push_to_hub:
             return None
         if args.hub_strategy not in (HubStrategy.END, HubStrategy.EVERY_SAVE):
-            raise ValueError(
-                f"hub_strategy={args.hub_strategy.value!r}: checkpoints with their optimizer stay on disk. Set "
-                "--hub_strategy every_save for the model of each checkpoint, or end."
-            )
+            what = f"hub_strategy={args.hub_strategy.value!r} would push optimizers"
+            raise ValueError(f"{what}: set --hub_strategy every_save for the model of each checkpoint, or end")
         args.push_to_hub = False
         args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
         private, token = args.hub_private_repo, args.hub_token
@@ -67,7 +65,7 @@ class PushCallback(TrainerCallback):
         options = {"private": private, "revision": args.hub_revision, "token": token, "script": script}
         return cls(args.hub_model_id, every_save=every_save, **options)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if not self.every_save or not state.is_world_process_zero or self.is_pushing:
             return
         folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

@@ -8,8 +8,7 @@ from pathlib import Path, PurePath
 from huggingface_hub import EvalResult
 
 from .markdown import without_html
-from .public import Public
-from .secrets import REMOVED
+from .public import REMOVED, Public
 
 
 logger = logging.getLogger(__name__)
@@ -26,10 +25,8 @@ def read_evaluation(folder: Path, own: set[str], public: Public) -> tuple[str, l
         path = path.with_suffix(".md")
         text = public.text(path.read_text(encoding="utf-8")) if path.is_file() else ""
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        logger.warning(
-            "%s was not written by trl_credit (%s: %s): the card has no evaluation. Evaluate again for one",
-            *(path, type(error).__name__, error),
-        )
+        cause = f"{type(error).__name__}: {error}"
+        logger.warning("%s was not written by trl_credit (%s): the card has no evaluation, evaluate again", path, cause)
         return "", []
     if text == REMOVED:
         logger.warning("%s holds a secret: the card has no evaluation. Evaluate again under other names", path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .secrets import Secrets
+from .public import Secrets
 
 
 # exact names: anything else in the folder may be the user's
@@ -46,14 +46,10 @@ def publishable(folder: str | Path) -> list[str]:
         names -= {"README.md"}
     weights = {file: shards for file in WEIGHTS if (shards := _weights(root, file))}
     if not weights or not {"config.json", "adapter_config.json"} & names:
-        raise ValueError(
-            f"{str(folder)!r} holds no model (config.json or adapter_config.json, and safetensors): give the folder "
-            "that training ended with, or one of its checkpoints"
-        )
+        fix = "give the folder that training ended with, or one of its checkpoints"
+        raise ValueError(f"{str(folder)!r} holds no model (config.json or adapter_config.json, and safetensors): {fix}")
     if len(weights) > 1:
-        raise ValueError(
-            f"{str(folder)!r} holds a model and an adapter ({' and '.join(WEIGHTS)}), of two runs: move the older away"
-        )
+        raise ValueError(f"{str(folder)!r} holds a model and an adapter ({', '.join(WEIGHTS)}): move the older away")
     names |= set().union(*weights.values())
     _refuse_links(root, sorted(names))
     return sorted(names)
@@ -119,6 +115,5 @@ def refuse_secrets(root: Path, files: list[str], token: str | None) -> None:
         text = (root / name).read_bytes().decode("utf-8", errors="replace")
         if secrets.found_in(text, vocabulary=name in VOCABULARIES):
             raise ValueError(
-                f"{name} holds your access token, or another token or password: remove it there, and revoke it if "
-                "others saw it"
+                f"{name} holds your access token, or another secret: remove it, and revoke it if it was seen"
             )

@@ -4,15 +4,13 @@ from dataclasses import fields
 
 from ..config import CreditConfig
 from ..presets import PRESETS, paper
-from .settings import TRL_FIELDS
+from .recipe import TRL_FIELDS
 
 
 EIGHTY_TWENTY = paper(
-    key="wang2025beyond",
     title="Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM "
     "Reasoning",
     authors="Shenzhi Wang and Le Yu and Chang Gao and Chujie Zheng and Shixuan Liu and others",
-    year=2025,
     arxiv="2506.01939",
 )
 

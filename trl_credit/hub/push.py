@@ -177,10 +177,8 @@ def _open(api: HfApi, repo_id: str, private: bool | None) -> str:
     opened = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     # an existing repository keeps its visibility
     if private and not api.model_info(opened, timeout=IDLE_TIMEOUT).private:
-        raise PublicRepoError(
-            f"{opened} exists and is public, and it was to be private: choose another name, make it private in its "
-            "settings on the Hub, or leave out --private (--hub_private_repo)."
-        )
+        fix = "choose another name, make it private on the Hub, or leave out --private (--hub_private_repo)"
+        raise PublicRepoError(f"{opened} exists and is public: {fix}.")
     return opened
 
 

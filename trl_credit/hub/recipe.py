@@ -1,19 +1,55 @@
-"""The recipe and the command that repeat a run, from its public settings."""
+"""The recipe that repeats a run: which of its settings may leave this machine, and which of them the command line would
+not choose by itself."""
 
-import json
-import shlex
+import logging
 from collections.abc import Collection, Mapping
-from decimal import Decimal
-from typing import Any, get_args, get_type_hints
+from dataclasses import fields
+from enum import Enum
+from typing import Any, TypeVar
 
 import yaml
+from accelerate.state import AcceleratorState, PartialState
+from transformers import TrainingArguments
+from trl import GRPOConfig
 
 from ..config import CreditConfig, active_part
 from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from .public import Public
-from .settings import changed
 
 
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+TRL_FIELDS = frozenset(f.name for f in fields(GRPOConfig))
+# Fields with text that may leave this machine, of transformers, of TRL, and of the command line. Text in any other
+# field of theirs stays here; numbers, truth values and choices cannot hold a secret.
+PUBLIC_TEXT = frozenset(
+    """
+    lr_scheduler_type lr_scheduler_kwargs optim optim_args optim_target_modules gradient_checkpointing_kwargs
+    torch_compile_backend torch_compile_mode liger_kernel_config logging_strategy eval_strategy include_for_metrics
+    include_num_input_tokens_seen save_strategy metric_for_best_model accelerator_config parallelism_config deepspeed
+    fsdp fsdp_config debug dataloader_multiprocessing_context label_names train_sampling_strategy length_column_name
+
+    model_init_kwargs pad_to_multiple_of generation_kwargs chat_template_kwargs cache_implementation vllm_mode
+    vllm_model_impl vllm_structured_outputs_regex importance_sampling_level multi_objective_aggregation scale_rewards
+    loss_type vllm_importance_sampling_mode log_completions_hub_repo transformers_continuous_batching_config
+
+    algo reward evaluation_protocol evaluate_on dataset_name dataset_revision dataset_config dataset_split prompt_column
+    answer_column prompt_style decontaminate model_name_or_path model_revision dtype attn_implementation
+    lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type bnb_4bit_quant_type
+    bnb_4bit_quant_storage
+    """.split()
+)
+# numbers that describe this machine, an account, the display, or one start of the run, or that others determine
+PRIVATE = frozenset(
+    """
+    push_to_hub hub_private_repo hub_always_push hub_strategy disable_tqdm local_rank ddp_find_unused_parameters
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout vllm_server_port vllm_server_timeout
+    vllm_group_port overwrite_output_dir allow_changed generation_batch_size
+    """.split()
+)
+# building a configuration with these changes the process, or turns them into other types
+_NOT_TWICE = ("deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config")
 COMMAND_LINE = {"logging_steps": 1}  # the command line's defaults that are not those of the configuration
 # of what starts the processes; other flags may name machines, folders and accounts
 LAUNCHER_FLAGS = ("m", "module", "accelerate_config", "config_file", "num_processes", "nproc_per_node")
@@ -55,57 +91,70 @@ def launcher_words(words: list[str], public: Public) -> list[str]:
     return kept
 
 
-def command_of(recipe: dict[str, Any], *, script: list[str], kinds: Collection[type]) -> str:
-    """The command that does what `recipe` does, for a shell; it names `recipe.yaml` if flags cannot hold a value.
-
-    Args:
-        recipe (`dict`):
-            Public values by field; `env` holds environment variables.
-        script (`list[str]`):
-            The words before the flags.
-        kinds (collection of dataclasses):
-            The classes that have the fields.
+def public_fields(settings: Any) -> list[str]:
+    """Names of a dataclass's fields that a recipe may show: without those in `PRIVATE`, all knobs of a
+    [`CreditConfig`], fields without text, fields in `PUBLIC_TEXT`, and fields that declare `metadata={"public": True}`.
     """
-    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
-    flags = [_flag(name, value, hints.get(name)) for name, value in recipe.items() if name != "env"]
-    if None in flags:
-        return shlex.join([*script, "--config", "recipe.yaml"])
-    variables = "".join(f"{name}={shlex.quote(str(value))} " for name, value in (recipe.get("env") or {}).items())
-    return variables + shlex.join([*script, *(word for words in flags for word in words)])
+    has_knobs = isinstance(settings, CreditConfig)
+    found = []
+    for f in fields(settings):
+        is_knob = has_knobs and f.name not in TRL_FIELDS
+        may_hold_text = _holds_text(getattr(settings, f.name)) and f.name not in PUBLIC_TEXT
+        may_be_shown = is_knob or not may_hold_text or f.metadata.get("public")
+        if f.init and may_be_shown and f.name not in PRIVATE:
+            found.append(f.name)
+    return found
 
 
-def _flag(name: str, value: Any, hint: Any) -> list[str] | None:
-    """The words of a flag; `None` if no words mean this value."""
-    if isinstance(value, dict):
-        if str not in get_args(hint) or not _keeps_its_types(value):
-            return None
-        words = [json.dumps(value)]
-    elif isinstance(value, list):
-        if not value or not all(isinstance(part, (str, int, float)) for part in value):
-            return None
-        words = [_word(part) for part in value]
-        if str in get_args(hint):  # transformers splits these itself
-            words = [" ".join(words)]
-    else:
-        words = [_word(value)]
-    if not any(word.startswith("-") for word in words):
-        return [f"--{name}", *words]
-    if len(words) == 1:
-        return [f"--{name}={words[0]}"]
-    numbers = all(isinstance(part, (int, float)) for part in value)
-    return [f"--{name}", *words] if numbers else None  # argparse takes other words that begin with a dash for flags
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple, set)):
+        return any(map(_holds_text, value))
+    return not (value is None or isinstance(value, (bool, int, float, Enum)))
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{Decimal(repr(value)):f}".lower().replace("infinity", "inf")  # argparse takes -1e-05 for a flag
-    return str(value)
+def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The public fields of a dataclass whose values are not their defaults, including fields that were set to `None`.
+
+    The dataclass built from these fields has the same public fields. `defaults` replace those of the dataclass.
+    """
+    defaults = {name: value for name, value in (defaults or {}).items() if hasattr(settings, name)}
+    names = public_fields(settings)
+    found = _different(names, settings, vars(_defaults_of(settings, {})) | defaults)
+    if found.get("importance") == found.get("importance_sampling_level") and "top_entropy_quantile" not in found:
+        found.pop("importance_sampling_level", None)  # `importance` sets it, unless TRL's two fields were set together
+    # a field that was set may change the default of another one
+    again = [name for name in names if name not in _NOT_TWICE]
+    for _ in range(3):
+        values = {name: value for name, value in found.items() if name in again}
+        try:
+            other = vars(_defaults_of(settings, {**defaults, **values}))
+        except ValueError as error:
+            logger.warning("the recipe may lack a field that another one sets by default: %s", error)
+            break
+        missing = _different([name for name in again if name not in found], settings, other)
+        if not missing:
+            break
+        found |= missing
+    return {name: found[name] for name in names if name in found}
 
 
-def _keeps_its_types(value: Any) -> bool:
-    # in a flag that holds JSON, transformers turns strings that look like numbers and booleans into these
-    if isinstance(value, dict):
-        return all(map(_keeps_its_types, value.values()))
-    return not (isinstance(value, str) and (value.lower() in ("true", "false") or value.replace(".", "", 1).isdigit()))
+def _different(names: list[str], settings: Any, other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in names if getattr(settings, name) != other[name]}
+
+
+def _defaults_of(settings: Any, values: Mapping[str, Any]) -> Any:
+    always = {"output_dir": settings.output_dir, "report_to": "none"} if isinstance(settings, TrainingArguments) else {}
+    return build(type(settings), **{**always, **values})
+
+
+def build(kind: type[T], **values: Any) -> T:
+    """`kind(**values)`, a dataclass, without an effect on a running trainer: transformers resets Accelerate's state for
+    each new configuration, and this function restores it."""
+    states = [(shared, dict(shared)) for shared in (PartialState._shared_state, AcceleratorState._shared_state)]
+    try:
+        return kind(**values)
+    finally:
+        for shared, before in states:
+            if before:
+                shared.clear()
+                shared.update(before)

@@ -2,9 +2,9 @@
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.reward_curve import plot_rewards
 from ..support.errors import one_line
@@ -15,13 +15,6 @@ from .trainer import CardTrainer
 logger = logging.getLogger(__name__)
 
 RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
-
-
-class Results(NamedTuple):
-    """The card, and the first and the last logged reward (`None` if none was logged)."""
-
-    card: Path
-    ends: tuple[float, float] | None
 
 
 class ResultsCallback(TrainerCallback):
@@ -37,34 +30,40 @@ class ResultsCallback(TrainerCallback):
             Further arguments of [`~trl_credit.hub.write_model_card`], such as `data`.
         writes_at_end (`bool`):
             `False` if a script calls `write` itself, after the model is saved.
+        begun_at (`int`, *optional*):
+            The step that training began with, `None` before.
     """
 
     def __init__(self, trainer: CardTrainer) -> None:
         self.trainer = trainer
         self.card: dict[str, Any] = {}
         self.writes_at_end = True
-        self._begun_at = 0
+        self.begun_at: int | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._begun_at = state.global_step
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:
+        self.begun_at = state.global_step
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if not self.writes_at_end or not state.is_world_process_zero or state.global_step == self._begun_at:
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps of this process, without those before a resume."""
+        return 0 if self.begun_at is None else self.trainer.state.global_step - self.begun_at
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:
+        if not (self.writes_at_end and state.is_world_process_zero and self.steps_done):
             return
         try:
-            results = self.write()
+            rewards = self.write()
         except Exception as error:
             logger.warning("no plots and no card in %s: %s", args.output_dir, one_line(error))
         else:
             print()
-            self.say(results)
+            self.say(rewards)
 
-    def write(self) -> Results:
+    def write(self) -> tuple[float, float] | None:
         """Writes plots and card of the steps so far. If one of them fails, all are removed.
+
+        Returns:
+            `tuple[float, float]` or `None`: the first and the last logged reward, if one was logged.
 
         Raises:
             OSError: a full disk, or a folder that cannot be written to.
@@ -74,8 +73,9 @@ class ResultsCallback(TrainerCallback):
         try:
             curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
             title = f"{self.trainer.algorithm_name}: reward"
-            ends = plot_rewards(self.trainer.state.log_history, curve, title=title)
-            return Results(self.write_card(), ends)  # after the plots, which the card shows
+            rewards = plot_rewards(self.trainer.state.log_history, curve, title=title)
+            self.write_card()  # after the plots, which the card shows
+            return rewards
         except BaseException:
             for result in RESULTS:
                 (folder / result).unlink(missing_ok=True)
@@ -85,14 +85,12 @@ class ResultsCallback(TrainerCallback):
         """Writes the card and the plot of credit; `more` takes precedence over `card`. Raises what `write` does."""
         return write_model_card(self.trainer, name=self.trainer.algorithm_name, **self.card | more)
 
-    def say(self, results: Results) -> None:
+    def say(self, rewards: tuple[float, float] | None) -> None:
         """Prints the paths of the results, and the first and the last reward."""
-        folder = results.card.parent
-        lines = {"model card": [results.card]}
-        lines["plots"] = [path for name in RESULTS[:2] if (path := folder / name).is_file()]
-        lines["evaluation"] = [path for path in [folder / "evaluation" / "evaluation.md"] if path.is_file()]
-        for what, paths in lines.items():
-            if paths:
-                print(f"{what:<14}{', '.join(map(str, paths))}")
-        if results.ends is not None:
-            print(f"{'reward':<14}{results.ends[0]:.3f} → {results.ends[1]:.3f}", flush=True)
+        folder = Path(self.trainer.args.output_dir)
+        lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
+        for what, names in lines.items():
+            if found := [str(folder / name) for name in names if (folder / name).is_file()]:
+                print(f"{what:<14}{', '.join(found)}")
+        if rewards is not None:
+            print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}", flush=True)

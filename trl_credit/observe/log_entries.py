@@ -261,13 +261,8 @@ def settings_of(args: CreditConfig) -> dict[str, Any]:
     names = [f.name for f in fields(CreditConfig) if f.name not in of_trl and f.name not in FREE]
     plain = defaults(CreditConfig)
     alive = active_part({name: getattr(args, name) for name in names if hasattr(args, name)}, vars(args))
-    found = {name: value for name, value in alive.items() if value != plain[name] and _list(value) != plain[name]}
+    found = {name: value for name, value in alive.items() if value != plain[name]}
     for name in found.keys() & args.custom_functions().keys():
         path, colon, function = found[name].rpartition(":")
         found[name] = f"{PurePath(path).name}{colon}{function}"
     return found
-
-
-def _list(value: Any) -> Any:
-    """A tuple as a list, which defaults are."""
-    return list(value) if isinstance(value, tuple) else value

@@ -1,46 +1,21 @@
 """Named presets of the knobs, one file per algorithm, and the registry that `--algo` reads. Imports only `config`.
 
-To add an algorithm, write its file here with a `Config` and a `PRESET`, and add a line to `PRESETS`, a named trainer to
+To add an algorithm, write its file here with a `Config` and a `PRESET`, and its name to `_NAMES`, a named trainer to
 `trainer/named.py` and its two names to `trl_credit/__init__.py`. If the knobs lack something, write a function like
 [`~trl_credit.loss.assignment.assign_credit`] in its file and name it: `credit: str = f"{__name__}.credit"`.
 `python -m trl_credit.presets` prints the README's table.
 """
 
-from . import (
-    dapo,
-    dr_grpo,
-    grpo,
-    grpo_lambda,
-    gspo,
-    gspo_token,
-    ha_dw,
-    opo,
-    p_trace,
-    s_trace,
-    spo_chain,
-    spo_tree,
-    vine_ppo,
-)
+from importlib import import_module
+
 from .preset import Preset, paper
 
 
 __all__ = ["PRESETS", "Preset", "paper", "summaries"]
 
-PRESETS: dict[str, Preset] = {
-    "grpo": grpo.PRESET,
-    "dapo": dapo.PRESET,
-    "dr_grpo": dr_grpo.PRESET,
-    "p_trace": p_trace.PRESET,
-    "s_trace": s_trace.PRESET,
-    "grpo_lambda": grpo_lambda.PRESET,
-    "gspo": gspo.PRESET,
-    "gspo_token": gspo_token.PRESET,
-    "ha_dw": ha_dw.PRESET,
-    "opo": opo.PRESET,
-    "spo_chain": spo_chain.PRESET,
-    "spo_tree": spo_tree.PRESET,
-    "vine_ppo": vine_ppo.PRESET,
-}
+# one file each; GRPO is the first, since all others build on it
+_NAMES = "grpo dapo dr_grpo p_trace s_trace grpo_lambda gspo gspo_token ha_dw opo spo_chain spo_tree vine_ppo"
+PRESETS: dict[str, Preset] = {name: import_module(f".{name}", __name__).PRESET for name in _NAMES.split()}
 
 
 def summaries() -> str:

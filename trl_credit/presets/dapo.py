@@ -2,23 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    key="yu2025dapo",
-    title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
-    authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
-    year=2025,
-    arxiv="2503.14476",
-)
-
-
 @dataclass
-class DAPOConfig(CreditConfig):
+class DAPOConfig(GRPOConfig):
     r"""
-    Configuration of [`DAPOTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`DAPOTrainer`]: [`GRPOConfig`] with the published setting.
 
     Two parts of the paper are not in the configuration. Its soft overlong punishment is a reward function
     (`trl_credit.rewards.soft_overlong_punishment`, `--reward accuracy soft_overlong`). Its dynamic sampling, which
@@ -30,21 +21,21 @@ class DAPOConfig(CreditConfig):
         epsilon (`float`, *optional*, defaults to `0.2`)
         epsilon_high (`float`, *optional*, defaults to `0.28`)
         mask_truncated_completions (`bool`, *optional*, defaults to `True`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
-            TRL's default multiplies the KL term by the importance weight; the paper does not.
     """
 
     loss_type: str = "dapo"
     epsilon: float = 0.2
     epsilon_high: float | None = 0.28
     mask_truncated_completions: bool = True
-    use_bias_correction_kl: bool = False
 
 
 PRESET = Preset(
     name="DAPO",
-    tag="dapo",
-    paper=PAPER,
+    paper=paper(
+        title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
+        authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
+        arxiv="2503.14476",
+    ),
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,

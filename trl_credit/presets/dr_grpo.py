@@ -2,43 +2,34 @@
 
 from dataclasses import dataclass
 
-from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    key="liu2025understanding",
-    title="Understanding R1-Zero-Like Training: A Critical Perspective",
-    authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and Chao Du and Wee Sun Lee and "
-    "Min Lin",
-    year=2025,
-    arxiv="2503.20783",
-)
-
-
 @dataclass
-class DrGRPOConfig(CreditConfig):
+class DrGRPOConfig(GRPOConfig):
     r"""
-    Configuration of [`DrGRPOTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`DrGRPOTrainer`]: [`GRPOConfig`] with the published setting.
 
     The sum of the loss over tokens is divided by a constant.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
         scale_rewards (`str`, *optional*, defaults to `"none"`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
-            TRL's default multiplies the KL term by the importance weight; the paper does not.
     """
 
     loss_type: str = "dr_grpo"
     scale_rewards: str = "none"
-    use_bias_correction_kl: bool = False
 
 
 PRESET = Preset(
     name="Dr. GRPO",
-    tag="dr-grpo",
-    paper=PAPER,
+    paper=paper(
+        title="Understanding R1-Zero-Like Training: A Critical Perspective",
+        authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and Chao Du and "
+        "Wee Sun Lee and Min Lin",
+        arxiv="2503.20783",
+    ),
     summary="no std, constant normaliser",
     formula="W = ℓ − ℓ°, A = r − mean, M = all tokens",
     config=DrGRPOConfig,

@@ -6,16 +6,6 @@ from ..config import CreditConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    key="shao2024deepseekmath",
-    title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
-    authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang and Y. K. Li "
-    "and Y. Wu and Daya Guo",
-    year=2024,
-    arxiv="2402.03300",
-)
-
-
 @dataclass
 class GRPOConfig(CreditConfig):
     r"""
@@ -35,8 +25,12 @@ class GRPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="GRPO",
-    tag="grpo",
-    paper=PAPER,
+    paper=paper(
+        title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+        authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang "
+        "and Y. K. Li and Y. Wu and Daya Guo",
+        arxiv="2402.03300",
+    ),
     summary="one advantage per response",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GRPOConfig,

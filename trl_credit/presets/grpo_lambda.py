@@ -3,43 +3,31 @@
 from dataclasses import dataclass
 
 from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    key="parthasarathi2025grpolambda",
-    title="GRPO-λ: Credit Assignment improves LLM Reasoning",
-    authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
-    year=2025,
-    arxiv="2510.00194",
-)
-
-
 @dataclass
-class GRPOLambdaConfig(CreditConfig):
+class GRPOLambdaConfig(GRPOConfig):
     r"""
-    Configuration of [`GRPOLambdaTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`GRPOLambdaTrainer`]: [`GRPOConfig`] with the published setting.
 
     For the ε-weight, set `importance="token"`, `loss_weight="trace_past"` and `loss_weight_confidence=True`. The loss
     is PPO's min(ρA, clip(ρ)A) as in Sec. 3; set `clip_form="ratio"` for Algorithm 1's −min(ρ, clip ρ)·A. The floor of
     Eq. 17 and 18 is not implemented, for the reason given in [`~trl_credit.credit.weights.lambda_trace_log_weight`].
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"grpo"`)
         importance (`str`, *optional*, defaults to `"lambda_trace"`)
         trace_lambda (`float`, *optional*, defaults to `0.99`)
         advantage_floor (`float`, *optional*, defaults to `-0.1`)
         beta (`float`, *optional*, defaults to `0.04`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
         max_grad_norm (`float`, *optional*, defaults to `1.0`)
     """
 
-    loss_type: str = "grpo"
     importance: str = "lambda_trace"
     trace_lambda: float = 0.99
     advantage_floor: float | None = -0.1
     beta: float = 0.04
-    use_bias_correction_kl: bool = False
     max_grad_norm: float = 1.0
 
 
@@ -50,8 +38,11 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="GRPO-λ",
-    tag="grpo-lambda",
-    paper=PAPER,
+    paper=paper(
+        title="GRPO-λ: Credit Assignment improves LLM Reasoning",
+        authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
+        arxiv="2510.00194",
+    ),
     summary="λ-returns as traces over log-ratios",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,

@@ -20,7 +20,6 @@ class GSPOTokenConfig(GSPOConfig):
 
 PRESET = Preset(
     name="GSPO-token",
-    tag="gspo-token",
     paper=PAPER,
     summary="the same ratio, with room for per-token advantages",
     formula="W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens",

@@ -2,23 +2,14 @@
 
 from dataclasses import dataclass
 
-from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-PAPER = paper(
-    key="hao2025onpolicy",
-    title="On-Policy RL with Optimal Reward Baseline",
-    authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
-    year=2025,
-    arxiv="2505.23585",
-)
-
-
 @dataclass
-class OPOConfig(CreditConfig):
+class OPOConfig(GRPOConfig):
     r"""
-    Configuration of [`OPOTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`OPOTrainer`]: [`GRPOConfig`] with the published setting.
 
     The paper is exactly on-policy: no std, no KL term, one update per batch. A run with more updates warns once. One
     update means one iteration, and `steps_per_generation` equal to `gradient_accumulation_steps`, TRL's default.
@@ -31,8 +22,6 @@ class OPOConfig(CreditConfig):
         scale_rewards (`str`, *optional*, defaults to `"none"`)
         num_iterations (`int`, *optional*, defaults to `1`)
         beta (`float`, *optional*, defaults to `0.0`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
-            TRL's default multiplies the KL term by the importance weight; the paper does not.
     """
 
     loss_type: str = "dr_grpo"
@@ -40,13 +29,15 @@ class OPOConfig(CreditConfig):
     scale_rewards: str = "none"
     num_iterations: int = 1
     beta: float = 0.0
-    use_bias_correction_kl: bool = False
 
 
 PRESET = Preset(
     name="OPO",
-    tag="opo",
-    paper=PAPER,
+    paper=paper(
+        title="On-Policy RL with Optimal Reward Baseline",
+        authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
+        arxiv="2505.23585",
+    ),
     summary="length-weighted optimal baseline",
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,

@@ -1,5 +1,6 @@
 """`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,6 @@ class Preset:
 
     Attributes:
         name: The algorithm's name as people write it: "S-trace".
-        tag: Its tag on the Hub.
         paper: Title, arXiv id and BibTeX entry, see [`paper`].
         summary: A few words on what it does, for `--help` and the README.
         formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
@@ -23,16 +23,24 @@ class Preset:
     """
 
     name: str
-    tag: str
     paper: dict[str, str]
     summary: str
     formula: str
     config: type[CreditConfig]
     uses: Callable[[CreditConfig], bool] | None = None
 
+    @property
+    def tag(self) -> str:
+        """Its tag on the Hub: "vine-ppo" of "VinePPO"."""
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|\W+", "-", self.name.replace("λ", "lambda"))
+        return words.lower()
 
-def paper(*, key: str, title: str, authors: str, year: int, arxiv: str) -> dict[str, str]:
-    """Title, arXiv id and BibTeX entry of one paper, in the form that TRL's model cards take."""
+
+def paper(*, title: str, authors: str, arxiv: str) -> dict[str, str]:
+    """Title, arXiv id and BibTeX entry of one paper, in the form that TRL's model cards take. The key is the first
+    author, the year of the arXiv id and the first word of the title."""
+    year, author = f"20{arxiv[:2]}", authors.partition(" and ")[0].split()[-1]
+    word = re.sub(r"\W", "", title.split()[0].replace("λ", "lambda"))
     fields = {"title": f"{{{title}}}", "author": authors, "year": year, "eprint": f"arXiv:{arxiv}"}
     lines = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
-    return {"title": title, "id": arxiv, "citation": f"@article{{{key},\n{lines}}}"}
+    return {"title": title, "id": arxiv, "citation": f"@article{{{author}{year}{word},\n".lower() + f"{lines}}}"}

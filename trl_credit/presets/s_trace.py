@@ -24,7 +24,6 @@ class STraceConfig(PTraceConfig):
 
 PRESET = Preset(
     name="S-trace",
-    tag="s-trace",
     paper=PAPER,
     summary="eligibility traces from high-entropy tokens",
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",

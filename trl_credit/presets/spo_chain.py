@@ -3,43 +3,38 @@
 from dataclasses import dataclass
 
 from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
 PAPER = paper(
-    key="guo2025segment",
     title="Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL for Large Language Models",
     authors="Yiran Guo and Lijie Xu and Jie Liu and Dan Ye and Shuang Qiu",
-    year=2025,
     arxiv="2505.23564",
 )
 
 
 @dataclass
-class SPOChainConfig(CreditConfig):
+class SPOChainConfig(GRPOConfig):
     r"""
-    Configuration of [`SPOChainTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`SPOChainTrainer`]: [`GRPOConfig`] with the published setting.
 
     SPO is Segment Policy Optimization here, not Single-stream Policy Optimization. Published setting: 9 rollouts from
-    every 5th cutpoint, β = 1e-4, ε = 0.2, two passes over each batch.
+    every 5th cutpoint, β = 1e-4, ε = 0.2, two passes over each batch. The loss is the mean over each response's kept
+    tokens, then over responses (Eq. 3), as in the paper's GRPO baseline; `loss_type="dapo"` is the mean over the kept
+    tokens of the batch.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"grpo"`)
-            The mean over each response's kept tokens, then over responses (Eq. 3), as in the paper's GRPO baseline.
-            `"dapo"` is the mean over the kept tokens of the batch.
         rollouts (`str`, *optional*, defaults to `"chain"`)
         token_mask (`str`, *optional*, defaults to `"probability"`)
         beta (`float`, *optional*, defaults to `0.0001`)
         num_iterations (`int`, *optional*, defaults to `2`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
     """
 
-    loss_type: str = "grpo"
     rollouts: str = "chain"
     token_mask: str = "probability"
     beta: float = 1e-4
     num_iterations: int = 2
-    use_bias_correction_kl: bool = False
 
 
 def _uses(args: CreditConfig) -> bool:
@@ -49,7 +44,6 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="SPO-chain",
-    tag="spo-chain",
     paper=PAPER,
     summary="segments between improbable tokens, valued by rollouts from their ends",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from ..config import CreditConfig
+from .grpo import GRPOConfig
 from .preset import Preset
 from .spo_chain import PAPER
 
 
 @dataclass
-class SPOTreeConfig(CreditConfig):
+class SPOTreeConfig(GRPOConfig):
     r"""
-    Configuration of [`SPOTreeTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`SPOTreeTrainer`]: [`GRPOConfig`] with the published setting.
 
     Training rows are segments. A batch has `num_generations` of them per prompt (published: 32).
 
@@ -28,7 +28,6 @@ class SPOTreeConfig(CreditConfig):
         replay_iterations (`int`, *optional*, defaults to `8`)
         replay_cap (`int`, *optional*, defaults to `32`)
         beta (`float`, *optional*, defaults to `0.0001`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
     """
 
     loss_type: str = "dapo"
@@ -38,12 +37,10 @@ class SPOTreeConfig(CreditConfig):
     replay_iterations: int = 8
     replay_cap: int | None = 32
     beta: float = 1e-4
-    use_bias_correction_kl: bool = False
 
 
 PRESET = Preset(
     name="SPO-tree",
-    tag="spo-tree",
     paper=PAPER,
     summary="responses sampled as a tree, segments compared with their siblings",
     formula="W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < 0.9",

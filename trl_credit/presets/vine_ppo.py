@@ -6,16 +6,6 @@ from .preset import Preset, paper
 from .spo_chain import SPOChainConfig
 
 
-PAPER = paper(
-    key="kazemnejad2024vineppo",
-    title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
-    authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and Siva Reddy and "
-    "Aaron Courville and Nicolas Le Roux",
-    year=2024,
-    arxiv="2410.01679",
-)
-
-
 @dataclass
 class VinePPOConfig(SPOChainConfig):
     r"""
@@ -37,8 +27,12 @@ class VinePPOConfig(SPOChainConfig):
 
 PRESET = Preset(
     name="VinePPO",
-    tag="vine-ppo",
-    paper=PAPER,
+    paper=paper(
+        title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
+        authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and "
+        "Siva Reddy and Aaron Courville and Nicolas Le Roux",
+        arxiv="2410.01679",
+    ),
     summary="the steps of a solution, valued by rollouts from their ends",
     formula="W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens",
     config=VinePPOConfig,

@@ -148,10 +148,8 @@ def parse_arguments(
         check_trackers(args.report_to)
         check_values(model)
         if args.eval_strategy != "no":
-            raise ValueError(
-                f"eval_strategy={args.eval_strategy.value!r} has no data set here: evaluate by --evaluation_protocol "
-                "and --evaluate_every"
-            )
+            what = f"eval_strategy={args.eval_strategy.value!r}"
+            raise ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every")
         if not isinstance(args.model_init_kwargs, (dict, NoneType)):
             raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
     except _REFUSALS as error:

@@ -13,13 +13,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from transformers import TrainingArguments
 from trl import GRPOConfig, ModelConfig, TrlParser
 
-from ..config.knobs import knobs_of
+from ..config.knobs import RUN, knobs_of
 from ..data import DataArguments
 from .parser import OneLineParser
 
 
-RUN = "Run and checkpoints"
-# TRL's flags and the script's own under `RUN`, in the order of --help; each of our knobs says which flag it follows
+# TRL's flags and the script's own under `RUN`, in the order of --help; our knobs of a run follow
 _RUN_ORDER = (
     "algo config output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size "
     "gradient_accumulation_steps steps_per_generation num_generations max_completion_length temperature beta seed "
@@ -62,10 +61,6 @@ class FlagParser(OneLineParser, TrlParser):
         self._helps = {f.name: f.metadata["help"] for base in bases for f in fields(base) if "help" in f.metadata}
         self._helps |= helps or {}
         self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
-        self._run_order = list(_RUN_ORDER)
-        for name, knob in reversed(self._knobs.items()):
-            if knob.after is not None:
-                self._run_order.insert(self._run_order.index(knob.after) + 1, name)
         self._by_heading: dict[str, list[Action]] = {title: [] for title in _HEADINGS}
         self._by_heading |= {_CLASSES[of]: [] for of in (GRPOConfig, TrainingArguments)}
         super().__init__(dataclass_types=self.classes, **kwargs)
@@ -88,7 +83,7 @@ class FlagParser(OneLineParser, TrlParser):
         return action
 
     def _heading(self, name: str) -> str:
-        if name in self._run_order:
+        if name in _RUN_ORDER:
             return RUN
         if name in self._knobs:
             return self._knobs[name].heading
@@ -116,9 +111,8 @@ class FlagParser(OneLineParser, TrlParser):
         given = value if is_list else [value]
         for one in given:
             if isinstance(one, (dict, list)):
-                raise ValueError(
-                    f"{where} cannot be {_short(value)}: give it {'flat values' if is_list else 'one value'}"
-                )
+                kind = "flat values" if is_list else "one value"
+                raise ValueError(f"{where} cannot be {_short(value)}: give it {kind}")
             if not isinstance(one, str) and (action.choices is not None or action.type is str):
                 raise ValueError(f"{where} must be text, got {one!r}: write it in quotes")
         # 7.0 is a whole number too
@@ -133,7 +127,8 @@ class FlagParser(OneLineParser, TrlParser):
         """All flags, under a heading for each group."""
         width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
         parts = [f"usage: {self.prog} [--flag value …]\n\n{textwrap.fill(_HEAD, width)}"]
-        self._by_heading[RUN].sort(key=lambda action: self._run_order.index(action.dest))
+        order = [*_RUN_ORDER, *self._knobs]
+        self._by_heading[RUN].sort(key=lambda action: order.index(action.dest))
         for title, actions in self._by_heading.items():
             parts.append("\n".join([f"{title}:", *(_described(action, width) for action in actions)]))
         return "\n\n".join([*parts, self.epilog or ""]).rstrip() + "\n"

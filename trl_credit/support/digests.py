@@ -85,10 +85,7 @@ def digest_of(function: Callable) -> str:
     else:
         parts = []
     if not parts:
-        logger.warning(
-            "%s has no source here (typed at a prompt, or written in C): only its name is compared when a run resumes",
-            defined.__qualname__,
-        )
+        logger.warning("%s has no source here: only its name is compared when a run resumes", defined.__qualname__)
     digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *parts]).encode())
     with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
         _DIGESTS[function] = digest

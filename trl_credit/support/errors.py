@@ -41,8 +41,8 @@ def did_you_mean(word: Any, choices: Iterable[str]) -> str:
 
 def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str) -> str | None:
     """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close."""
-    by_key = {_key(key(choice)): choice for choice in map(str, choices)}
-    close = difflib.get_close_matches(_key(str(word)), by_key, n=1, cutoff=0.6)
+    by_key = {spelling(key(choice)): choice for choice in map(str, choices)}
+    close = difflib.get_close_matches(spelling(str(word)), by_key, n=1, cutoff=0.6)
     return by_key[close[0]] if close else None
 
 
@@ -52,7 +52,8 @@ def choose(word: Any, choices: Iterable[str]) -> str:
     return did_you_mean(word, known) or f": choose one of {', '.join(known)}"
 
 
-def _key(word: str) -> str:
+def spelling(word: str) -> str:
+    """A word without case and punctuation: "strace" of "s_trace" and of "S-trace"."""
     return re.sub(r"[\W_]", "", word).lower() or word
 
 

@@ -62,15 +62,11 @@ def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Calla
     place, separator, attribute = name.rpartition(":" if ":" in name else ".")
     path = Path(place).resolve() if separator == ":" else None
     if path is None and is_object_name(name):
-        raise ValueError(
-            f"{asked} was given as an object (a lambda, or a function of a notebook) to another process and does not "
-            f"exist here: give it again, {what}=…, or put it into a file and name it file.py:function."
-        )
+        fix = f"give it again, {what}=…, or put it into a file and name it file.py:function"
+        raise ValueError(f"{asked} was given as an object to another process and does not exist here: {fix}.")
     if not separator:
-        choices = ", ".join(known)
-        raise ValueError(
-            f"unknown {asked}: choose one of {choices}, or give package.module.function or file.py:function"
-        )
+        choices = ", ".join([*known, "package.module.function", "file.py:function"])
+        raise ValueError(f"unknown {asked}: choose one of {choices}")
     if name.endswith(".py"):
         raise ValueError(f"{asked} is a file: name the function in it too, as {name}:function")
     if path is not None and not (path.is_file() and path.suffix == ".py"):

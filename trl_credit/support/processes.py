@@ -12,30 +12,20 @@ class Processes:
     Args:
         accelerator (`Accelerator`):
             The run's own.
+
+    Attributes:
+        rank: Rank of this process.
+        count: Number of processes of the run.
+        is_main: Whether this is the main process of the run.
+        device: Device of this process.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process."""
-        return self._accelerator.process_index
-
-    @property
-    def count(self) -> int:
-        """Number of processes of the run."""
-        return self._accelerator.num_processes
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is the main process of the run."""
-        return self._accelerator.is_main_process
-
-    @property
-    def device(self) -> torch.device:
-        """Device of this process."""
-        return self._accelerator.device
+        self.rank: int = accelerator.process_index
+        self.count: int = accelerator.num_processes
+        self.is_main: bool = accelerator.is_main_process
+        self.device: torch.device = accelerator.device
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """The rows of all processes, by rank. Collective."""
