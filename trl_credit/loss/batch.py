@@ -54,6 +54,7 @@ class Batch:
     turn_ids = _entry(keys.TURN_IDS)
     loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
     no_update = _entry(keys.NO_UPDATE)
+    visible_until = _entry(keys.VISIBLE_UNTIL)
 
     def __post_init__(self) -> None:
         if keys.TOOL_MASK in self.data:  # read here, since [`show_loss`] replaces it
@@ -78,9 +79,6 @@ class Batch:
     def show_loss(self, tokens_t: torch.Tensor) -> None:
         self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
         self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
-
-    def branch(self, visible_until: torch.Tensor) -> None:
-        self.data[keys.VISIBLE_UNTIL] = visible_until.to(self.written_t.device)
 
     def own_rows(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.written_t.size(0)

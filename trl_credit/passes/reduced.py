@@ -56,6 +56,7 @@ class ReducedPasses(PlainPasses):
     Attributes:
         padding ([`~trl_credit.passes.padding.Padding`]): How rows are sorted and trimmed.
         prefix ([`~trl_credit.passes.shared_prefix.SharedPrefix`]): Whether rows share a prompt.
+        reshapes: Whether passes may have other rows or columns than TRL's.
         skipping ([`~trl_credit.passes.zero_advantage.ZeroAdvantageSkips`]): Which micro-batches need no pass.
     """
 
@@ -68,14 +69,10 @@ class ReducedPasses(PlainPasses):
         multiple = math.lcm(of_device, getattr(args, "pad_to_multiple_of", None) or 1)
         self.padding = Padding(trainer, kind=kind, multiple=multiple)
         self.prefix = SharedPrefix(trainer, kind=kind, multiple=multiple, draws=is_random(model))
+        self.reshapes = self.padding.trims or self.prefix.may_pack
         self.skipping = ZeroAdvantageSkips(trainer)
         trainer.add_callback(self.skipping)
         self.skips, self.close_step = self.skipping.skips, self.skipping.close_step
-
-    @property
-    def reshapes(self) -> bool:
-        """Whether passes may have other rows or columns than TRL's."""
-        return self.padding.trims or self.prefix.may_pack
 
     # Generation batches
 

@@ -38,8 +38,7 @@ class ZeroAdvantageSkips(TrainerCallback):
 
     def credited(self, batches: Sequence[dict[str, Any]]) -> torch.Tensor:
         """Rows of micro-batches, one after the other, with an advantage other than 0 at a token of the loss: bool."""
-        has = [((wide(batch[keys.ADVANTAGES]) != 0) & loss_mask(batch).bool()).any(-1) for batch in batches]
-        return torch.cat(has)
+        return torch.cat([((wide(x[keys.ADVANTAGES]) != 0) & loss_mask(x).bool()).any(-1) for x in batches])
 
     def mark(self, batches: Sequence[dict[str, Any]]) -> None:
         """Marks the micro-batches of a generation batch that need no pass. Collective."""

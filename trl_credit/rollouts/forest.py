@@ -55,10 +55,8 @@ class Forest:
     def __init__(self, policy: Policy, *, can_pack: bool = False) -> None:
         self.policy, self.can_pack = policy, can_pack
         config = policy.args
-        legacy = config.uses_released_code("spo_replay")
-        self.buffer = ReplayBuffer(
-            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
-        )
+        rules = {"seed": config.seed, "legacy": config.uses_released_code("spo_replay")}
+        self.buffer = ReplayBuffer(life=config.replay_iterations, cap=config.replay_cap, **rules)
 
     def plan(self, inputs: list[dict[str, Any]]) -> Plan:
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
@@ -83,9 +81,8 @@ class Forest:
         iteration, expired = self.buffer.iteration, self.buffer.expired
         seed = f"{config.seed} {iteration}"
         leaves = [(tree, leaf) for tree in trees for leaf in sample_paths(tree, group, seed=seed)]
-        texts = policy.decode_responses(
-            [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
-        )
+        prompts = [tree.example["prompt"] for tree, _ in leaves]
+        texts = policy.decode_responses(prompts, [leaf.written() for _, leaf in leaves])
         logged = [
             (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
             for (tree, leaf), text in zip(leaves, texts, strict=True)
@@ -130,16 +127,15 @@ class Forest:
         config = self.policy.args
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
-        if config.tree_rows == "packed":
-            rows_of = partial(packed_rows, max_rows=self.policy.group_size)
-        else:
-            rows_of = partial(training_rows, form=config.tree_rows)
-        rows = [rows_of(tree, accuracy=row_accuracy(tree, config), keep_zero=keep_zero) for tree in trees]
+        is_packed = config.tree_rows == "packed"
+        form = {"max_rows": self.policy.group_size} if is_packed else {"form": config.tree_rows}
+        rows_of = partial(packed_rows if is_packed else training_rows, keep_zero=keep_zero, **form)
+        rows = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
         made = [row for own in rows for row in own]
         if config.replay_iterations == 1 or self.policy.use_vllm:
             return made
         # replayed rows need π_old of the policy that made them, which is the current one
-        if self.can_pack and config.tree_rows != "packed":
+        if self.can_pack and not is_packed:
             return with_behavior_logps(self.policy, trees, rows)
         logps = self.policy.row_logps(made, at_once=config.per_device_train_batch_size)
         return [replace(row, behavior_logps=logp) for row, logp in zip(made, logps, strict=True)]

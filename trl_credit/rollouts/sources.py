@@ -163,7 +163,7 @@ class Trees(Responses):
         batch.show_loss(batch.segment_ids >= 0)
         if self._packed:
             widths = {"prompt_width": batch.data[keys.PROMPT_IDS].size(1), "width": batch.width}
-            batch.branch(visible_columns(rows, **widths))
+            batch.visible_until = visible_columns(rows, **widths).to(policy.processes.device)
         is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
         replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
         if batch.engine_ratio_t is not None:

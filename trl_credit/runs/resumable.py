@@ -125,11 +125,10 @@ class ResumableTrainer(GRPOTrainer):
                 run or cannot be read by this one.
         """
         claim = (str(resume_from_checkpoint) if resume_from_checkpoint else None,)
-        if self._claimed == claim:
-            return
-        self._claimed = None
-        self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
-        self._claimed = claim
+        if self._claimed != claim:
+            self._claimed = None
+            self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
+            self._claimed = claim
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

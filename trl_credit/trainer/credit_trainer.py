@@ -238,19 +238,15 @@ class CreditTrainer(ResumableTrainer):
                 self._count_micro_batch(time.perf_counter() - start)
             loss = torch.where(loss.isfinite(), loss, 0.0)  # a skipped loss is not logged either
             self._rollout_log.after()
-            if self.accelerator.sync_gradients:
-                self._close_step()
+            if self.accelerator.sync_gradients:  # before the update, which all processes may skip: one collective call
+                if (share := self._passes.close_step()) is not None:
+                    meter.append([("skipped_micro_batches", share)])
+                bad_loss, bad_gradient = meter.close_step(self._nonfinite.gradient_flags())
+                skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
+                meter.append([("skipped_updates", float(skipped))])
         if self.accelerator.sync_gradients:
             meter.log_seconds()
         return loss
-
-    def _close_step(self) -> None:
-        """Logs an optimizer step and decides, before the update, whether all processes skip it. One collective call."""
-        if (share := self._passes.close_step()) is not None:
-            self._meter.append([("skipped_micro_batches", share)])
-        bad_loss, bad_gradient = self._meter.close_step(self._nonfinite.gradient_flags())
-        skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
-        self._meter.append([("skipped_updates", float(skipped))])
 
     def _count_micro_batch(self, seconds: float) -> None:
         """Counts a skipped micro-batch, as TRL does at the end of a training step."""
