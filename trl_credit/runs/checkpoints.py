@@ -62,8 +62,9 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
         content = _read(path, _check_state, version=STATE_VERSION, fix="resume from another checkpoint")
     parts = content["parts"]
     if missing := sorted(set(needed) - set(parts)):
-        what = f"holds no state for {', '.join(needed[name] for name in missing)}" if path.is_file() else "is missing"
-        raise ValueError(f"{path} {what}: resume from a checkpoint of {', '.join(needed.values())}, or leave it out.")
+        what = f"{path} holds no state" if path.is_file() else f"there is no {path} with the state"
+        settings = ", ".join(needed[name] for name in missing)
+        raise ValueError(f"{what} for {settings}: resume from a checkpoint of these settings, or leave them out.")
     if unknown := sorted(set(parts) - set(needed)):
         raise ValueError(
             f"{path} holds state that this run would lose ({', '.join(unknown)}): resume with the settings that wrote "
