@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
-from trl_credit import ALGORITHMS
 from trl_credit.hub import TrainingData, write_model_card
 from trl_credit.hub.markdown import escape
 from trl_credit.hub.public import Public, Secrets

@@ -5,7 +5,7 @@ import torch
 
 import trl_credit
 from trl_credit.passes import reduced
-from trl_credit.passes.transform import PlainPasses
+from trl_credit.passes.reduced import PlainPasses
 from trl_credit.trainer import credit_trainer
 
 

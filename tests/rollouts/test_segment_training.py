@@ -28,7 +28,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
 from trl_credit.loss import keys
-from trl_credit.rollouts.behavior import PACKED_MODELS, can_pack
+from trl_credit.rollouts.forest import PACKED_MODELS, can_pack
 
 
 KNOBS = [

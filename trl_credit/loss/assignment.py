@@ -34,6 +34,13 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x.unsqueeze(1) if x.dim() == 1 else x
 
 
+def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
+    """`x`, with `default` where it is NaN. Either may be `None`."""
+    if x is None or default is None:
+        return default if x is None else x
+    return torch.where(x.isnan(), default, x)
+
+
 def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
     """Credit by the knobs of `config`: importance, trace, selector and loss weight.
 
@@ -71,12 +78,9 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     the engine's probability where that is known, else over π_old (SPO, arXiv 2505.23564, App. B). See
     [`~trl_credit.credit.segments.policy_iteration_loss`].
     """
-    behavior_logp_t = tokens.old_logp_t
-    if tokens.sampling_logp_t is not None:
-        behavior_logp_t = torch.where(tokens.sampling_logp_t.isnan(), behavior_logp_t, tokens.sampling_logp_t)
     loss_t = policy_iteration_loss(
         tokens.logp_t,
-        old_logp_t=behavior_logp_t,
+        old_logp_t=known_or(tokens.sampling_logp_t, tokens.old_logp_t),
         ref_logp_t=tokens.ref_logp_t,
         advantage_t=wide(tokens.advantages).expand_as(tokens.logp_t),
         segment_ids=tokens.segment_ids,
@@ -112,11 +116,6 @@ def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | N
     return config.custom_function("baseline") or {"group": None, "optimal": optimal_advantage}[config.baseline]
 
 
-def mask_reads_logps(config: "CreditConfig") -> bool:
-    """Whether M depends on log-probabilities."""
-    return config.token_mask != "none"
-
-
 def policy_mask(
     config: "CreditConfig", *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
 ) -> torch.Tensor:
@@ -126,7 +125,7 @@ def policy_mask(
         config ([`CreditConfig`]):
             With the token mask and the policy loss.
         old_logp_t (`torch.Tensor` or `None`):
-            Shape (B, T), nats; may be `None` where [`mask_reads_logps`] is false.
+            Shape (B, T), nats; may be `None` without a token mask.
         segment_ids, mask_t (`torch.Tensor`):
             Shape (B, T).
 

@@ -52,6 +52,9 @@ class Batch:
     policy_mask_t = _entry(keys.POLICY_MASK)
     row_weight = _entry(keys.ROW_WEIGHT)
     turn_ids = _entry(keys.TURN_IDS)
+    loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
+    no_update = _entry(keys.NO_UPDATE)
+    visible_until = _entry(keys.VISIBLE_UNTIL)
 
     def __post_init__(self) -> None:
         if keys.TOOL_MASK in self.data:  # read here, since [`show_loss`] replaces it
@@ -66,10 +69,6 @@ class Batch:
         return unpadded(self.data[keys.COMPLETION_IDS], self.written_t)
 
     @property
-    def prompt_width(self) -> int:
-        return self.data[keys.PROMPT_IDS].size(1)
-
-    @property
     def width(self) -> int:
         return self.written_t.size(1)
 
@@ -81,20 +80,9 @@ class Batch:
         self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
         self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
 
-    def branch(self, visible_until: torch.Tensor) -> None:
-        self.data[keys.VISIBLE_UNTIL] = visible_until.to(self.written_t.device)
-
     def own_rows(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.written_t.size(0)
         return x[self.rank * rows : (self.rank + 1) * rows]
-
-    def count_loss_tokens(self, total: torch.Tensor) -> None:
-        """Sets the number of tokens of all processes that TRL's token-counting losses divide by."""
-        self.data[keys.NUM_ITEMS] = total
-
-    def without_update(self) -> None:
-        """Marks all rows as having nothing to learn from, on any process."""
-        self.data[keys.NO_UPDATE] = [True] * self.written_t.size(0)
 
 
 def loss_mask(batch: dict[str, Any]) -> torch.Tensor:
@@ -112,13 +100,6 @@ def segments_of(batch: dict[str, Any], mask_t: torch.Tensor) -> torch.Tensor:
 def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
     """The token ids of each row that `mask` keeps, both of shape (B, L)."""
     return [list(compress(row, kept)) for row, kept in zip(ids.tolist(), mask.tolist(), strict=True)]
-
-
-def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
-    """`x`, with `default` where it is NaN. Either may be `None`."""
-    if x is None or default is None:
-        return default if x is None else x
-    return torch.where(x.isnan(), default, x)
 
 
 def segment_ratio(

@@ -38,24 +38,18 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
     if config.difficulty_reward is None:
         found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if name in _ACCURACY]
         if len(found) != 1:
-            raise ValueError(
-                f"difficulty={config.difficulty!r} needs the share of correct responses, and it is not clear which of "
-                f"the reward functions {known} measures it: set difficulty_reward to its name (or to several names)."
-            )
+            what = f"difficulty={config.difficulty!r}: it is not clear which of the reward functions {known} measures"
+            raise ValueError(f"{what} the share of correct responses: set difficulty_reward to its name (or several).")
     else:
         found = [_column(name, names) for name in dict.fromkeys(config.difficulty_reward)]
-    if config.process_reward_weight != 0.0 and not _is_total(found, weights):
+    is_total = len(found) == len(weights) and all(weight == 1.0 for weight in weights)
+    if config.process_reward_weight != 0.0 and not is_total:
         raise ValueError(
             f"reward_range={config.reward_range!r} would be the range of difficulty_reward "
             f"({', '.join(names[i] for i in found)}) and, for process_reward_weight, of the total reward ({known}), "
             "which differ: set difficulty='none' or process_reward_weight=0, or train on one reward of weight 1."
         )
     return found
-
-
-def _is_total(columns: list[int], weights: Sequence[float]) -> bool:
-    """Whether the sum of these reward functions is the total reward."""
-    return len(columns) == len(weights) and all(weight == 1.0 for weight in weights)
 
 
 def _column(name: str, names: Sequence[str]) -> int:

@@ -43,10 +43,8 @@ def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False
             return f"returned {name} with a graph, whose gradient would be lost: detach it{hint}"
     weight = credit.log_weight
     if weight is not None and not carries_loss and tokens.logp_t.requires_grad and not weight.requires_grad:
-        return (
-            "returned log_weight without a graph, so that nothing would be learned: let the gradient of tokens.logp_t "
-            "flow through it, or return None for TRL's importance weight"
-        )
+        fix = "let the gradient of tokens.logp_t flow through it, or return None for TRL's importance weight"
+        return f"returned log_weight without a graph, so that nothing would be learned: {fix}"
     return _value_problem(credit, tokens, carries_loss) if values else None
 
 
@@ -106,19 +104,16 @@ class CustomCredit:
             parts += 8 * (credit.log_weight is credit.traced is not None)
             problem = self._conflict(config, credit)
         if first:
-            code = -1 if problem is not None else parts
-            failed = self._largest(int(problem is not None)) > 0
-            uneven = self._largest(code) != -self._largest(-code)
-            if problem is None and failed:
+            code = parts if problem is None else -1
+            low, high = -self._largest(-code), self._largest(code)
+            if problem is None and low < 0:
                 problem = "failed on another process: see its message"
-            elif problem is None and uneven:
+            elif low != high and problem is None:
                 problem = "returned other parts of a Credit on another process: return the same parts everywhere"
             self._parts = parts
         elif problem is None and parts != self._parts:
-            problem = (
-                "returned other parts of a Credit than in its first call: return the same of log_weight (its own or "
-                "that of assign_credit), mask and selected every time, since all processes log the same metrics"
-            )
+            fix = "return the same of log_weight (its own or that of assign_credit), mask and selected every time"
+            problem = f"returned other parts of a Credit than in its first call: {fix}"
         if problem is not None:
             raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
         inside, advantage = tokens.mask_t.bool(), wide(credit.advantage)
@@ -134,37 +129,25 @@ class CustomCredit:
         loss, weight = self.carries_loss, credit.log_weight is not None
         if not loss and not weight:
             return None
-        conflicts = (
-            (
-                config.loss_type in ("cispo", "vespo", "sapo"),
-                f"with loss_type={config.loss_type!r}, which does not take its gradient through the clipped importance "
-                "weight: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'",
-            ),
-            (
-                config.beta != 0.0 and config.use_bias_correction_kl and not self.replaces_kl,
-                "with use_bias_correction_kl=True, where TRL multiplies the KL term by the importance weight: set "
-                "use_bias_correction_kl=False",
-            ),
-            (
-                loss and config.clip_form == "ratio",
-                "with clip_form='ratio', which clips none: set clip_form='surrogate'",
-            ),
-            (
-                not loss and config.loss_type == "luspo",
-                "with loss_type='luspo', which has one weight per response: set loss_type to 'dapo' or 'grpo'",
-            ),
-            (
-                not loss and config.rollouts == "tree" and config.tree_rows != "nodes",
-                f"with tree_rows={config.tree_rows!r}, where a row holds several nodes and a weight may run across "
-                "them: set tree_rows='nodes'",
-            ),
-            (
-                not loss and config.importance == "sequence",
-                "with importance='sequence', which would average it over the response: set importance='token'",
-            ),
-        )
-        what = "a custom loss" if loss else "a log_weight"
-        return next((f"returned {what} {problem}" for applies, problem in conflicts if applies), None)
+        returned = f"returned {'a custom loss' if loss else 'a log_weight'} with"
+        if (kind := config.loss_type) in ("cispo", "vespo", "sapo"):
+            why = f"{kind!r}, whose gradient does not go through the clipped importance weight"
+            return f"{returned} loss_type={why}: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'"
+        if config.beta != 0.0 and config.use_bias_correction_kl and not self.replaces_kl:
+            why = "where TRL multiplies the KL term by the importance weight"
+            return f"{returned} use_bias_correction_kl=True, {why}: set use_bias_correction_kl=False"
+        if loss:
+            clips = config.clip_form == "ratio"
+            return f"{returned} clip_form='ratio', which clips none: set clip_form='surrogate'" if clips else None
+        if kind == "luspo":
+            return f"{returned} loss_type='luspo', which has one weight per response: set loss_type to 'dapo' or 'grpo'"
+        if config.rollouts == "tree" and config.tree_rows != "nodes":
+            why = "where a row holds several nodes and a weight may run across them"
+            return f"{returned} tree_rows={config.tree_rows!r}, {why}: set tree_rows='nodes'"
+        if config.importance == "sequence":
+            why = "which would average it over the response"
+            return f"{returned} importance='sequence', {why}: set importance='token'"
+        return None
 
 
 def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
@@ -179,10 +162,8 @@ def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
     low = torch.where(inside, a_t, torch.inf).amin(-1)
     high = torch.where(inside, a_t, -torch.inf).amax(-1)
     if (high > low).any():
-        raise ValueError(
-            "importance='sequence' averages over the response, so advantages that differ from token to token would be "
-            "averaged away: set importance='sequence_token'."
-        )
+        what = "importance='sequence' would average away advantages that differ from token to token"
+        raise ValueError(f"{what}: set importance='sequence_token'.")
 
 
 class CustomState:

@@ -44,11 +44,6 @@ class LossPass:
         return loss_mask(self.inputs)
 
     @property
-    def quarter_t(self) -> torch.Tensor | None:
-        """Quarter of the response that each token lies in, shape (B, T); `None` where each row is one response."""
-        return self.inputs.get(keys.QUARTERS)
-
-    @property
     def row_weight(self) -> torch.Tensor | None:
         """Weight of each row, shape (B,), where the loss is an average over prompts; else `None`."""
         return self.inputs.get(keys.ROW_WEIGHT)

@@ -68,8 +68,8 @@ def loss_statistics(
     given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
     counted = mask_t * (tokens.segment_ids >= 0) if carries_loss else kept
     magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * counted  # at least float32
-    sums = _sums(torch.stack([magnitude, counted.to(magnitude.dtype)]), quarter_t, 4)
-    stats |= {f"abs_advantage/quarter_{q + 1}": (sums[0, q], sums[1, q]) for q in range(4)}
+    sizes = torch.stack([magnitude, counted.to(magnitude.dtype)])
+    stats |= _by_part(sizes, quarter_t, [f"abs_advantage/quarter_{q}" for q in range(1, 5)])
     # `selected` describes the W of the knobs, not a custom one
     traced = credit.selected is not None and credit.log_weight is credit.traced is not None
     weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
@@ -99,20 +99,23 @@ def _coefficients(
     # decile of each place in the order, below 0 outside of the loss
     decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
     values = torch.stack([size_t, has_credit.to(size_t.dtype)])
-    by_decile = _sums(values.gather(-1, order.expand_as(values)), decile_t, 10)
-    by_quarter = _sums(values, quarter_t, 4)
-    stats = {f"coefficient/entropy_decile_{d}": (by_decile[0, d], by_decile[1, d]) for d in range(10)}
-    return stats | {f"coefficient/quarter_{q + 1}": (by_quarter[0, q], by_quarter[1, q]) for q in range(4)}
+    ranked = values.gather(-1, order.expand_as(values))
+    stats = _by_part(ranked, decile_t, [f"coefficient/entropy_decile_{d}" for d in range(10)])
+    return stats | _by_part(values, quarter_t, [f"coefficient/quarter_{q}" for q in range(1, 5)])
 
 
-def _sums(values: torch.Tensor, part_t: torch.Tensor, n_parts: int) -> torch.Tensor:
-    """Sums of `values` (K, B, T) over the tokens of each part, shape (K, n_parts), in one pass.
+def _by_part(
+    values: torch.Tensor, part_t: torch.Tensor, names: list[str]
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Sums of numerators and denominators, `values` (2, B, T), over the tokens of each named part, in one pass.
 
     `part_t` (B, T) numbers the parts from 0. Tokens with other numbers are left out.
     """
+    n_parts = len(names)
     bins_t = torch.where((part_t < 0) | (part_t >= n_parts), n_parts, part_t)
     rows = values.new_zeros(*values.shape[:2], n_parts + 1)
-    return rows.scatter_add(-1, bins_t.expand_as(values), values).sum(1)[:, :n_parts]
+    sums = rows.scatter_add(-1, bins_t.expand_as(values), values).sum(1)
+    return {name: (sums[0, part], sums[1, part]) for part, name in enumerate(names)}
 
 
 def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:

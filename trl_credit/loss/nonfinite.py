@@ -75,8 +75,9 @@ class NonFinite:
         if trainer.is_deepspeed_enabled:  # the update is already made
             norm = trainer.model_wrapped.get_global_grad_norm()
             return [~torch.isfinite(torch.as_tensor(0.0 if norm is None else norm))]
-        gradients = [_local(p.grad) for p in trainer.model.parameters() if p.grad is not None]
-        return [~torch.isfinite(torch.nn.utils.get_total_norm(gradients))]
+        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+        shards = [x.to_local() if isinstance(x, DTensor) else x for x in gradients]
+        return [~torch.isfinite(torch.nn.utils.get_total_norm(shards))]
 
     def close_update(self, *, loss: bool, gradient: bool) -> bool:
         """Ends an update. Every process skips it if any process found a loss or gradient that is not finite.
@@ -108,17 +109,10 @@ class NonFinite:
             before = f", and {among} of the {len(self._skipped)} updates before this one were skipped, {share:.0%}"
         else:
             return
-        raise FloatingPointError(
-            f"the {what} is not finite{before}. The last checkpoint is intact: resume from it with a lower "
-            "learning_rate or max_grad_norm, a larger beta, or bf16 instead of fp16."
-        )
+        fix = "resume from it with a lower learning_rate or max_grad_norm, a larger beta, or bf16 instead of fp16."
+        raise FloatingPointError(f"the {what} is not finite{before}. The last checkpoint is intact: {fix}")
 
 
 def updates_in_backward(trainer: UpdatingTrainer) -> bool:
     """Whether the optimizer updates inside the backward pass, where an update cannot be undone."""
     return trainer.is_deepspeed_enabled or any(kind in trainer.args.optim for kind in ("lomo", "layerwise"))
-
-
-def _local(x: torch.Tensor) -> torch.Tensor:
-    """The local shard of a distributed tensor; any other tensor itself."""
-    return x.to_local() if isinstance(x, DTensor) else x

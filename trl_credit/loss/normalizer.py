@@ -41,11 +41,6 @@ class Normalizer:
         """Whether tokens outside of M are hidden from TRL's whole loss, including its KL term (SPO's released code)."""
         return self.config.token_mask != "none" and self.config.uses_released_code("spo_normalizer")
 
-    @property
-    def needs_mask_early(self) -> bool:
-        """Whether M must be known before the forward pass of the loss."""
-        return self.counts_batch or self.hides_masked
-
     def advantage(self, credit: Credit, tokens: Tokens, *, row_weight: torch.Tensor | None = None) -> torch.Tensor:
         """A for TRL's loss: 0 where M is 0, times the factor that turns TRL's mean into one over the tokens of M, times
         `row_weight` (B,) of [`prompt_weights`].

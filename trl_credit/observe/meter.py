@@ -50,8 +50,8 @@ class Meter:
 
         All processes must give the same names in the same order. Collective outside of a training step.
         """
-        parts = [_as_float(part, self._processes.device) for pair in stats.values() for part in pair]
-        sums = torch.stack(parts)
+        device = self._processes.device
+        sums = torch.stack([_as_float(part, device) for pair in stats.values() for part in pair])
         if self.in_step and self._is_training():
             self._names += stats
             self._sums.append(sums)
@@ -60,8 +60,9 @@ class Meter:
 
     def append(self, values: Iterable[tuple[str, float]]) -> None:
         """Logs values that are the same on all processes."""
+        metrics = self.metrics
         for name, value in values:
-            self.metrics[f"credit/{name}"].append(value)  # TRL leaves NaN (0/0) out of the mean
+            metrics[f"credit/{name}"].append(value)  # TRL leaves NaN (0/0) out of the mean
 
     def flag(self, is_bad: torch.Tensor) -> None:
         """Notes in a training step whether a micro-batch of this process is bad: a boolean without dimensions."""

@@ -1,9 +1,9 @@
 """Attention over branches that lie side by side in a row, each seeing its own ancestors alone."""
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -142,14 +142,13 @@ def _joined(x: Sequence[torch.Tensor], parts: Sequence[int]) -> torch.Tensor:
     return x[parts[0]] if len(parts) == 1 else torch.cat([x[part] for part in parts])
 
 
-@contextlib.contextmanager
 def tree_attention(
     model: nn.Module,
     *,
     branches: Branches | None = None,
     position_ids: torch.Tensor | None = None,
     is_compiled: bool = False,
-) -> Iterator[None]:
+) -> AbstractContextManager:
     """Within it, forward passes treat rows as branches side by side.
 
     Args:
@@ -180,11 +179,7 @@ def tree_attention(
 
     if may_go_in_pieces:
         _install()
-    handle = model.register_forward_pre_hook(replace, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return model.register_forward_pre_hook(replace, with_kwargs=True)
 
 
 def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> bool:
@@ -212,10 +207,8 @@ def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -
     text = config.get_text_config()
     implementation = _implementation(config)
     if implementation not in known:
-        return (
-            f"needs attn_implementation={' or '.join(map(repr, known))}, and has {implementation!r}: set "
-            "model_init_kwargs={'attn_implementation': 'sdpa'}"
-        )
+        what = f"needs attn_implementation={' or '.join(map(repr, known))}, and has {implementation!r}"
+        return f"{what}: set model_init_kwargs={{'attn_implementation': 'sdpa'}}"
     slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
     kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
     if kinds != {"full_attention"}:

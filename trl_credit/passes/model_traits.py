@@ -1,11 +1,27 @@
-"""What passes need to know of a model and its loss: positions, random draws, experts, terms of whole micro-batches."""
+"""What passes need to know of a trainer, its model and its loss: positions, random draws, experts."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from torch import nn
+from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from .transform import PassTrainer
+from ..loss.nonfinite import UpdatingTrainer
+from ..support.processes import Processes
+
+
+class PassTrainer(UpdatingTrainer, Protocol):
+    """The parts of a trainer that decide about its passes."""
+
+    optimizer: Any
+    processes: Processes
+    findings: dict[str, Any]
+    credit_method: Callable | None
+    has_custom_loss: bool
+    is_fsdp_enabled: bool
+
+    def add_callback(self, callback: TrainerCallback) -> None: ...
 
 
 def positions_of(config: Any) -> str:

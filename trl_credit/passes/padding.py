@@ -4,10 +4,10 @@ TRL pads all rows of a generation batch to the longest one. An optimizer step is
 it does not matter which of them share a micro-batch: sorted, most micro-batches are narrow.
 """
 
-import contextlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,10 +16,9 @@ from peft import PeftModel
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import custom_credit, has_entropy_bonus, has_experts, is_random
+from .model_traits import PassTrainer, custom_credit, has_entropy_bonus, has_experts, is_random
 from .prefix_layout import Arrangement, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
-from .transform import PassTrainer
 
 
 logger = get_logger(__name__)
@@ -29,7 +28,7 @@ class Padding:
     """How a run's rows are sorted and trimmed, by `length_sort`, its loss and its model.
 
     Args:
-        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
             With its model.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
@@ -89,8 +88,7 @@ class Padding:
         prompt, completion = map(min, rounded, there)
         return Span(prompt if self._trims_prompts else there.prompt, completion)
 
-    @contextlib.contextmanager
-    def numbered_from(self, first: int, model: nn.Module) -> Iterator[None]:
+    def numbered_from(self, first: int, model: nn.Module) -> AbstractContextManager:
         """Within it, columns keep the position numbers that they had before the padding in front of them was cut.
 
         For rotary embeddings only distances count, but their angles are rounded by number: a row with other numbers in
@@ -104,35 +102,26 @@ class Padding:
             return args, kwargs
 
         if first == 0 or not self._numbers_columns:
-            yield
-            return
-        handle = model.register_forward_pre_hook(number, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
+            return nullcontext()
+        return model.register_forward_pre_hook(number, with_kwargs=True)
 
 
 def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str]:
     """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
-    custom = custom_credit(trainer)
+    sizes = f"steps_per_generation={batch} and gradient_accumulation_steps={window}"
+    custom, has_balance = custom_credit(trainer), getattr(trainer, "aux_loss_enabled", has_experts(model))
+    draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {
-        f"steps_per_generation={batch} and gradient_accumulation_steps={window} do not divide each other": (
-            batch % window != 0 != window % batch
-        ),
+        f"{sizes} do not divide each other": batch % window != 0 != window % batch,
         "loss_type='bnpo' divides by the tokens of a micro-batch": args.loss_type == "bnpo",
         "the entropy bonus is a mean over a micro-batch": has_entropy_bonus(args),
-        "the auxiliary loss of the experts is that of a micro-batch": (
-            getattr(trainer, "aux_loss_enabled", has_experts(model))
-        ),
+        "the auxiliary loss of the experts is that of a micro-batch": has_balance,
         "whiten_advantages='microbatch' compares the rows of a micro-batch": args.whiten_advantages == "microbatch",
         "top_entropy_quantile compares the tokens of a micro-batch": args.top_entropy_quantile < 1.0,
         f"your custom {' and '.join(custom)} may compare the rows of a micro-batch": bool(custom),
         "selector='random' draws by micro-batch": args.selector == "random",
-        "the model draws at random (dropout or noise) by micro-batch": (
-            args.neftune_noise_alpha is not None or is_random(model)
-        ),
+        "the model draws at random (dropout or noise) by micro-batch": draws,
     }
     return [reason for reason, holds in rules.items() if holds]

@@ -1,4 +1,4 @@
-"""Passes over fewer tokens than TRL's, with the same gradients."""
+"""The passes that are TRL's own, and passes over fewer tokens with the same gradients."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,68 +8,71 @@ import torch
 
 from ..loss import keys
 from ..loss.loss_pass import LossPass
-from .model_traits import is_random, positions_of
+from .attention import tree_attention
+from .model_traits import PassTrainer, is_random, positions_of
 from .padding import Padding
 from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
-from .transform import PassTrainer, PassTransform, PlainPasses
 from .zero_advantage import ZeroAdvantageSkips
 
 
 OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the allocator and the compiler
 
 
-def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> PassTransform:
-    """The passes that a configuration asks for: TRL's own where nothing of this room may act.
+class PlainPasses:
+    """TRL's own passes, and what the trainer calls of any passes. They change which rows forward passes compute, and no
+    gradient of an optimizer step.
 
     Args:
-        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
-            With its model.
         forward (`Callable`):
-            TRL's forward pass, bound to the trainer.
-
-    Raises:
-        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
+            TRL's forward pass.
     """
-    found = ReducedPasses(trainer, forward)
-    return found if found.acts else PlainPasses(forward)
+
+    def __init__(self, forward: Callable[..., tuple]) -> None:
+        self._forward = forward
+
+    def arrange(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The micro-batches of a generation batch, as TRL cut it, in the form that passes compute. Collective."""
+        return batches
+
+    def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
+        """Whether a micro-batch of training needs no pass; the same on all processes. `is_logged`: whether the rollout
+        log needs its rows."""
+        return False
+
+    def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
+        """TRL's forward pass with these arguments; `loss_pass` where it is that of a loss. Returns what TRL's does."""
+        return self._forward(model, *args, **kwargs)
+
+    def close_step(self) -> float | None:
+        """Ends an optimizer step. Returns the share of its micro-batches that were skipped; `None` if none can be."""
+        return None
 
 
-class ReducedPasses:
-    """A [`~trl_credit.passes.transform.PassTransform`], by `length_sort`, `shared_prefix` and `skip_zero_advantage`.
+class ReducedPasses(PlainPasses):
+    """Passes over fewer tokens, by `length_sort`, `shared_prefix` and `skip_zero_advantage`.
 
     Attributes:
         padding ([`~trl_credit.passes.padding.Padding`]): How rows are sorted and trimmed.
         prefix ([`~trl_credit.passes.shared_prefix.SharedPrefix`]): Whether rows share a prompt.
+        reshapes: Whether passes may have other rows or columns than TRL's.
         skipping ([`~trl_credit.passes.zero_advantage.ZeroAdvantageSkips`]): Which micro-batches need no pass.
     """
 
     def __init__(self, trainer: PassTrainer, forward: Callable[..., tuple]) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-        self._trainer, self._forward = trainer, forward
+        super().__init__(forward)
+        self._trainer = trainer
         kind = positions_of(model.config.get_text_config())
         of_device = 1 if trainer.processes.device.type == "cpu" else OF_ACCELERATORS
         multiple = math.lcm(of_device, getattr(args, "pad_to_multiple_of", None) or 1)
         self.padding = Padding(trainer, kind=kind, multiple=multiple)
         self.prefix = SharedPrefix(trainer, kind=kind, multiple=multiple, draws=is_random(model))
+        self.reshapes = self.padding.trims or self.prefix.may_pack
         self.skipping = ZeroAdvantageSkips(trainer)
         trainer.add_callback(self.skipping)
-
-    @property
-    def reshapes(self) -> bool:
-        """Whether passes may have other rows or columns than TRL's."""
-        return self.padding.trims or self.prefix.may_pack
-
-    @property
-    def acts(self) -> bool:
-        """Whether anything here may differ from TRL's passes."""
-        return self.reshapes or self.skipping.applies
-
-    @property
-    def _has_branches(self) -> bool:
-        """Whether `token_type_ids` are numbers of columns, as those of packed trees are."""
-        return self._trainer.args.rollouts == "tree" and self._trainer.model.training
+        self.skips, self.close_step = self.skipping.skips, self.skipping.close_step
 
     # Generation batches
 
@@ -113,7 +116,8 @@ class ReducedPasses:
         if self.padding.trims:
             there = columns_of(batch)
             span = self.padding.width(rows, there)
-            batch = trimmed(batch, span, are_columns=self._has_branches)
+            is_tree = self._trainer.args.rollouts == "tree" and self._trainer.model.training
+            batch = trimmed(batch, span, are_columns=is_tree)
             batch[keys.COLUMNS_CUT] = there.prompt - span.prompt
         if packing is not None:
             device = batch[keys.PROMPT_IDS].device
@@ -131,12 +135,6 @@ class ReducedPasses:
         given = self._trainer.model, _arguments(batch), {}
         plain, used = (self._pass(*given, cut=cut, layout=x)[0] for x in (None, layout))
         return None if layout is None else self.prefix.difference(plain, used, batch[keys.COMPLETION_MASK])
-
-    def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
-        return self.skipping.skips(batch, is_logged=is_logged)
-
-    def close_step(self) -> float | None:
-        return self.skipping.close_step()
 
     # Forward passes
 
@@ -164,7 +162,12 @@ class ReducedPasses:
     def _pass(self, model: Any, args: tuple, kwargs: dict[str, Any], *, cut: int, layout: Layout | None) -> tuple:
         """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
         if layout is not None:
-            return self.prefix.run(self._forward, model, args[0], layout, first=cut, **kwargs)
+            ids = args[0].flatten()[layout.source]
+            # the position number of each token in its unpacked row: rotary angles are rounded by it
+            positions = layout.source % args[0].size(1) + cut
+            with tree_attention(model, branches=layout.branches, position_ids=positions):
+                output = self._forward(model, ids, layout.mask, layout.kept, **kwargs | {"batch_size": len(ids)})
+            return tuple(None if x is None else layout.rows_of(x) for x in output)
         if not self.padding.trims:
             return self._forward(model, *args, **kwargs)
         with self.padding.numbered_from(cut, model):
@@ -200,6 +203,22 @@ class ReducedPasses:
                 if whole_t is not None:
                     whole_t[index, : part_t.size(1)] = part_t.masked_fill(part[keys.COMPLETION_MASK] == 0, 0.0)
         return tuple(found)
+
+
+def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> PlainPasses:
+    """The passes that a configuration asks for: TRL's own where nothing of this room may act.
+
+    Args:
+        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+            With its model.
+        forward (`Callable`):
+            TRL's forward pass, bound to the trainer.
+
+    Raises:
+        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
+    """
+    found = ReducedPasses(trainer, forward)
+    return found if found.reshapes or found.skipping.applies else PlainPasses(forward)
 
 
 _IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from torch import nn
 
-from .attention import branch_problem, takes_branches, tree_attention
+from .attention import branch_problem, takes_branches
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
-from .prefix_layout import Arrangement, Layout, Packing, PromptRow, arranged, by_prompt, packing_of
+from .model_traits import PassTrainer
+from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, packing_of
 from .row_order import longest
-from .transform import PassTrainer
 
 
 logger = get_logger(__name__)
@@ -28,7 +27,7 @@ class SharedPrefix:
     """Decides which rows share a prompt, by `shared_prefix`, the model and the rows of each batch.
 
     Args:
-        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
             With its model. Its `findings` keep whether packing is exact, also in checkpoints.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
@@ -142,34 +141,6 @@ class SharedPrefix:
         weights = next(self._trainer.accelerator.unwrap_model(self._trainer.model).parameters()).dtype
         is_whole = self._trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
         return torch.stack([mean, mean.new_tensor(TOLERANCE if is_whole else OF_HALF)])
-
-    def run(
-        self,
-        forward: Callable[..., tuple],
-        model: nn.Module,
-        input_ids: torch.Tensor,
-        layout: Layout,
-        /,
-        *,
-        first: int,
-        **given: Any,
-    ) -> tuple:
-        """TRL's forward pass over packed rows. Returns tensors of shape (B, T), 0 at padding.
-
-        Args:
-            forward (`Callable`):
-                TRL's forward pass.
-            input_ids (`torch.Tensor`):
-                Unpacked rows, shape (B, P + T).
-            first (`int`):
-                Position number of their first column.
-        """
-        ids = input_ids.flatten()[layout.source]
-        # the position number of each token in its unpacked row: rotary angles are rounded by it
-        positions = layout.source % input_ids.size(1) + first
-        with tree_attention(model, branches=layout.branches, position_ids=positions):
-            output = forward(model, ids, layout.mask, layout.kept, **given | {"batch_size": len(ids)})
-        return tuple(None if x is None else layout.rows_of(x) for x in output)
 
 
 def _problem(trainer: PassTrainer, model: nn.Module, kind: str) -> str | None:

@@ -11,15 +11,14 @@ from ..loss import keys
 from ..loss.batch import loss_mask
 from ..loss.metrics import wide
 from ..loss.nonfinite import updates_in_backward
-from .model_traits import custom_credit, has_entropy_bonus, has_experts, is_random
-from .transform import PassTrainer
+from .model_traits import PassTrainer, custom_credit, has_entropy_bonus, has_experts, is_random
 
 
 class ZeroAdvantageSkips(TrainerCallback):
     """Which micro-batches of a run are skipped, by `skip_zero_advantage`, its loss, model and processes.
 
     Args:
-        trainer ([`~trl_credit.passes.transform.PassTrainer`]):
+        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
             With its model.
 
     Attributes:
@@ -39,8 +38,7 @@ class ZeroAdvantageSkips(TrainerCallback):
 
     def credited(self, batches: Sequence[dict[str, Any]]) -> torch.Tensor:
         """Rows of micro-batches, one after the other, with an advantage other than 0 at a token of the loss: bool."""
-        has = [((wide(batch[keys.ADVANTAGES]) != 0) & loss_mask(batch).bool()).any(-1) for batch in batches]
-        return torch.cat(has)
+        return torch.cat([((wide(x[keys.ADVANTAGES]) != 0) & loss_mask(x).bool()).any(-1) for x in batches])
 
     def mark(self, batches: Sequence[dict[str, Any]]) -> None:
         """Marks the micro-batches of a generation batch that need no pass. Collective."""
@@ -52,7 +50,7 @@ class ZeroAdvantageSkips(TrainerCallback):
             batch[keys.ZERO_ADVANTAGE] = n == 0
 
     def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
-        """See [`~trl_credit.passes.transform.PassTransform.skips`]."""
+        """See [`~trl_credit.passes.reduced.PlainPasses.skips`]."""
         skips = batch.get(keys.ZERO_ADVANTAGE, False) and not is_logged
         if skips and self._trainer.accelerator.sync_gradients:  # the last micro-batch of its window
             # a window without any pass needs to know which parameters passes reach
@@ -62,7 +60,7 @@ class ZeroAdvantageSkips(TrainerCallback):
         return skips
 
     def close_step(self) -> float | None:
-        """See [`~trl_credit.passes.transform.PassTransform.close_step`].
+        """See [`~trl_credit.passes.reduced.PlainPasses.close_step`].
 
         Where all were skipped, parameters get a gradient of 0, not none: momentum and weight decay go on, as with TRL.
         """

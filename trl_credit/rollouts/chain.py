@@ -55,7 +55,10 @@ def find_boundaries(
     unsplit = torch.zeros(mask_t.size(0), dtype=torch.bool, device=mask_t.device)
     if (own := config.custom_function("segmentation")) is not None:
         found = own(old_logp_t, completion_ids=completion_ids, decode=decode, mask_t=mask_t)
-        boundaries = _checked_boundaries(found, mask_t, config.segmentation)
+        if not isinstance(found, torch.Tensor) or found.dtype != torch.bool or found.shape != mask_t.shape:
+            rule = f"must return a bool tensor of shape {tuple(mask_t.shape)}, true where a segment begins"
+            raise ValueError(f"segmentation {config.segmentation!r} {rule}; it returned {described(found)}.")
+        boundaries = found & mask_t.bool()
     elif config.segmentation == "cutpoints":
         boundaries = segments.cutpoint_boundaries(
             old_logp_t,
@@ -84,15 +87,6 @@ def find_boundaries(
     if not config.uses_released_code("spo_last_token"):
         boundaries = segments.without_last(boundaries, mask_t=mask_t)
     return boundaries, unsplit
-
-
-def _checked_boundaries(found: object, mask_t: torch.Tensor, name: str) -> torch.Tensor:
-    if not isinstance(found, torch.Tensor) or found.dtype != torch.bool or found.shape != mask_t.shape:
-        raise ValueError(
-            f"segmentation {name!r} must return a bool tensor of the shape of mask_t, {tuple(mask_t.shape)}, true "
-            f"where a segment begins; it returned {described(found)}."
-        )
-    return found & mask_t.bool()
 
 
 def described(found: object) -> str:
@@ -172,7 +166,7 @@ def chain_credit(
     """
     config, device = policy.args, mask_t.device
     old_logp_t = old_logp_t.float()
-    first_row = policy.rank * len(inputs)
+    first_row = policy.processes.rank * len(inputs)
     own = slice(first_row, first_row + len(inputs))
     boundaries, unsplit = find_boundaries(
         config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=policy.decode, mask_t=mask_t
@@ -190,7 +184,7 @@ def chain_credit(
     known = boundaries & (certain | beyond | full)
     value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), torch.zeros_like(old_logp_t))
     if config.initial_value == "group":
-        everyone = rewards.float() if config.truncated_value is None else policy.gather(final_value)
+        everyone = rewards.float() if config.truncated_value is None else policy.processes.gather(final_value)
         alone = leave_one_out_mean(everyone, num_generations=policy.group_size)[own]
         from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
         value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
@@ -198,13 +192,11 @@ def chain_credit(
 
     groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
     requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
-    any_boundary, most_states = policy.all_largest([int(boundaries.any()), len(requests.states)])
+    any_boundary, most_states = policy.processes.all_largest([int(boundaries.any()), len(requests.states)])
     if not any_boundary:
         reason = f": no token is less probable than probability_threshold={config.probability_threshold}"
-        logger.warning(
-            f"segmentation={config.segmentation!r} found no boundary in this generation batch, so nothing gets credit"
-            f"{reason * (config.segmentation == 'cutpoints')}."
-        )
+        reason *= config.segmentation == "cutpoints"
+        logger.warning(f"segmentation={config.segmentation!r} found no boundary, so this batch gets no credit{reason}.")
     states = [(inputs[row], prompt_ids[row], completion_ids[row][:b]) for row, b in requests.states]
     values, tokens = _rollout_values(policy, states, filler=inputs[0], most=most_states)
     asked = requests.index_t >= 0
@@ -215,7 +207,7 @@ def chain_credit(
 
     advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
     ids = segments.segment_ids(boundaries)
-    n, one = config.rollouts_per_state, 1 / policy.num_processes  # so that sums over processes are totals
+    n, one = config.rollouts_per_state, 1 / policy.processes.count  # so that sums over processes are totals
     stats = {
         "segments_per_response": (boundaries.sum(), len(inputs)),
         "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),
@@ -254,7 +246,7 @@ def _rollout_values(
     """
     n = policy.args.rollouts_per_state
     if most == 0:
-        return torch.zeros(0, device=policy.device), 0
+        return torch.zeros(0, device=policy.processes.device), 0
     budgets = [policy.remaining_budget(len(prompt), len(written)) for _, prompt, written in states]
     with policy.timed("rollouts"):
         prefixes = [prompt + written for _, prompt, written in states]

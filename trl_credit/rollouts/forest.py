@@ -1,7 +1,9 @@
 """The trees of a generation batch: growing, scoring, and the rows to train on, new or from the replay buffer."""
 
 import math
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,42 +13,29 @@ from accelerate.utils import gather_object
 from ..config import CreditConfig
 from ..config.segments import best_of
 from ..credit.difficulty import group_accuracy
-from .behavior import with_behavior_logps
-from .policy import Policy
+from ..passes.attention import branch_problem
+from .policy import Plan, Policy
 from .replay import ReplayBuffer, Row
-from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows
+from .tree import (
+    PACKED_LENGTH,
+    Tree,
+    assign_tree_credit,
+    groups_within,
+    grow_trees,
+    pack,
+    packed_rows,
+    sample_paths,
+    training_rows,
+)
 
 
-@dataclass
-class Plan:
-    """What a process trains on and logs in one generation batch.
+# models whose tokens depend on their position in their own branch alone; other models pass their rows one by one
+PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
 
-    Attributes:
-        rows: The rows of this process; those from `n_real` on are fillers without credit.
-        n_real: Number of rows with credit.
-        rewards: Shape (N, functions): rewards of N responses sampled from all processes' trees, in order of prompts.
-        accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
-        has_replayed: Whether any process trains on rows of an earlier batch.
-        is_empty: Whether no process has a row with credit.
-        iteration: Iteration of the replay buffer that drew the rows.
-        logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
-        drawn: The rows with credit of all processes; each process trains on every `num_processes`-th of them.
-        trees: The trees that this process grew.
-    """
 
-    rows: list[Row]
-    n_real: int
-    rewards: torch.Tensor
-    accuracy: float
-    has_replayed: bool
-    is_empty: bool
-    iteration: int
-    logged_texts: list
-    logged_advantages: list[float]
-    logged_lengths: list[int]
-    logged_truncated: list[bool]
-    drawn: list[Row]
-    trees: list[Tree]
+def can_pack(config: Any) -> bool:
+    """Whether a model of this configuration gives packed branches the log-probabilities of plain rows."""
+    return config.get_text_config().model_type in PACKED_MODELS and branch_problem(config) is None
 
 
 class Forest:
@@ -66,15 +55,13 @@ class Forest:
     def __init__(self, policy: Policy, *, can_pack: bool = False) -> None:
         self.policy, self.can_pack = policy, can_pack
         config = policy.args
-        legacy = config.uses_released_code("spo_replay")
-        self.buffer = ReplayBuffer(
-            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
-        )
+        rules = {"seed": config.seed, "legacy": config.uses_released_code("spo_replay")}
+        self.buffer = ReplayBuffer(life=config.replay_iterations, cap=config.replay_cap, **rules)
 
     def plan(self, inputs: list[dict[str, Any]]) -> Plan:
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
         policy, config = self.policy, self.policy.args
-        processes, rank, group = policy.num_processes, policy.rank, policy.group_size
+        processes, rank, group = policy.processes.count, policy.processes.rank, policy.group_size
         examples = [example for i, example in enumerate(inputs) if (rank * len(inputs) + i) % group == 0]
         prompt_ids = policy.tokenize([example["prompt"] for example in examples]) if examples else []
         trees = [Tree(example, ids) for example, ids in zip(examples, prompt_ids, strict=True)]
@@ -94,9 +81,8 @@ class Forest:
         iteration, expired = self.buffer.iteration, self.buffer.expired
         seed = f"{config.seed} {iteration}"
         leaves = [(tree, leaf) for tree in trees for leaf in sample_paths(tree, group, seed=seed)]
-        texts = policy.decode_responses(
-            [tree.example["prompt"] for tree, _ in leaves], [leaf.written() for _, leaf in leaves]
-        )
+        prompts = [tree.example["prompt"] for tree, _ in leaves]
+        texts = policy.decode_responses(prompts, [leaf.written() for _, leaf in leaves])
         logged = [
             (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
             for (tree, leaf), text in zip(leaves, texts, strict=True)
@@ -141,16 +127,15 @@ class Forest:
         config = self.policy.args
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
-        if config.tree_rows == "packed":
-            rows_of = partial(packed_rows, max_rows=self.policy.group_size)
-        else:
-            rows_of = partial(training_rows, form=config.tree_rows)
-        rows = [rows_of(tree, accuracy=row_accuracy(tree, config), keep_zero=keep_zero) for tree in trees]
+        is_packed = config.tree_rows == "packed"
+        form = {"max_rows": self.policy.group_size} if is_packed else {"form": config.tree_rows}
+        rows_of = partial(packed_rows if is_packed else training_rows, keep_zero=keep_zero, **form)
+        rows = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
         made = [row for own in rows for row in own]
         if config.replay_iterations == 1 or self.policy.use_vllm:
             return made
         # replayed rows need π_old of the policy that made them, which is the current one
-        if self.can_pack and config.tree_rows != "packed":
+        if self.can_pack and not is_packed:
             return with_behavior_logps(self.policy, trees, rows)
         logps = self.policy.row_logps(made, at_once=config.per_device_train_batch_size)
         return [replace(row, behavior_logps=logp) for row, logp in zip(made, logps, strict=True)]
@@ -158,7 +143,7 @@ class Forest:
     def _record(self, trees: list[Tree], drawn: list[Row], iteration: int, *, requested: int, expired: int) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]
         leaves = [leaf for tree in trees for leaf in tree.root.leaves()]
-        one = 1 / self.policy.num_processes  # so that sums over processes are totals
+        one = 1 / self.policy.processes.count  # so that sums over processes are totals
         tokens = sum(len(node.segment.ids) for node in nodes)
         without_signal = sum(not any(node.advantage for node in tree.root.walk()) for tree in trees)
         stats: dict[str, tuple[float, float]] = {
@@ -205,3 +190,41 @@ def _filler(drawn: list[Row], policy: Policy) -> Row:
 def _sums(values: list[float]) -> tuple[float, float]:
     scored = [value for value in values if not math.isnan(value)]
     return sum(scored), len(scored)
+
+
+def packed_passes(tree: Tree, rows: Sequence[Row], *, at_once: int) -> list[Row]:
+    """Packed rows that contain each node of a tree's rows once.
+
+    A packed row has at most [`PACKED_LENGTH`] tokens, and after the prompt at most as many as `at_once` of the rows, so
+    that a pass over it takes no more memory than a pass over those. A longer response gets its own row.
+    """
+    numbers, trained = tree.numbers(), {node for row in rows for node in row.segment_nodes}
+    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
+    prompt = len(tree.prompt_ids)
+    limit = min(PACKED_LENGTH, prompt + at_once * max((len(row.completion_ids) for row in rows), default=0))
+    return [pack(tree, group, float("nan")) for group in groups_within(paths, prompt=prompt, limit=limit)]
+
+
+def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of all trees with their log-probabilities (nats), measured by packed passes. Collective.
+
+    Args:
+        policy ([`Policy`]):
+            Makes the passes.
+        trees (sequence of [`Tree`]):
+            May be empty on a process that takes part in the passes of others.
+        rows (sequence of sequences of [`Row`]):
+            The rows of each tree, in the form `nodes` or `paths`.
+    """
+    at_once = policy.args.per_device_train_batch_size
+    packed = [packed_passes(tree, own, at_once=at_once) for tree, own in zip(trees, rows, strict=True)]
+    logps = iter(policy.row_logps([row for part in packed for row in part], at_once=1))
+    found = []
+    for own, part in zip(rows, packed, strict=True):
+        by_node: defaultdict[int, list[float]] = defaultdict(list)
+        for row in part:
+            for logp, segment in zip(next(logps), row.segments, strict=True):
+                if segment >= 0:
+                    by_node[row.segment_nodes[segment]].append(logp)
+        found += [replace(row, behavior_logps=[x for node in row.segment_nodes for x in by_node[node]]) for row in own]
+    return found

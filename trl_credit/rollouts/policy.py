@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from ..loss.batch import Batch
+from ..support.processes import Processes
 
 
 if TYPE_CHECKING:
@@ -21,15 +23,36 @@ class Continuation(NamedTuple):
     logps: list[float] | None
 
 
-class Planned(Protocol):
-    """Rows that replace what TRL would generate, and what is logged for them."""
+@dataclass
+class Plan:
+    """What a process trains on and logs in one generation batch.
 
-    rows: Sequence["Row"]  # as many as the batch has on this process
-    rewards: torch.Tensor  # (N, functions), of the responses that are logged
+    Attributes:
+        rows: The rows of this process; those from `n_real` on are fillers without credit.
+        n_real: Number of rows with credit.
+        rewards: Shape (N, functions): rewards of N responses sampled from all processes' trees, in order of prompts.
+        accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
+        has_replayed: Whether any process trains on rows of an earlier batch.
+        is_empty: Whether no process has a row with credit.
+        iteration: Iteration of the replay buffer that drew the rows.
+        logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
+        drawn: The rows with credit of all processes; each process trains on every `num_processes`-th of them.
+        trees: The [`~trl_credit.rollouts.tree.Tree`]s that this process grew.
+    """
+
+    rows: list["Row"]
+    n_real: int
+    rewards: torch.Tensor
+    accuracy: float
+    has_replayed: bool
+    is_empty: bool
+    iteration: int
     logged_texts: list
     logged_advantages: list[float]
     logged_lengths: list[int]
     logged_truncated: list[bool]
+    drawn: list["Row"]
+    trees: list[Any]
 
 
 class Policy(Protocol):
@@ -39,16 +62,8 @@ class Policy(Protocol):
     """
 
     args: "CreditConfig"
+    processes: Processes
     use_vllm: bool
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def num_processes(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
 
     @property
     def group_size(self) -> int:
@@ -56,7 +71,7 @@ class Policy(Protocol):
 
     # Batches
 
-    def sample(self, inputs: list[dict[str, Any]], *, planned: Planned | None = None) -> Batch:
+    def sample(self, inputs: list[dict[str, Any]], *, planned: Plan | None = None) -> Batch:
         """TRL's batch for rows of the data set with its rewards: sampled, or as planned. Collective."""
 
     def fill_old_logps(self, batch: Batch) -> None:
@@ -101,16 +116,10 @@ class Policy(Protocol):
 
     # Measures
 
-    def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows of all processes. Collective."""
-
-    def all_largest(self, numbers: Sequence[int]) -> list[int]:
-        """The maximum of each number over all processes. Collective."""
-
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs Σ numerators / Σ denominators under `credit/`. Collective, with the same names on all processes."""
 
-    def log_planned(self, planned: Planned) -> None:
+    def log_planned(self, planned: Plan) -> None:
         """Replaces what TRL logged by the responses of the plan."""
 
     def timed(self, phase: str) -> AbstractContextManager[None]: ...

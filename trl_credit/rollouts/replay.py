@@ -1,4 +1,4 @@
-"""Training rows that outlive their generation batch (SPO, arXiv 2505.23564, App. D)."""
+"""Training rows, padded or kept beyond their generation batch (SPO, arXiv 2505.23564, App. D)."""
 
 import hashlib
 import json
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from ..support.files import atomic_file
 
@@ -76,6 +78,32 @@ class Row:
             values = getattr(self, name)
             if values is not None and getattr(values, "typecode", None) != code:
                 object.__setattr__(self, name, array(code, values))
+
+
+def padded(
+    rows: Sequence[Sequence[float]], *, value: float, side: str = "right", width: int | None = None
+) -> torch.Tensor:
+    """Rows of numbers as a tensor (B, L) of the type of `value` (int64 or float32), which fills the rest.
+
+    L is the length of the longest row, or `width`, which extends it on the right.
+    """
+    tensors = [torch.tensor(row, dtype=torch.tensor(value).dtype) for row in rows]
+    found = pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
+    return found if width is None else pad(found, (0, width - found.size(1)), value=value)
+
+
+def visible_columns(rows: Sequence[Row], *, prompt_width: int, width: int) -> torch.Tensor:
+    """`visible_until` of rows, in the columns of a padded batch: int64, shape (B, P + T).
+
+    TRL passes it to the model as `token_type_ids`, and [`~trl_credit.passes.attention.tree_attention`] turns it into an
+    attention mask.
+    """
+    visible = torch.zeros(len(rows), prompt_width + width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        left, length = prompt_width - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
+        until = row.visible_until or [length] * length
+        visible[i, left : left + length] = left + torch.tensor(until)
+    return visible
 
 
 def question_key(prompt_ids: Sequence[int]) -> str:

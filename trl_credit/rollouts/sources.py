@@ -3,9 +3,8 @@
 All have the same methods, so the trainer does not know which one it has.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ from ..loss import keys
 from ..loss.assignment import baseline_function
 from ..loss.batch import Batch
 from ..passes.attention import check_tree_attention, tree_attention
-from .behavior import can_pack
 from .chain import chain_credit, described
-from .forest import Forest, Plan
-from .policy import Policy
-from .replay import question_number
-from .rows import padded, visible_columns
+from .forest import Forest, can_pack
+from .policy import Plan, Policy
+from .replay import padded, question_number, visible_columns
 
 
 logger = get_logger(__name__)
@@ -75,6 +72,7 @@ class Responses:
     """
 
     has_phases = False  # whether a batch needs more than one call of an engine
+    stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.resumable.Stateful`]
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -83,10 +81,8 @@ class Responses:
         """Raises a `ValueError` for rows of the data set that this source cannot sample."""
         has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
         if self.has_phases and has_images:
-            raise ValueError(
-                f"rollouts={self.policy.args.rollouts!r} continues responses from token ids, without their images: use "
-                "a data set without image columns, or set rollouts='none'."
-            )
+            what = f"rollouts={self.policy.args.rollouts!r} continues responses from token ids, without their images"
+            raise ValueError(f"{what}: use a data set without image columns, or set rollouts='none'.")
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
@@ -95,14 +91,15 @@ class Responses:
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
             # a masked response has length 0: it has no gradient whose variance a baseline could lower
-            lengths = policy.gather(batch.mask_t.sum(-1))
+            lengths = policy.processes.gather(batch.mask_t.sum(-1))
             rewards = batch.rewards.clone()  # a custom function may write into it
             found = baseline(rewards, lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return GenerationBatch(batch, advantages, *_accuracies(policy, batch))
 
-    @contextlib.contextmanager
-    def forward(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None) -> Iterator[None]:
+    def forward(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
+    ) -> AbstractContextManager[None]:
         """Wraps each forward pass over its rows.
 
         Args:
@@ -113,12 +110,7 @@ class Responses:
             planned ([`Plan`] or `None`):
                 The plan that TRL makes a batch from at the moment.
         """
-        yield
-
-    @property
-    def stateful(self) -> list[Any]:
-        """Parts whose state is kept in checkpoints, see [`~trl_credit.runs.resumable.Stateful`]."""
-        return []
+        return nullcontext()
 
 
 class Chain(Responses):
@@ -156,7 +148,7 @@ class Trees(Responses):
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
         super().__init__(policy)
-        self.forest = Forest(policy, can_pack=can_pack(model_config))
+        self.forest, self.stateful = Forest(policy, can_pack=can_pack(model_config)), (self,)
         self._packed = policy.args.tree_rows == "packed"
         if self._packed:
             check_tree_attention(model_config)
@@ -170,9 +162,10 @@ class Trees(Responses):
         batch.quarter_t = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
         batch.show_loss(batch.segment_ids >= 0)
         if self._packed:
-            batch.branch(visible_columns(plan.rows, prompt_width=batch.prompt_width, width=batch.width))
+            widths = {"prompt_width": batch.data[keys.PROMPT_IDS].size(1), "width": batch.width}
+            batch.visible_until = visible_columns(rows, **widths).to(policy.processes.device)
         is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
-        replayed = torch.tensor(is_old, device=policy.device).unsqueeze(1)
+        replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
         if batch.engine_ratio_t is not None:
             policy.correct_by_segment(batch)
             # π_old of replayed rows is already that of the policy that sampled them
@@ -183,13 +176,13 @@ class Trees(Responses):
         if plan.is_empty:
             logger.warning("no segment of this generation batch has an advantage: no process makes an update")
         advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
-        p_hat = torch.tensor([row.accuracy for row in rows], device=policy.device)
-        prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.device)
+        p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
+        prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
         shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": prompts, "plan": plan}
         return GenerationBatch(batch, advantages, p_hat, plan.accuracy, **shown)
 
     def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
-        return padded(rows, value=value, width=width).to(self.policy.device)
+        return padded(rows, value=value, width=width).to(self.policy.processes.device)
 
     def _fill_old_logps(self, batch: Batch, plan: Plan, replayed: torch.Tensor) -> None:
         """Takes π_old from the rows and computes it where they lack it. New rows keep what TRL computed. Collective."""
@@ -209,12 +202,12 @@ class Trees(Responses):
                 batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
         batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
 
-    @contextlib.contextmanager
-    def forward(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None) -> Iterator[None]:
+    def forward(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
+    ) -> AbstractContextManager[None]:
         # plain rows have no token types, except in passes over packed rows that replace theirs
         if not self._packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
-            yield
-            return
+            return nullcontext()
         input_ids = args[0]
         if self._packed and planned is not None:  # the batch does not have its columns yet
             width = args[2]
@@ -222,12 +215,7 @@ class Trees(Responses):
             kwargs[keys.VISIBLE_UNTIL] = columns.to(input_ids.device)
         if kwargs.get(keys.VISIBLE_UNTIL) is None:  # rows of a single branch
             kwargs[keys.VISIBLE_UNTIL] = torch.full_like(input_ids, input_ids.size(1))
-        with tree_attention(model, is_compiled=self.policy.args.torch_compile):
-            yield
-
-    @property
-    def stateful(self) -> list[Any]:
-        return [self]
+        return tree_attention(model, is_compiled=self.policy.args.torch_compile)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """Writes the replay buffer to a file of its own, and returns what a checkpoint keeps beside it."""
@@ -267,9 +255,7 @@ def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, floa
 def _checked_advantages(found: object, rewards: torch.Tensor, name: str) -> torch.Tensor:
     has_shape = isinstance(found, torch.Tensor) and found.shape == rewards.shape
     if not has_shape or not found.isfinite().all():
-        raise ValueError(
-            f"baseline {name!r} must return a finite advantage for each of the {len(rewards)} rewards, shape "
-            f"{tuple(rewards.shape)}, and 0 where a reward is NaN; it returned {described(found)}"
-            f"{' with NaN or infinity' * has_shape}."
-        )
+        rule = f"a finite advantage for each reward, shape {tuple(rewards.shape)}, and 0 where a reward is NaN"
+        got = described(found) + " with NaN or infinity" * has_shape
+        raise ValueError(f"baseline {name!r} must return {rule}; it returned {got}.")
     return found.detach().to(rewards.dtype)

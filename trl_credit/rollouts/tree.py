@@ -3,10 +3,11 @@
 import math
 import random
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
@@ -14,9 +15,11 @@ import torch
 
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
-from .packing import shortest_groups
 from .policy import Continuation, Policy
 from .replay import Row, question_key
+
+
+PACKED_LENGTH = 4096  # tokens: an attention mask is a square, which costs more than packing saves beyond this length
 
 
 @dataclass(eq=False)
@@ -35,7 +38,10 @@ class Node:
 
     def path(self) -> "list[Node]":
         """The nodes from the first segment to this one."""
-        return [] if self.parent is None else [*self.parent.path(), self]
+        found = [self]
+        while (above := found[-1].parent) is not None:
+            found.append(above)
+        return found[-2::-1]
 
     def written(self) -> list[int]:
         """Tokens from the end of the prompt to the end of this segment."""
@@ -75,6 +81,11 @@ class Tree:
     def numbers(self) -> dict[int, int]:
         """The number of each node, by its Python `id`: its place in `walk`, 0 for the root."""
         return {id(node): number for number, node in enumerate(self.root.walk())}
+
+    @cached_property
+    def question(self) -> str:
+        """Key of the prompt in the replay buffer."""
+        return question_key(self.prompt_ids)
 
 
 def grow_trees(trees: Sequence[Tree], policy: Policy, *, branching: Sequence[int], segment_length: int) -> None:
@@ -181,7 +192,7 @@ def training_rows(
         return len(node.segment.ids) > 0 and (keep_zero or node.advantage != 0.0)
 
     ends = tree.root.walk()[1:] if form == "nodes" else tree.root.leaves()
-    question, number = question_key(tree.prompt_ids), tree.numbers()
+    row_of = partial(_row, tree, number=tree.numbers(), accuracy=accuracy)
     rows: list[Row] = []
     seen: set[int] = set()
     prompts: dict[int, array] = {}  # by the node that they end with: siblings share theirs
@@ -196,16 +207,7 @@ def training_rows(
         if id(before) not in prompts:
             prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
         tokens = [x for i, node in enumerate(span) for x in _tokens(node, i if id(node) in own else -1)]
-        rows.append(
-            Row(
-                question=question,
-                prompt_ids=prompts[id(before)],
-                accuracy=accuracy,
-                nodes=tuple(number[id(node)] for node in path[: places[-1] + 1]),
-                segment_nodes=tuple(number[id(node)] for node in span),
-                **_columns(tokens),
-            )
-        )
+        rows.append(row_of(prompts[id(before)], tokens, nodes=path[: places[-1] + 1], segments=span))
     return rows
 
 
@@ -221,11 +223,52 @@ def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), ke
     return [pack(tree, group, accuracy) for group in groups]
 
 
+def groups_within(paths: Sequence[Sequence[Node]], *, prompt: int, limit: int) -> list[list[Node]]:
+    """The last nodes of the paths, in order, as rows of at most `limit` tokens, filled one after the other.
+
+    A path that is too long together with its prompt of `prompt` tokens gets its own row.
+    """
+    groups: list[list[Node]] = []
+    tokens, inside = math.inf, set()  # of the last row
+    for path in paths:
+        more = _added_tokens(path, inside)
+        if tokens + more > limit:
+            groups.append([])
+            tokens, inside = prompt, set()
+            more = _added_tokens(path, inside)
+        tokens += more
+        inside.update(map(id, path))
+        groups[-1].append(path[-1])
+    return groups
+
+
+def _added_tokens(path: Sequence[Node], inside: set[int]) -> int:
+    """By how many tokens a path lengthens a packed row that holds the nodes `inside`."""
+    new = [node for node in path if id(node) not in inside]
+    # a branch that does not follow its parent directly repeats the parent's last token
+    repeated = bool(new) and any(id(sibling) in inside for sibling in new[0].parent.children)
+    return repeated + sum(len(node.segment.ids) for node in new)
+
+
+def shortest_groups(paths: Sequence[Sequence[Node]], *, prompt: int, max_rows: int) -> list[list[Node]]:
+    """The last nodes of the paths, in order, as at most `max_rows` rows whose longest row is as short as possible.
+
+    Lengths include ancestors that several rows repeat and tokens that a row repeats.
+    """
+    lengths = [sum(len(node.segment.ids) for node in path) for path in paths]
+    longest = prompt + sum(lengths) + sum(map(len, paths))
+
+    def fits(limit: int) -> bool:
+        return len(groups_within(paths, prompt=prompt, limit=limit)) <= max_rows
+
+    limit = bisect_left(range(longest), True, lo=prompt + max(lengths, default=0), key=fits)
+    return groups_within(paths, prompt=prompt, limit=limit)
+
+
 def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes, given depth first, and their ancestors."""
     segment = {id(node): i for i, node in enumerate(credited)}
     needed = {id(n) for node in credited for n in node.path()}
-    number = tree.numbers()
     root, prompt = tree.root, list(tree.prompt_ids)
     while len(below := [c for c in root.children if id(c) in needed]) == 1 and id(below[0]) not in segment:
         root = below[0]
@@ -249,15 +292,9 @@ def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
             until[last] = first_ends
 
     place(root, 0)
-    return Row(
-        question=question_key(tree.prompt_ids),
-        prompt_ids=prompt,
-        accuracy=accuracy,
-        visible_until=until,
-        nodes=tuple(number[id(node)] for node in tree.root.walk()[1:] if id(node) in needed),
-        segment_nodes=tuple(number[id(node)] for node in credited),
-        **_columns(tokens[len(prompt) :]),
-    )
+    nodes = [node for node in tree.root.walk() if id(node) in needed]
+    given = {"number": tree.numbers(), "accuracy": accuracy, "visible_until": until}
+    return _row(tree, prompt, tokens[len(prompt) :], nodes=nodes, segments=credited, **given)
 
 
 def _tokens(node: Node, segment: int) -> Iterator[tuple]:
@@ -271,16 +308,21 @@ def _uncredited(token: int) -> tuple:
     return token, 0.0, -1, -1, math.nan
 
 
-def _columns(tokens: Sequence[tuple]) -> dict[str, Any]:
-    """The fields of a [`Row`] with a number per token."""
-    ids, advantages, segments, quarters, logps = zip(*tokens, strict=True)
-    return {
-        "completion_ids": ids,
-        "advantages": advantages,
-        "segments": segments,
-        "quarters": quarters,
-        "sampling_logps": None if None in logps else logps,
-    }
+def _row(
+    tree: Tree,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[tuple],
+    *,
+    number: dict[int, int],
+    nodes: Sequence[Node],
+    segments: Sequence[Node],
+    **given: Any,
+) -> Row:
+    """A row of the tokens that [`_tokens`] gives. `nodes` and `segments`: its nodes, and that of each segment."""
+    ids, advantages, numbers, quarters, logps = zip(*tokens, strict=True)
+    nodes, segments = (tuple(number[id(node)] for node in part) for part in (nodes, segments))
+    given |= {"nodes": nodes, "segment_nodes": segments, "sampling_logps": None if None in logps else logps}
+    return Row(tree.question, prompt_ids, ids, advantages, numbers, quarters=quarters, **given)
 
 
 def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
@@ -289,7 +331,7 @@ def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
     The root's children take turns; below them siblings are equally likely. Draws depend on `seed` and the prompt, not
     on the process that has the tree.
     """
-    rng = random.Random(f"{seed} {question_key(tree.prompt_ids)}")
+    rng = random.Random(f"{seed} {tree.question}")
     leaves = []
     for i in range(n):
         node = tree.root

@@ -57,25 +57,18 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
         ValueError: the file is missing, damaged, of a newer version, or holds other parts than `needed`. The message
             names the setting and the fix.
     """
-    path = Path(folder) / STATE_FILE
-    if not path.is_file():
-        if needed:
-            raise ValueError(
-                f"there is no {path}, so the state of {', '.join(needed.values())} cannot be resumed: resume from a "
-                "checkpoint that was written with these settings, or leave them out."
-            )
-        return {"parts": {}, "position": None, "found": {}}
-    content = _read(path, _check_state, version=STATE_VERSION, fix="resume from another checkpoint")
+    path, content = Path(folder) / STATE_FILE, {"parts": {}}
+    if path.is_file():
+        content = _read(path, _check_state, version=STATE_VERSION, fix="resume from another checkpoint")
     parts = content["parts"]
     if missing := sorted(set(needed) - set(parts)):
-        raise ValueError(
-            f"{path} holds no state for {', '.join(needed[name] for name in missing)}: resume from a checkpoint that "
-            "was written with it, or leave it out."
-        )
+        what = f"{path} holds no state" if path.is_file() else f"there is no {path} with the state"
+        settings = ", ".join(needed[name] for name in missing)
+        raise ValueError(f"{what} for {settings}: resume from a checkpoint of these settings, or leave them out.")
     if unknown := sorted(set(parts) - set(needed)):
         raise ValueError(
-            f"{path} holds state that this run would lose ({', '.join(unknown)}): resume with the algorithm and "
-            "settings that wrote it, or start a new run with the checkpoint as the model."
+            f"{path} holds state that this run would lose ({', '.join(unknown)}): resume with the settings that wrote "
+            "it, or start a new run with the checkpoint as the model."
         )
     return {"parts": parts, "position": content.get("position"), "found": content.get("found") or {}}
 
@@ -100,10 +93,8 @@ def _read(path: Path, check: Callable[[Any], None], *, version: int, fix: str) -
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
     if content["version"] > version:
-        raise ValueError(
-            f"{path} has version {content['version']}, written by a newer trl_credit, and this one reads up to "
-            f"{version}: upgrade trl_credit, or {fix}."
-        )
+        found = f"version {content['version']} of a newer trl_credit, and this one reads up to {version}"
+        raise ValueError(f"{path} has {found}: upgrade trl_credit, or {fix}.")
     return content
 
 
@@ -199,25 +190,20 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
         ValueError: the layouts differ, or DeepSpeed has another number of processes.
     """
     there, this = layout_of(checkpoint), f"a run {LAYOUTS[here][0]}"
-    restart = f"or start a new run with {str(checkpoint)!r} as the model."
-    if there is not None and there != here:
-        raise ValueError(
-            f"{checkpoint} holds the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read: launch with the "
-            f"configuration of that run (accelerate launch --config_file …), {restart}"
-        )
-    if not here.startswith("ZeRO"):  # without an optimizer, training continues with a warning
+    parts = len({path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")})
+    if there not in (None, here):
+        what = f"the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read"
+        fix = "launch with the configuration of that run (accelerate launch --config_file …)"
+    elif not here.startswith("ZeRO"):  # without an optimizer, training continues with a warning
         return
-    if there is None:
-        raise ValueError(
-            f"{checkpoint} holds no optimizer (save_only_model=True?), without which {this} cannot resume: take "
-            f"another checkpoint, {restart}"
-        )
-    parts = {path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")}
-    if len(parts) != processes:
-        raise ValueError(
-            f"{checkpoint} holds the optimizer of {len(parts)} DeepSpeed processes, and this run has {processes}: "
-            f"launch {len(parts)}, {restart}"
-        )
+    elif there is None:
+        what = f"no optimizer (save_only_model=True?), without which {this} cannot resume"
+        fix = "take another checkpoint"
+    elif parts != processes:
+        what, fix = f"the optimizer of {parts} DeepSpeed processes, and this run has {processes}", f"launch {parts}"
+    else:
+        return
+    raise ValueError(f"{checkpoint} holds {what}: {fix}, or start a new run with {str(checkpoint)!r} as the model.")
 
 
 def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> dict[str, str]:

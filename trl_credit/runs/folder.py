@@ -90,10 +90,8 @@ class RunFolder:
         try:
             self._lock.acquire()
         except Timeout:
-            raise ValueError(
-                f"another process is training in output_dir={str(self.path)!r}: wait until it ends, or choose another "
-                "output_dir."
-            ) from None
+            fix = "wait until it ends, or choose another output_dir."
+            raise ValueError(f"another process is training in output_dir={str(self.path)!r}: {fix}") from None
         except NotImplementedError:  # a file system without locks
             logger.warning("%s has no file locks: a second run in it would not be refused", self.path)
 
@@ -108,10 +106,7 @@ class RunFolder:
         if not checkpoints and (record is None or not has_results):
             return
         what = f"output_dir={str(self.path)!r} holds the results of another run"
-        fix = (
-            "choose another output_dir, overwrite it with --overwrite_output_dir true (which removes its checkpoints), "
-            "or continue that run with --resume_from_checkpoint true."
-        )
+        fix = "choose another, set --resume_from_checkpoint true, or --overwrite_output_dir true (removes checkpoints)."
         if record is None:
             raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
         if changed := self._changed(record, identity):
@@ -120,11 +115,8 @@ class RunFolder:
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
         step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []
         if record is None:
-            logger.warning(
-                "%s holds no identity of its run (plain TRL or trl_credit 0.1 wrote it): its algorithm, settings and "
-                "data may differ from those of this run",
-                checkpoint,
-            )
+            message = "%s holds no identity of its run (of plain TRL or trl_credit 0.1), which may differ from this one"
+            logger.warning(message, checkpoint)
             return [{"from": step}]
         for name in allowed:
             if name not in identity and name not in record["identity"]:
@@ -133,8 +125,7 @@ class RunFolder:
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             raise ValueError(
                 f"{checkpoint} was written by another run, which differs from this one in {in_words(refused)}: use its "
-                "settings, start a new run in another output_dir, or allow the change with "
-                f"--allow_changed {' '.join(refused)}."
+                f"settings, start a new run in another output_dir, or set --allow_changed {' '.join(refused)}."
             )
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 

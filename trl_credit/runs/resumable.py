@@ -82,11 +82,8 @@ class ResumableTrainer(GRPOTrainer):
         self.functions = functions_of(self)
         self.dtype_of_weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         if self._boundaries.rounded:
-            logger.warning(
-                "checkpoints are taken between generation batches of %d optimizer steps: %s",
-                self._boundaries.updates,
-                self._boundaries.rounded,
-            )
+            message = "checkpoints are taken between generation batches of %d optimizer steps: %s"
+            logger.warning(message, self._boundaries.updates, self._boundaries.rounded)
 
     @property
     def algorithm_name(self) -> str:
@@ -128,11 +125,10 @@ class ResumableTrainer(GRPOTrainer):
                 run or cannot be read by this one.
         """
         claim = (str(resume_from_checkpoint) if resume_from_checkpoint else None,)
-        if self._claimed == claim:
-            return
-        self._claimed = None
-        self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
-        self._claimed = claim
+        if self._claimed != claim:
+            self._claimed = None
+            self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
+            self._claimed = claim
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""
@@ -198,10 +194,8 @@ class ResumableTrainer(GRPOTrainer):
 
     def _too_short(self) -> ValueError:
         prompts = self.args.generation_batch_size // self.num_generations
-        return ValueError(
-            f"the data ended before one generation batch of {prompts} prompts was full: give more rows, or lower "
-            "per_device_train_batch_size or steps_per_generation."
-        )
+        what = f"the data ended before one generation batch of {prompts} prompts was full"
+        return ValueError(f"{what}: give more rows, or lower per_device_train_batch_size or steps_per_generation.")
 
     def _check_checkpoint(self, checkpoint: str) -> None:
         if not checkpoints.is_complete(checkpoint):
@@ -292,10 +286,8 @@ class ResumableTrainer(GRPOTrainer):
             try:
                 part.load_state_dict(saved["parts"][part.name], Path(checkpoint))
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{Path(checkpoint) / checkpoints.STATE_FILE} does not fit {part.setting} ({error}): resume from a "
-                    "checkpoint that was written with the same settings."
-                ) from error
+                what = f"{Path(checkpoint) / checkpoints.STATE_FILE} does not fit {part.setting} ({error})"
+                raise ValueError(f"{what}: resume from a checkpoint with the same settings.") from error
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
         self._skip_orders(int(self.state.epoch or 0))
@@ -304,11 +296,8 @@ class ResumableTrainer(GRPOTrainer):
         self._boundaries.done, self._buffered_inputs = self._step, None
         self._resumed_inside = self._step > 0
         if self._resumed_inside:
-            logger.warning(
-                "%s was taken inside a generation batch, the rest of which is generated again: the result is not bit "
-                "for bit that of an uninterrupted run",
-                checkpoint,
-            )
+            message = "%s was taken inside a generation batch: its rest is generated anew, unlike without a resume"
+            logger.warning(message, checkpoint)
 
     def _read_state(self, checkpoint: str) -> dict[str, Any]:
         return checkpoints.read_state(checkpoint, needed={part.name: part.setting for part in self.stateful})
@@ -336,13 +325,10 @@ def find_last(output_dir: str | os.PathLike) -> str:
     """
     if (found := checkpoints.last_checkpoint(output_dir)) is not None:
         return str(found)
-    others = [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]
-    fix = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint."
-    if others:
+    fix, what = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint.", str(output_dir)
+    if others := [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]:
         fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
-    raise ValueError(
-        f"there is no complete checkpoint in {str(output_dir)!r} of the run that was started last there. {fix}"
-    )
+    raise ValueError(f"there is no complete checkpoint in {what!r} of the run that was started last there. {fix}")
 
 
 def check_amount(args: CreditConfig, dataset: Any) -> None:
@@ -352,14 +338,12 @@ def check_amount(args: CreditConfig, dataset: Any) -> None:
         ValueError: fewer prompts than one generation batch needs, or no step.
     """
     if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
-        raise ValueError(
-            f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs} trains no step: set one of them."
-        )
+        both = f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs}"
+        raise ValueError(f"{both} trains no step: set one of them.")
     needed = args.generation_batch_size // args.num_generations
     if hasattr(dataset, "__len__") and len(dataset) < needed:
         raise ValueError(
             f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
-            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}), so "
-            f"no step can be trained: give at least {needed} rows, or lower per_device_train_batch_size, "
-            "gradient_accumulation_steps or steps_per_generation."
+            f"(generation_batch_size / num_generations): give at least {needed} rows, or lower "
+            "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation."
         )

@@ -6,7 +6,6 @@ import torch
 
 from ..credit.difficulty import DifficultyBelief, difficulty_weight
 from ..loss import keys
-from ..loss.assignment import mask_reads_logps
 from ..loss.batch import shown_advantages
 from ..loss.loss_pass import known_policy_mask, whitened
 from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
@@ -33,8 +32,9 @@ class BatchSteps:
 
     def __call__(self, made: GenerationBatch) -> None:
         """Applies all steps to a batch. Collective."""
-        for step in (self.weight_by_difficulty, self.make_mask, self.count_and_log):
-            step(made)
+        self.weight_by_difficulty(made)
+        self.make_mask(made)
+        self.count_and_log(made)
 
     def weight_by_difficulty(self, made: GenerationBatch) -> None:
         """Multiplies advantages by HA-DW's weight, and moves the belief. A batch without a score changes nothing."""
@@ -53,10 +53,10 @@ class BatchSteps:
     def make_mask(self, made: GenerationBatch) -> None:
         """M of the whole batch, and the whitening over it. Makes a forward pass only where something needs it now."""
         batch, whitens = made.batch, self._args.whiten_advantages == "batch"
-        if mask_reads_logps(self._args):
+        if self._args.token_mask != "none":
             # a custom mask gets whole batches, whatever the loss: it may compare rows
             custom = "token_mask" in self._args.custom_functions()
-            if whitens or custom or self._normalizer.needs_mask_early:
+            if whitens or custom or self._normalizer.counts_batch or self._normalizer.hides_masked:
                 self._engine.fill_old_logps(batch)
             if batch.old_logp_t is None:
                 return  # the loss makes M, from its own pass
@@ -93,7 +93,7 @@ class BatchSteps:
             return
         found = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
         if recounts:
-            batch.count_loss_tokens(found["kept"].sum())
+            batch.loss_tokens = found["kept"].sum()
         if self._args.prompt_average:
             batch.row_weight = batch.own_rows(prompt_weights(found["kept"], found["prompts"]))
         if not made.is_logged:

@@ -238,19 +238,15 @@ class CreditTrainer(ResumableTrainer):
                 self._count_micro_batch(time.perf_counter() - start)
             loss = torch.where(loss.isfinite(), loss, 0.0)  # a skipped loss is not logged either
             self._rollout_log.after()
-            if self.accelerator.sync_gradients:
-                self._close_step()
+            if self.accelerator.sync_gradients:  # before the update, which all processes may skip: one collective call
+                if (share := self._passes.close_step()) is not None:
+                    meter.append([("skipped_micro_batches", share)])
+                bad_loss, bad_gradient = meter.close_step(self._nonfinite.gradient_flags())
+                skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
+                meter.append([("skipped_updates", float(skipped))])
         if self.accelerator.sync_gradients:
             meter.log_seconds()
         return loss
-
-    def _close_step(self) -> None:
-        """Logs an optimizer step and decides, before the update, whether all processes skip it. One collective call."""
-        if (share := self._passes.close_step()) is not None:
-            self._meter.append([("skipped_micro_batches", share)])
-        bad_loss, bad_gradient = self._meter.close_step(self._nonfinite.gradient_flags())
-        skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
-        self._meter.append([("skipped_updates", float(skipped))])
 
     def _count_micro_batch(self, seconds: float) -> None:
         """Counts a skipped micro-batch, as TRL does at the end of a training step."""
@@ -275,7 +271,7 @@ class CreditTrainer(ResumableTrainer):
         if self.model.training:  # an evaluation between two updates must not change the training batch
             self._rollout_log.sampled(made)
             if made.is_empty and self._nonfinite.skips_batches:
-                made.batch.without_update()
+                made.batch.no_update = [True] * len(inputs)
         return made.batch.data
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
@@ -308,10 +304,8 @@ class CreditTrainer(ResumableTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         training = self.model.training
         if inputs[keys.COMPLETION_IDS].size(1) == 0:
-            raise ValueError(
-                "every completion of this micro-batch is empty (completion_ids of shape (B, 0)): have the generation "
-                "backend or rollout_func return at least the end-of-sequence token."
-            )
+            what = "every completion of this micro-batch is empty (completion_ids of shape (B, 0))"
+            raise ValueError(f"{what}: have generation or rollout_func return at least the end-of-sequence token.")
         if training and inputs.get(keys.NO_UPDATE):
             raise _SkippedUpdate
         if training and self._passes.skips(inputs, is_logged=self._rollout_log.is_due):
@@ -325,10 +319,9 @@ class CreditTrainer(ResumableTrainer):
         with temporarily(self, _loss_pass=loss_pass):
             loss = super()._compute_loss(model, loss_pass.inputs)
         if loss_pass.hook_calls != 1:
-            raise RuntimeError(
-                f"TRL {trl.__version__} computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, "
-                f"so credit was not assigned as intended. Install one of trl {', '.join(refusals.TESTED_TRL_MINORS)}."
-            )
+            what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
+            tested = ", ".join(refusals.TESTED_TRL_MINORS)
+            raise RuntimeError(f"TRL {trl.__version__} {what}. Install one of trl {tested}.")
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -364,7 +357,7 @@ class CreditTrainer(ResumableTrainer):
         loss_pass.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        shown = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": loss_pass.quarter_t}
+        shown = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": inputs.get(keys.QUARTERS)}
         self._meter.record(loss_statistics(self.args, credit, tokens, **shown))
         if custom.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,22 +18,36 @@ from trl.data_utils import is_conversational
 
 from ..config import CreditConfig
 from ..loss import keys
-from ..loss.batch import Batch, known_or, replace_last, segment_ratio
+from ..loss.assignment import known_or
+from ..loss.batch import Batch, replace_last, segment_ratio
 from ..loss.metrics import length_statistics
 from ..observe.meter import Meter
-from ..rollouts.behavior import can_pack
-from ..rollouts.policy import Continuation, Planned
-from ..rollouts.replay import Row
-from ..rollouts.rows import padded, visible_columns
+from ..rollouts.forest import can_pack
+from ..rollouts.policy import Continuation, Plan
+from ..rollouts.replay import Row, padded, visible_columns
 from ..runs.resumable import ResumableTrainer
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
-from .sample_pass import SamplePass
 from .scoring import TrlScoring
 
 
 logger = get_logger(__name__)
 
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
+
+
+@dataclass
+class SamplePass:
+    """One call of TRL's `_generate_and_score_completions`.
+
+    Attributes:
+        plan: Rows that replace what TRL would generate, or `None`.
+        engine_logps: The engine's log-probabilities of the batch, to replace TRL's pass for π_old, or `None`.
+        rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
+    """
+
+    plan: Plan | None = None
+    engine_logps: list[list[float | None]] | None = None
+    rewards_per_func: torch.Tensor | None = None
 
 
 class TrlEngine:
@@ -55,8 +70,6 @@ class TrlEngine:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.sampling: SamplePass | None = None
-        self.gather = self.processes.gather
-        self.largest, self.all_largest = self.processes.largest, self.processes.all_largest
         self.record, self.timed = meter.record, meter.timed
         self._scoring = TrlScoring(trainer, meter, self.decode_responses)
         self.score_responses = self._scoring.of_responses
@@ -66,21 +79,6 @@ class TrlEngine:
     def use_vllm(self) -> bool:
         """Whether TRL generates with vLLM."""
         return self._trainer.use_vllm
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process."""
-        return self.processes.rank
-
-    @property
-    def num_processes(self) -> int:
-        """Number of processes of the run."""
-        return self.processes.count
-
-    @property
-    def device(self) -> torch.device:
-        """Device of this process."""
-        return self.processes.device
 
     @property
     def group_size(self) -> int:
@@ -94,7 +92,7 @@ class TrlEngine:
 
     # Batches
 
-    def sample(self, inputs: list[dict[str, Any]], *, planned: Planned | None = None) -> Batch:
+    def sample(self, inputs: list[dict[str, Any]], *, planned: Plan | None = None) -> Batch:
         """TRL's batch of rows of the data set, or of `planned` rows instead of what TRL would generate. Collective.
 
         With `behavior_logps="sampler"` π_old is the engine's own.
@@ -103,21 +101,24 @@ class TrlEngine:
             with self.timed("generate"):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
             self.sampling.engine_logps = None  # for TRL's own pass alone
-            return self._batch_of(output, self.sampling.rewards_per_func)
+            if (rewards := self.sampling.rewards_per_func) is None:
+                raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
+            batch = Batch(
+                output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
+            )
+            self._scoring.log_range(batch.rewards)
+            if self.args.behavior_logps == "sampler":
+                self._take_sampled_logps(batch)
+            return batch
 
-    def _batch_of(self, output: dict[str, Any], rewards: torch.Tensor | None) -> Batch:
-        if rewards is None:
-            raise RuntimeError(f"trl {trl.__version__} scored completions without _calculate_rewards: not supported.")
-        batch = Batch(output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.rank)
-        self._scoring.log_range(batch.rewards)
-        if self.args.behavior_logps == "sampler":
-            if batch.sampling_logp_t is not None:
-                if self.largest(int(batch.sampling_logp_t.isnan().any())):
-                    self.fill_old_logps(batch)  # for tokens that the engine does not know; planned rows have their plan
-                batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
-            if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
-                batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
-        return batch
+    def _take_sampled_logps(self, batch: Batch) -> None:
+        """Makes the engine's log-probabilities π_old."""
+        if batch.sampling_logp_t is not None:
+            if self.processes.largest(int(batch.sampling_logp_t.isnan().any())):
+                self.fill_old_logps(batch)  # for tokens that the engine does not know; planned rows have their plan
+            batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
+        if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
+            batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
 
     def fill_old_logps(self, batch: Batch) -> None:
         """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
@@ -138,7 +139,7 @@ class TrlEngine:
     # TRL's hooks while a batch is sampled
 
     @property
-    def _plan(self) -> Planned | None:
+    def _plan(self) -> Plan | None:
         return self.sampling and self.sampling.plan
 
     def planned_prompts(self) -> Any:
@@ -162,13 +163,13 @@ class TrlEngine:
     def engine_logps(self, width: int) -> torch.Tensor | None:
         """The engine's log-probabilities, shape (B, `width`), where they replace TRL's pass for π_old; `None` where
         they do not, or a process does not know them all."""
-        logps = self.sampling and self.sampling.take_engine_logps()
-        if logps is None:
+        if self.sampling is None or (logps := self.sampling.engine_logps) is None:
             return None
-        padded = torch.zeros(len(logps), width, device=self.device)
+        self.sampling.engine_logps = None  # TRL's next forward pass is not that for π_old
+        padded = torch.zeros(len(logps), width, device=self.processes.device)
         for row, values in zip(padded, logps, strict=True):
             row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
-        if self.largest(int(padded.isnan().any())):
+        if self.processes.largest(int(padded.isnan().any())):
             logger.warning("the engine did not give all log-probabilities: π_old is computed for this batch")
             return None
         return padded
@@ -176,8 +177,10 @@ class TrlEngine:
     def score_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Rewards (N, functions) of the batch that TRL samples. With a plan they belong to the responses that are
         logged, since rows are segments. Collective."""
-        plan, scoring = self._plan, self._scoring
-        rewards = scoring.of_batch(*args, **kwargs) if plan is None else scoring.checked(plan.rewards.to(self.device))
+        if (plan := self._plan) is None:
+            rewards = self._scoring.of_batch(*args, **kwargs)
+        else:
+            rewards = self._scoring.checked(plan.rewards.to(self.processes.device))
         if self.sampling is not None:
             self.sampling.rewards_per_func = rewards
         return rewards
@@ -204,14 +207,15 @@ class TrlEngine:
             `list` of [`Continuation`]: `n · len(prefixes)` of them.
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
+        all_largest = self.processes.all_largest
         own = [-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)]
-        count, *most = self.all_largest(own)
+        count, *most = all_largest(own)
         order = list(range(len(prefixes)))
         if count > 1 and not self._limits_each_prefix:
             order.sort(key=lambda i: -budgets[i])
         parts = [order[i : i + size] for i in range(0, count * size, size)]
         if count > 1:
-            most = self.all_largest([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
+            most = all_largest([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         found: list[list[Continuation]] = [[]] * len(prefixes)
         hidden = self.args.disable_tqdm or not self.processes.is_main
         bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
@@ -276,18 +280,16 @@ class TrlEngine:
             count = [n] if Version(trl.__version__) >= Version("1.15") else []
             ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
-            raise RuntimeError(
-                f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}: see its messages "
-                "above, and lower rollout_batch_size if it ran out of memory."
-            )
+            what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"
+            raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
         found = []
         for i in range(wanted * n):
             budget = budgets[i // n]
-            known = None if logps is None else [math.nan if x is None else x for x in logps[i][:budget]]
+            known = logps and [math.nan if x is None else x for x in logps[i][:budget]]
             found.append(Continuation(list(ids[i][:budget]), known))
         return found
 
-    def log_planned(self, planned: Planned) -> None:
+    def log_planned(self, planned: Plan) -> None:
         """Logs whole responses instead of the rows that TRL logged."""
         replace_last(self._trainer._logs["completion"], planned.logged_texts)
         self.log_advantages(planned.logged_advantages)
@@ -317,15 +319,13 @@ class TrlEngine:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
         if not prompts:
             return []
-        tokenizer, decode = self._trainer._tokenizer, self._trainer.processing_class.batch_decode
-        if not is_conversational({"prompt": prompts[0]}):
-            return decode(completion_ids, skip_special_tokens=True)
+        tokenizer, is_chat = self._trainer._tokenizer, is_conversational({"prompt": prompts[0]})
         schemas = ("response_template", "response_schema")
-        if any(getattr(tokenizer, name, None) is not None for name in schemas):
+        if is_chat and any(getattr(tokenizer, name, None) is not None for name in schemas):
             pairs = zip(completion_ids, self.tokenize(prompts), strict=True)
             return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
-        texts = decode(completion_ids, skip_special_tokens=True)
-        return [[{"role": "assistant", "content": text}] for text in texts]
+        texts = self._trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 
     def is_finished(self, ids: list[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) before its budget did."""
@@ -340,10 +340,12 @@ class TrlEngine:
     def remaining_budget(self, prompt_length: int, written: int) -> int:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
         left = self._trainer.max_completion_length - written
-        context = self.args.vllm_max_model_length if self.use_vllm else None
-        if context is None:
-            context = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        context = (self.use_vllm and self.args.vllm_max_model_length) or self._context
         return left if context is None else min(left, context - prompt_length - written)
+
+    @functools.cached_property
+    def _context(self) -> int | None:
+        return getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
 
     # Log-probabilities
 
@@ -353,7 +355,7 @@ class TrlEngine:
         found: list[list[float]] = [[]] * len(rows)
         end = (self._trainer._tokenizer.eos_token_id,)
         filler = Row("", end, end, (0.0,), (-1,))
-        for i in range(0, self.largest(-(-len(rows) // at_once)) * at_once, at_once):
+        for i in range(0, self.processes.largest(-(-len(rows) // at_once)) * at_once, at_once):
             part = order[i : i + at_once]
             logps = self.behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
             for k, logp in zip(part, logps):  # noqa: B905
@@ -373,7 +375,7 @@ class TrlEngine:
         if any(row.visible_until is not None for row in rows):
             widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
             batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+        return {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
 
     @torch.no_grad()
     def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:

@@ -48,11 +48,8 @@ def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[
         def advance(*_: Any) -> None:  # what a hook returns would replace the model's arguments
             shown.update()
 
-        handle = model.register_forward_pre_hook(advance)
-        try:
+        with model.register_forward_pre_hook(advance):
             yield
-        finally:
-            handle.remove()
 
 
 @contextlib.contextmanager

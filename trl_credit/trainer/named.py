@@ -83,24 +83,8 @@ class VinePPOTrainer(CreditTrainer):
     preset = PRESETS["vine_ppo"]
 
 
-TRAINERS: tuple[type[CreditTrainer], ...] = (
-    GRPOTrainer,
-    DAPOTrainer,
-    DrGRPOTrainer,
-    PTraceTrainer,
-    STraceTrainer,
-    GRPOLambdaTrainer,
-    GSPOTrainer,
-    GSPOTokenTrainer,
-    HADWTrainer,
-    OPOTrainer,
-    SPOChainTrainer,
-    SPOTreeTrainer,
-    VinePPOTrainer,
-)
-
 # the names that `--algo` takes, with the configuration and the trainer of each
 ALGORITHMS: dict[str, tuple[type[CreditConfig], type[CreditTrainer]]] = {
-    name: (preset.config, next(trainer for trainer in TRAINERS if trainer.preset is preset))
+    name: (preset.config, next(found for found in globals().values() if getattr(found, "preset", None) is preset))
     for name, preset in PRESETS.items()
 }

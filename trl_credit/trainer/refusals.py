@@ -15,20 +15,8 @@ from ..rewards.signature import Rows
 logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
-# arguments of GRPOTrainer after the first three, in any supported release
-OF_TRL = (
-    "train_dataset",
-    "eval_dataset",
-    "processing_class",
-    "reward_processing_classes",
-    "callbacks",
-    "optimizers",
-    "quantization_config",
-    "peft_config",
-    "tools",
-    "rollout_func",
-    "environment_factory",
-)
+# of a trainer's own `__init__`: all others are arguments of GRPOTrainer in some supported release
+_OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
 def check_trl_version(version: str) -> None:
@@ -36,11 +24,8 @@ def check_trl_version(version: str) -> None:
     release = Version(version)
     newest = max(map(Version, TESTED_TRL_MINORS))
     if (release.major, release.minor) > (newest.major, newest.minor):
-        warnings.warn(
-            f"trl {version} is newer than {newest}, the newest that trl_credit was tested with. Run "
-            "`pytest tests/loss/test_contract.py` before a long run, or install an older trl.",
-            stacklevel=3,
-        )
+        message = f"trl {version} is newer than {newest}, the newest that trl_credit was tested with. Before a long run"
+        warnings.warn(f"{message}, run `pytest tests/loss/test_contract.py`, or install an older trl.", stacklevel=3)
 
 
 def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wanted: type[CreditConfig]) -> None:
@@ -52,42 +37,35 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
             responses, or a function that the configuration names cannot be found.
     """
     if not isinstance(args, CreditConfig):
-        raise TypeError(
-            f"args is a {type(args).__name__}, which has no credit knobs: build a {wanted.__name__} "
-            "from trl_credit with the same fields."
-        )
+        what = f"args is a {type(args).__name__}, which has no credit knobs"
+        raise TypeError(f"{what}: build a {wanted.__name__} from trl_credit with the same fields.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
-        raise ValueError(
-            f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it: set "
-            "use_liger_kernel=False, or install trl>=1.14."
-        )
+        what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
+        raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")
     count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
     if args.reward_weights is not None and len(args.reward_weights) != count:
-        raise ValueError(
-            f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward "
-            "functions: give one for each, in their order, or leave it out (all 1)."
-        )
+        what = f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward"
+        raise ValueError(f"{what} functions: give one for each, in their order, or leave it out (all 1).")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
     for name in ("rollout_func", "tools", "environment_factory"):
         if args.rollouts != "none" and kwargs.get(name) is not None:
-            raise ValueError(
-                f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle. "
-                f"Leave {name} out, or set rollouts='none'."
-            )
+            what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
+            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.")
 
 
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments `OF_TRL` that the installed TRL has.
+    """The further arguments of a trainer, from the local variables of its `__init__`, that the installed TRL has.
 
     Raises:
         TypeError: an argument was given that the installed TRL lacks.
     """
     known = inspect.signature(trl.GRPOTrainer.__init__).parameters
-    for name in OF_TRL:
-        if name not in known and given[name] is not None:
+    given = {name: value for name, value in given.items() if name not in _OURS}
+    for name, value in given.items():
+        if name not in known and value is not None:
             raise TypeError(f"{name}: trl {trl.__version__} has no such argument of GRPOTrainer: leave it out")
-    return {name: given[name] for name in OF_TRL if name in known}
+    return {name: value for name, value in given.items() if name in known}
 
 
 def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
@@ -125,13 +103,10 @@ def warn_off_policy(args: CreditConfig) -> None:
     if args.beta != 0.0:
         fixes.append("beta=0")
     if fixes:
-        logger.warning(
-            "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL, and this run makes "
-            "%g updates with beta=%g: set %s, unless you intend this",
-            args.num_iterations * max(1.0, args.steps_per_generation / args.gradient_accumulation_steps),
-            args.beta,
-            ", ".join(fixes),
-        )
+        updates = args.num_iterations * max(1.0, args.steps_per_generation / args.gradient_accumulation_steps)
+        message = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL, and this run "
+        message += "makes %g updates with beta=%g: set %s, unless you intend this"
+        logger.warning(message, updates, args.beta, ", ".join(fixes))
 
 
 def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
@@ -143,9 +118,8 @@ def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> No
     fsdp = getattr(state, "fsdp_plugin", None)
     if fsdp is not None and fsdp.cpu_ram_efficient_loading and has_reference:
         raise ValueError(
-            f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta}: TRL would leave the reference model "
-            "random on all processes but the first. Set it to false in the accelerate configuration (as "
-            "accelerate_configs/fsdp2.yaml has it), or beta=0."
+            f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all "
+            "processes but the first: set it to false in the accelerate configuration, or beta=0."
         )
 
 
