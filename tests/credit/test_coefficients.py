@@ -90,17 +90,6 @@ def test_what_a_clipped_token_keeps():
     assert p_trace[before_the_last].gt(0).sum() > 0.8 * before_the_last.sum()
 
 
-def test_on_policy_the_three_traces_are_one():
-    given = rows(off_policy=0.0)
-    found = [
-        f(decay=DECAY, advantages=ADVANTAGES, clip_range=CLIP, **given)
-        for f in (eligible_coefficient, lambda_trace_coefficient, lambda_weight_coefficient)
-    ]
-    torch.testing.assert_close(found[0], found[1], rtol=1e-14, atol=0)
-    torch.testing.assert_close(found[0], found[2], rtol=1e-14, atol=0)
-    assert found[0][0, 0].item() == pytest.approx((1 - DECAY**12) / (1 - DECAY), rel=1e-14)
-
-
 @pytest.mark.parametrize(
     ("form", "expected"),
     [

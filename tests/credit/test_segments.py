@@ -72,24 +72,13 @@ def test_parts_differ_by_one_the_larger_first(n, parts):
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
     p = [0.5] * n
     if n > 1:  # the same over cutpoints, of which the last token is none
-        assert cut(p, num_segments=parts) == _starts(n - 1, parts)
-
-
-def _starts(n, parts):
-    parts = min(n, parts)
-    sizes = [n // parts + (k < n % parts) for k in range(parts)]
-    return [sum(sizes[:k]) for k in range(parts)]
-
-
-def test_seven_cutpoints_in_three_parts():
-    assert _starts(7, 3) == [0, 3, 5]
-    mask_t = torch.ones(1, 7, dtype=torch.long)
-    assert fixed_count_boundaries(3, mask_t=mask_t)[0].nonzero().flatten().tolist() == [0, 3, 5]
+        starts = fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
+        assert cut(p, num_segments=parts) == starts
 
 
 def test_fixed_length():
     mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 1, 0]]
+    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
 
 
 def advantages(positions, values, final, p=P):
@@ -143,11 +132,6 @@ def test_segments_add_up_to_what_the_response_gained(data):
         assert total == pytest.approx(final[row].item() - values[0] if places else 0.0)
 
 
-def test_one_segment_without_end_is_the_reward_minus_the_first_value():
-    a_t, _ = advantages([1], [0.25], 1.0)
-    assert a_t.tolist() == [0.0] + [0.75] * 11
-
-
 def test_tail_probability_bounds_the_value():
     logp_t = torch.tensor([[0.5, 0.99, 1.0, 1.0, 0.3]]).log()
     mask_t = torch.tensor([[1, 1, 1, 1, 0]])
@@ -166,6 +150,7 @@ def test_best_of_value():
     rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
     assert best_of_value(rounded, best_of=4) <= 1.0
     assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
+    torch.testing.assert_close(best_of_value(v, best_of=1), v)
 
 
 def test_policy_iteration_of_the_worked_example():
