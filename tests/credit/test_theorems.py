@@ -64,6 +64,7 @@ class TestGroupBias:
         assert bias[0].item() == pytest.approx(1e-3 * survival / (1 - survival), rel=1e-9)
         assert bias[1:].abs().max() < 1e-12
 
+
 class TestOverestimateProbability:
     @pytest.mark.parametrize("num_generations", [2, 5, 8, 16])
     @pytest.mark.parametrize("epsilon", [0.0, 0.07])
@@ -116,6 +117,7 @@ class TestMeanMisestimateProbability:
         actual = mean_misestimate_probability(num_generations=num_generations, low=low, high=high, epsilon=epsilon)
         # a cell of the grid with a jump is wrong by at most 1/n
         assert actual == pytest.approx(expected, abs=num_generations / n)
+
 
 class TestCorollaries:
     @pytest.mark.parametrize("num_generations", range(2, 10))

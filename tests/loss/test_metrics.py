@@ -3,18 +3,12 @@
 import pytest
 import torch
 from conftest import toy_inputs
-from safetensors import safe_open
-from safetensors.torch import save_file
 from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
-from trl_credit.credit.weights import lambda_trace_log_weight
 from trl_credit.loss import metrics
-from trl_credit.loss.assignment import log_probability_gradient
 from trl_credit.observe.meter import Meter
 from trl_credit.rollouts.policy import Continuation
-from trl_credit.rollouts.replay import ReplayBuffer, Row
 from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
-from trl_credit.testing import made_up_tokens
 
 
 def loss_of_row(trainer, toy_loss, **tensors):
@@ -108,22 +102,6 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
     assert all(map(len, sizes.values()))
     expected = [sum(values) / len(values) for values in sizes.values()]
     assert quarters_of(trainer) == pytest.approx(expected, rel=1e-5)
-
-
-def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
-    row = Row("q", (1,), (2, 3), (0.5, 0.5), (0, 0), quarters=(1, 3))
-    buffer, again = ReplayBuffer(life=3, cap=None), ReplayBuffer(life=3, cap=None)
-    buffer.add([row, Row("q", (1,), (2,), (0.5,), (0,))])
-    buffer.save(tmp_path / "replay.safetensors")
-    again.load(tmp_path / "replay.safetensors")
-    assert [r.quarters and list(r.quarters) for r in again.draw(2)] == [[1, 3], None]
-    with safe_open(tmp_path / "replay.safetensors", framework="pt") as file:
-        state = file.metadata()["state"]
-        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("quarters")}
-    save_file(tensors, tmp_path / "old.safetensors", metadata={"state": state})  # as 0.1 wrote it
-    again = ReplayBuffer(life=3, cap=None)
-    again.load(tmp_path / "old.safetensors")
-    assert [r.quarters for r in again.draw(2)] == [None, None]
 
 
 @pytest.mark.parametrize("algo", ["s_trace", "ha_dw", "spo_chain", "spo_tree"])
@@ -224,40 +202,6 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
             shown = found[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
             assert shown == pytest.approx(sum(values) / len(values), rel=1e-5), (prefix, part)
     assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
-
-
-def test_the_gradient_of_a_trace_by_finite_differences(make_trainer):
-    tokens = made_up_tokens()
-    c_t = torch.randn(tokens.mask_t.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    c_t = c_t * tokens.mask_t
-    for style in ("recent", "both"):
-        config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
-        found = log_probability_gradient(config, coefficient_t=c_t, selected_t=None, mask_t=tokens.mask_t)
-
-        def objective(change_t, style=style):  # at the ratio 1 of π_old
-            given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}
-            return (c_t * lambda_trace_log_weight(change_t, decay=0.6, style=style, **given).exp()).sum().item()
-
-        for row, t in ((0, 0), (0, 2), (1, 1), (2, 3)):
-            step = torch.zeros_like(c_t)
-            step[row, t] = 1e-5
-            slope = (objective(step) - objective(-step)) / 2e-5
-            assert found[row, t].item() == pytest.approx(slope * tokens.mask_t[row, t].item(), abs=1e-8)
-
-
-def test_the_coefficient_of_s_trace_in_closed_form(make_trainer, toy_loss):
-    """With g = ½, ten tokens and one selected: 1 everywhere, and 1 + ½ + ¼ … where the trace begins."""
-    trainer = make_trainer("s_trace", trace_lambda=0.5, selective_rate=0.1, **ON_POLICY)
-    logps = torch.full((1, 10), -1.0, dtype=torch.float64)
-    entropies = torch.zeros(1, 10, dtype=torch.float64)
-    entropies[0, 6] = 1.0
-    advantages = torch.tensor([-0.3], dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(1, 10, dtype=torch.long), advantages=advantages)
-    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=entropies)
-    found = [trainer._metrics["eval"][f"credit/coefficient/entropy_decile_{d}"][-1] for d in range(10)]
-    assert found == pytest.approx([1.0] * 9 + [1 + 0.5 + 0.25 + 0.125])
-    expected = [1.0, 1.0, (1.875 + 2) / 3, 1.0]  # the third one has tokens 5, 6 and 7
-    assert quarters_of(trainer, "coefficient/quarter") == pytest.approx(expected)
 
 
 def test_coefficients_do_not_change_training_and_need_a_trace(make_trainer, monkeypatch, tmp_path):
