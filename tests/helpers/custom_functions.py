@@ -24,7 +24,3 @@ def trained(make_trainer, folder, *args, **settings):
     torch.manual_seed(3)
     trainer.train()
     return trainer
-
-
-def same_weights(left, right):
-    return all(torch.equal(p, right.model.get_parameter(name)) for name, p in left.model.named_parameters())

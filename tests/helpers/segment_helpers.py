@@ -30,15 +30,6 @@ def plans(trainer):
     return kept
 
 
-def weights(trainer):
-    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-
-
-def assert_same_weights(trainer, expected):
-    for name, p in trainer.model.named_parameters():
-        assert torch.equal(p, expected[name]), name
-
-
 def engine_calls(trainer):
     """Counts the calls of the model's `generate`, and how many sequences each was given."""
     calls = []

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from custom_functions import custom, same_weights, trained
+from custom_functions import custom, trained
 from toy_loss import check_close, check_loss, check_same, run, toy
+from weight_helpers import same_weights
 
 from trl_credit import Credit, CreditConfig, CreditTrainer, Tokens, assign_credit
 from trl_credit.credit.advantages import whiten

@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from custom_functions import FILE, config, custom, same_weights
+from custom_functions import FILE, config, custom
 from processes import start
+from weight_helpers import same_weights
 
 from trl_credit import Credit, assign_credit
 from trl_credit.hub.settings import changed

@@ -12,15 +12,14 @@ from segment_helpers import (
     CHAIN,
     TREE,
     RecordingEngine,
-    assert_same_weights,
     engine_calls,
     generation_batch,
     plans,
     steps_of,
-    weights,
     with_engine,
 )
 from tiny_models import tiny_qwen3
+from weight_helpers import same_weights
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo.warm_start import make_tokenizer
@@ -291,7 +290,7 @@ def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path)
     for trainer in (theirs, ours):
         torch.manual_seed(1)
         trainer.train()
-    assert_same_weights(theirs, weights(ours))
+    assert same_weights(theirs, ours)
     engine = TrlEngine(ours, Meter(ours._metrics, ours.processes, lambda: ours.model.training))
     found = engine.continue_prefixes([[3, 4], [5]], n=2, budgets=[3, 1])
     assert [len(c.ids) <= budget for c, budget in zip(found, (3, 3, 1, 1), strict=True)] == [True] * 4

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from custom_functions import config, same_weights
+from custom_functions import config
 from transformers import TrainerCallback, TrainerControl
+from weight_helpers import same_weights
 
 from trl_credit.runs.boundaries import CheckpointBoundaries
 

@@ -11,21 +11,13 @@ from peft import LoraConfig
 from PIL import Image
 from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
 from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+from weight_helpers import moved, weights
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
 
 
 NAMES = sorted(trl_credit.ALGORITHMS)
-
-
-def snapshot(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def moved(trainer, before) -> set[str]:
-    """Names of the parameters that training has changed."""
-    return {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
 
 
 def history(trainer):
@@ -42,7 +34,7 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
     settings = {"beta": 0.1, "use_bias_correction_kl": False, "max_steps": 2}
     trainer = make_trainer(algo, trainer_kwargs={"peft_config": lora}, temperature=1.3, **settings)
     assert trainer.ref_model is None  # the reference is the model without its adapter
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
     names = moved(trainer, before)
     assert names and all("lora" in name for name in names)
@@ -92,7 +84,7 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model,
     reward = constant if algo == "s_trace" else distinct
     pair = config_class, scripted(trainer_class, model)
     trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
     row = next(row for row in history(trainer) if "reward" in row)
     assert math.isfinite(row["aux_loss"]) and row["aux_loss"] > 0
@@ -162,7 +154,7 @@ def test_images_reach_the_model(see, knobs):
     steps = {"max_steps": 2, "logging_steps": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
     sampling = {"num_generations": 4, "max_completion_length": 6, "temperature": 1.3}
     trainer = see([f"{i}+1" for i in range(8)], distinct, **steps, **sampling, **knobs)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
     assert finite(trainer)
     names = moved(trainer, before)

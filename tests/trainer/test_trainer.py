@@ -12,23 +12,11 @@ import torch
 import trl
 from conftest import count_a
 from datasets import Dataset
+from weight_helpers import moved, same_weights, weights
 
 import trl_credit
 from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.selection import probability_mask
-
-
-def snapshot(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def has_moved(trainer, before) -> bool:
-    return any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
-
-
-def check_same_parameters(left, right) -> None:
-    for name, p in left.model.named_parameters():
-        assert torch.equal(p, right.model.get_parameter(name)), name
 
 
 def check_finite(trainer) -> None:
@@ -46,9 +34,9 @@ def watch_batches(trainer) -> list:
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
-    assert has_moved(trainer, before)
+    assert moved(trainer, before)
     check_finite(trainer)
     row = next(r for r in trainer.state.log_history if "credit/clip_fraction" in r)
     assert {f"credit/abs_advantage/quarter_{q}" for q in (1, 2, 3, 4)} <= set(row)
@@ -65,7 +53,7 @@ def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
     theirs.train()
     ours = make_trainer("base", length_sort="off", shared_prefix="off", **settings)
     ours.train()
-    check_same_parameters(ours, theirs)
+    assert same_weights(ours, theirs)
 
 
 def test_one_seed_one_run_with_the_random_selector(make_trainer):
@@ -73,7 +61,7 @@ def test_one_seed_one_run_with_the_random_selector(make_trainer):
     for _ in range(2):
         runs.append(make_trainer("s_trace", selector="random"))
         runs[-1].train()
-    check_same_parameters(*runs)
+    assert same_weights(*runs)
 
 
 def test_batches_and_accumulation_give_one_step(make_trainer):
@@ -93,9 +81,9 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
                 max_grad_norm=0.0,
                 **knobs,
             )
-            before = snapshot(trainer.model)
+            before = weights(trainer)
             trainer.train()
-            parameters.append({name: before[name] - p for name, p in snapshot(trainer.model).items()})
+            parameters.append({name: before[name] - p for name, p in weights(trainer).items()})
         largest = max(step.abs().max().item() for step in parameters[0].values())
         assert largest > 1e-3
         for name, p in parameters[0].items():
@@ -191,7 +179,7 @@ def test_difficulty_survives_a_checkpoint(make_trainer, tmp_path):
     resumed = make_trainer("ha_dw", max_steps=4, **settings)
     resumed.train(resume_from_checkpoint=str(checkpoint))
     assert resumed.difficulty.state_dict() == whole.difficulty.state_dict()
-    check_same_parameters(resumed, whole)
+    assert same_weights(resumed, whole)
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "of another mode"])
@@ -242,11 +230,11 @@ def test_a_reward_that_is_no_number_names_the_function(make_trainer, bad, kind):
 
     functions = {"plain": broken, "async": broken_async, "partial": functools.partial(broken), "object": Broken()}
     trainer = make_trainer("base", reward_funcs=functions[kind])
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     name = {"async": "broken_async", "object": "Broken"}.get(kind, "broken")
     with pytest.raises(ValueError, match=f"'{name}' returned"):
         trainer.train()
-    assert not has_moved(trainer, before)
+    assert not moved(trainer, before)
 
 
 @pytest.mark.parametrize("algo", ["base", "opo", "ha_dw", "s_trace"])
@@ -267,9 +255,9 @@ def test_none_for_everything_trains_nothing_and_makes_no_nan(make_trainer, algo)
     trainer = make_trainer(
         algo, reward_funcs=lambda completions, **kw: [None] * len(completions), beta=0.0, max_steps=1
     )
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
-    assert not has_moved(trainer, before)
+    assert not moved(trainer, before)
 
 
 def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
@@ -299,11 +287,11 @@ def test_all_completions_truncated_and_masked_is_a_zero_loss(make_trainer, algo)
         max_steps=1,
         generation_kwargs={"suppress_tokens": [0, 1]},  # neither padding nor end of sequence
     )
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1.0
     assert trainer.state.log_history[0]["loss"] == 0.0
-    assert not has_moved(trainer, before)
+    assert not moved(trainer, before)
 
 
 def test_empty_completions_are_refused(make_trainer):
