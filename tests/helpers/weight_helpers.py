@@ -1,4 +1,6 @@
-"""What training has done to parameters."""
+"""What training has done to parameters, and what it has logged."""
+
+import math
 
 import torch
 
@@ -15,3 +17,8 @@ def moved(trainer, before) -> set[str]:
 
 def same_weights(left, right) -> bool:
     return not moved(left, weights(right))
+
+
+def check_finite(trainer) -> None:
+    values = [v for row in trainer.state.log_history for v in row.values() if isinstance(v, float)]
+    assert values and all(map(math.isfinite, values))

@@ -22,7 +22,7 @@ from segment_helpers import (
 from tiny_models import QWEN3
 from transformers import AutoTokenizer, GPT2Config, Qwen3Config
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from weight_helpers import moved, weights
+from weight_helpers import check_finite, moved, weights
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
@@ -68,8 +68,7 @@ def test_segments_compose(make_trainer, base, knobs):
     before = weights(trainer)
     trainer.train()
     assert moved(trainer, before)
-    values = [v for row in steps_of(trainer) for v in row.values() if isinstance(v, float)]
-    assert values and all(map(math.isfinite, values))
+    check_finite(trainer)
 
 
 def test_policy_iteration_without_a_segment(make_trainer):

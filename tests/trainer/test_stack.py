@@ -9,23 +9,16 @@ from datasets import Dataset
 from passes_helpers import Watch, check_equal, distinct, scripted, with_tokenizer
 from peft import LoraConfig
 from PIL import Image
+from segment_helpers import steps_of
 from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
 from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
-from weight_helpers import moved, weights
+from weight_helpers import check_finite, moved, weights
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
 
 
 NAMES = sorted(trl_credit.ALGORITHMS)
-
-
-def history(trainer):
-    return [row for row in trainer.state.log_history if "reward" in row or "loss" in row]
-
-
-def finite(trainer):
-    return all(math.isfinite(v) for row in history(trainer) for v in row.values() if isinstance(v, float))
 
 
 @pytest.mark.parametrize("algo", NAMES)
@@ -38,9 +31,9 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
     trainer.train()
     names = moved(trainer, before)
     assert names and all("lora" in name for name in names)
-    assert finite(trainer)
+    check_finite(trainer)
     if trainer.args.policy_loss == "clip":  # the adapter does not begin at 0, so it differs from the reference
-        assert any(row.get("kl", 0.0) > 0.0 for row in history(trainer))
+        assert any(row.get("kl", 0.0) > 0.0 for row in steps_of(trainer))
 
 
 @pytest.mark.parametrize("algo", NAMES)
@@ -59,7 +52,7 @@ def test_gradient_checkpointing_changes_nothing(make_trainer, tmp_path, algo):
 def test_bfloat16_autocast(make_trainer, algo):
     trainer = make_trainer(algo, bf16=True, max_steps=2, num_iterations=2)
     trainer.train()
-    assert finite(trainer)
+    check_finite(trainer)
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
 
 
@@ -69,7 +62,8 @@ def test_torch_compile(make_trainer, algo):
     # the eager backend: everything of torch.compile but the code it would generate
     trainer = make_trainer(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
     trainer.train()
-    assert finite(trainer) and len([row for row in history(trainer) if "reward" in row]) == 2
+    check_finite(trainer)
+    assert len(steps_of(trainer)) == 2
 
 
 @pytest.mark.slow
@@ -86,7 +80,7 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model,
     trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
     before = weights(trainer)
     trainer.train()
-    row = next(row for row in history(trainer) if "reward" in row)
+    (row,) = steps_of(trainer)
     assert math.isfinite(row["aux_loss"]) and row["aux_loss"] > 0
     gates = {name for name in before if "mlp.gate.weight" in name}
     assert len(gates) == 2 and gates <= moved(trainer, before)
@@ -156,7 +150,7 @@ def test_images_reach_the_model(see, knobs):
     trainer = see([f"{i}+1" for i in range(8)], distinct, **steps, **sampling, **knobs)
     before = weights(trainer)
     trainer.train()
-    assert finite(trainer)
+    check_finite(trainer)
     names = moved(trainer, before)
     assert any("vision_tower" in name for name in names) and any("language_model" in name for name in names)
 

@@ -1,7 +1,6 @@
 """Real training runs of a tiny model: every preset, every part of TRL underneath, and what a run logs."""
 
 import functools
-import json
 import math
 import re
 from pathlib import Path
@@ -9,19 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import trl
 from conftest import count_a
 from datasets import Dataset
-from weight_helpers import moved, same_weights, weights
+from weight_helpers import check_finite, moved, weights
 
 import trl_credit
 from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.selection import probability_mask
-
-
-def check_finite(trainer) -> None:
-    values = [v for row in trainer.state.log_history for v in row.values() if isinstance(v, float)]
-    assert values and all(map(math.isfinite, values))
 
 
 def watch_batches(trainer) -> list:
@@ -47,40 +40,16 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
         assert "credit/difficulty_belief" in row and any(name.startswith("credit/difficulty_weight/") for name in row)
 
 
-def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
-    settings = {"beta": 0.04, "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4}
-    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **settings)
-    theirs.train()
-    ours = make_trainer("base", length_sort="off", shared_prefix="off", **settings)
-    ours.train()
-    assert same_weights(ours, theirs)
-
-
-def test_one_seed_one_run_with_the_random_selector(make_trainer):
-    runs = []
-    for _ in range(2):
-        runs.append(make_trainer("s_trace", selector="random"))
-        runs[-1].train()
-    assert same_weights(*runs)
-
-
 def test_batches_and_accumulation_give_one_step(make_trainer):
     """8 rows at once = 4 + 4, for the losses whose normaliser spans the accumulation window."""
     masked = {"token_mask": "probability", "probability_threshold": 0.3}
     for knobs in ({"importance": "eligible", "selector": "entropy"}, masked):
         parameters = []
         for batch, accumulation in ((8, 1), (4, 2)):
-            trainer = make_trainer(
-                "base",
-                loss_type="dapo",
-                per_device_train_batch_size=batch,
-                gradient_accumulation_steps=accumulation,
-                max_steps=1,
-                optim="sgd",  # Adam divides by the gradient, and of a tiny one most is rounding
-                learning_rate=1.0,
-                max_grad_norm=0.0,
-                **knobs,
-            )
+            sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "max_steps": 1}
+            # Adam divides by the gradient, and of a tiny one most is rounding
+            sgd = {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.0}
+            trainer = make_trainer("base", loss_type="dapo", **sizes, **sgd, **knobs)
             before = weights(trainer)
             trainer.train()
             parameters.append({name: before[name] - p for name, p in weights(trainer).items()})
@@ -167,33 +136,12 @@ def test_evaluation_does_not_move_the_belief(make_trainer):
     assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
-def test_difficulty_survives_a_checkpoint(make_trainer, tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2, "difficulty_window": 2, "lr_scheduler_type": "constant"}
-    trainer = make_trainer("ha_dw", max_steps=2, **settings)
-    trainer.train()
-    checkpoint = tmp_path / "run" / "checkpoint-2"
-    saved = json.loads((checkpoint / "credit_state.json").read_text())
-    assert saved["parts"]["difficulty"] == trainer.difficulty.state_dict()
-    whole = make_trainer("ha_dw", max_steps=4, output_dir=str(tmp_path / "whole"), **settings)
-    whole.train()
-    resumed = make_trainer("ha_dw", max_steps=4, **settings)
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert resumed.difficulty.state_dict() == whole.difficulty.state_dict()
-    assert same_weights(resumed, whole)
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "of another mode"])
-def test_a_checkpoint_without_a_readable_belief_is_refused(make_trainer, tmp_path, damage):
+def test_a_checkpoint_with_a_belief_of_another_mode_is_refused(make_trainer):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=1, **settings).train()
-    path = tmp_path / "run" / "checkpoint-1" / "credit_state.json"
-    if damage == "missing":
-        path.unlink()
-    elif damage == "truncated":
-        path.write_text(path.read_text()[:20])
-    other = {"difficulty": "hard", "allow_changed": ["difficulty"]} if damage == "of another mode" else {}
+    other = make_trainer("ha_dw", max_steps=2, difficulty="hard", allow_changed=["difficulty"], **settings)
     with pytest.raises(ValueError, match="credit_state.json"):
-        make_trainer("ha_dw", max_steps=2, **settings, **other).train(resume_from_checkpoint=str(path.parent))
+        other.train(resume_from_checkpoint=True)
 
 
 def test_model_card_names_and_cites_the_paper(make_trainer, tmp_path):
@@ -215,18 +163,16 @@ def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeyp
 # Bad input
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("kind", ["plain", "async", "partial", "object"])
-def test_a_reward_that_is_no_number_names_the_function(make_trainer, bad, kind):
+def test_a_reward_that_is_no_number_names_the_function(make_trainer, kind):
     def broken(completions, **kwargs):
-        return [bad] * len(completions)
+        return [math.inf] * len(completions)
 
     async def broken_async(completions, **kwargs):
-        return [bad] * len(completions)
+        return broken(completions)
 
     class Broken:
-        def __call__(self, completions, **kwargs):
-            return [bad] * len(completions)
+        __call__ = staticmethod(broken)
 
     functions = {"plain": broken, "async": broken_async, "partial": functools.partial(broken), "object": Broken()}
     trainer = make_trainer("base", reward_funcs=functions[kind])
