@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import pytest
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from run_layouts import draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
@@ -23,6 +24,24 @@ SIZES = {
     "max_steps": 4,
     "optim": "sgd",  # its steps are proportional to gradients; Adam would amplify rounding
     "learning_rate": 0.05,
+}
+LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
+TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
+MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
+# what a pass with fewer tokens is compared on: algorithm and settings
+CASES = {
+    "grpo": ("grpo", {}),
+    "reference": ("grpo", {"beta": 0.1}),
+    "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
+    "two iterations": ("dapo", {"num_iterations": 2}),
+    "s_trace": ("s_trace", {"beta": 0.05}),
+    "grpo_lambda": ("grpo_lambda", {}),
+    "gspo": ("gspo", {}),
+    "difficulty": ("ha_dw", {}),
+    "mask": ("base", {**MASKED, "loss_type": "dapo"}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
+    "tree": ("spo_tree", TREE),
+    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
 }
 
 

@@ -104,13 +104,16 @@ def test_the_inputs_of_trl_stay_unchanged_and_an_evaluation_has_the_same_value(m
     assert torch.equal(loss.detach(), again)
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "grpo_lambda", "gspo_token"])
-def test_off_policy_mask_sees_the_true_behavior_policy(make_trainer, toy_loss, algo):
+@pytest.mark.parametrize(
+    ("algo", "knobs"),
+    [("s_trace", {}), ("grpo_lambda", {}), ("gspo_token", {}), ("base", {"loss_type": "dapo", "clip_form": "ratio"})],
+)
+def test_off_policy_mask_sees_the_true_behavior_policy(make_trainer, toy_loss, algo, knobs):
     t = toy()
     t["advantages"] = -torch.ones(4, dtype=torch.float64)
     kl = ((t["old"] - t["logps"].detach()) * t["mask"]).sum(-1) / t["mask"].sum(-1)
     threshold = kl.sort().values[1:3].mean().item()  # two rows above it, two below
-    trainer = make_trainer(algo, beta=0.0, off_policy_mask_threshold=threshold)
+    trainer = make_trainer(algo, beta=0.0, off_policy_mask_threshold=threshold, **knobs)
     _, grad = run(trainer, toy_loss, t)
     assert torch.equal(grad, run(trainer, toy_loss, t, sampling_per_token_logps=t["old"])[1])
     assert (grad.abs().sum(-1) > 0).tolist() == (kl <= threshold).tolist()

@@ -61,19 +61,6 @@ def test_whitening_per_microbatch(make_trainer, toy_loss, masked):
     check_close(got, expected)
 
 
-def test_advantage_floor_and_loss_weight(make_trainer, toy_loss):
-    t = toy()
-    t["old"] = t["logps"].detach().clone()
-    trainer = make_trainer("base", loss_type="dr_grpo", advantage_floor=-0.1, loss_weight="trace_past")
-    _, grad = run(trainer, toy_loss, t)
-    c = torch.zeros_like(t["old"])
-    for b in range(4):
-        for i in range(7):
-            c[b, i] = sum(0.9 ** (i - k) for k in range(i + 1) if t["mask"][b, k])
-    expected = -c * t["advantages"].clamp(min=-0.1)[:, None] * t["mask"] / (4 * 8)
-    torch.testing.assert_close(grad, expected, rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("direction", ["past", "future"])
 @pytest.mark.parametrize("style", ["recent", "both"])
 def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, style):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from segment_helpers import CHAIN, TREE, generation_batch, gradients, steps_of
+from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, plans, steps_of
 
 from trl_credit.demo import demo_dataset
 from trl_credit.rollouts.replay import question_key, question_number
@@ -55,15 +55,11 @@ def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
 
 
 def test_rows_of_a_replayed_prompt_weigh_alike(make_trainer):
-    kept = []
     trainer = make_trainer("spo_tree", **{**TREE, "tree_rows": "nodes"}, replay_cap=4, max_steps=4)
-    plan = trainer.forest.plan
-    trainer.forest.plan = lambda inputs: kept.append([plan(inputs)]) or kept[-1][0]
-    make = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: (kept[-1].append(x) if (x := make(inputs)) else 0) or x
+    planned, kept = plans(trainer), batches(trainer)
     trainer.train()
-    assert any(plan.has_replayed for plan, _ in kept)
-    for plan, output in kept:
+    assert any(plan.has_replayed for plan in planned)
+    for plan, output in zip(planned, kept, strict=True):
         n = output["policy_mask"].sum(1).float()
         share = output["row_weight"] * n / n.sum()
         of = {}
