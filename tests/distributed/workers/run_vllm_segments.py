@@ -3,10 +3,10 @@
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.utils as utils
 from run_vllm import keep_weights
-from worker import QUIET, logged, print_result, run_main
+from worker import logged, print_result, run_main, trainer_of
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
+from trl_credit.demo import demo_reward, demo_settings
 
 
 def main(algo: str, engine: str, folder: str) -> None:
@@ -14,9 +14,8 @@ def main(algo: str, engine: str, folder: str) -> None:
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
     tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2} if algo == "spo_tree" else {}
-    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1}
-    quiet = {name: value for name, value in QUIET.items() if name != "num_generations"}
-    settings = demo_settings(config_class, **quiet, **sizes, **tree)
+    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
+    settings = demo_settings(config_class, **sizes, **tree)
     if engine == "vllm":
         settings |= {
             "use_vllm": True,
@@ -24,8 +23,7 @@ def main(algo: str, engine: str, folder: str) -> None:
             "vllm_gpu_memory_utilization": 0.1,
             "vllm_max_model_length": 64,
         }
-    args = config_class(folder, **settings)
-    trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    trainer = trainer_of(trainer_class, demo_reward, folder, **settings)
     result = {"calls": [], "syncs": 0, "prefix_caching": None, "trees": []}
     if engine == "vllm":
         llm, backend = trainer.vllm_generation.llm, trainer.vllm_generation

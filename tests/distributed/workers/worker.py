@@ -8,9 +8,19 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from trl_credit.demo import demo_dataset, demo_model_path
+
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "num_generations": 4}
 ON_CPU = {"use_cpu": True, "bf16": False}
+
+
+def trainer_of(trainer_class: Any, reward: Callable, folder: object, *, prompts: int = 64, **settings: Any) -> Any:
+    """A trainer of the embedded model with settings of a short run; `callbacks` go to the trainer."""
+    callbacks = settings.pop("callbacks", None)
+    args = trainer_class.config_class(str(folder), **{**QUIET, **settings})
+    data = demo_dataset(prompts)
+    return trainer_class(demo_model_path(), reward, args, train_dataset=data, callbacks=callbacks)
 
 
 def run_main(main: Callable[..., None]) -> None:
