@@ -130,7 +130,7 @@ def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_pa
     inactive = inactive_knobs(config)
     assert len(inactive) >= 10
     base = defaults(CreditConfig)
-    assert {knob: getattr(config, knob) for knob in inactive} == {knob: base[knob] for knob in inactive}
+    assert {knob: defaults(config_class)[knob] for knob in inactive} == {knob: base[knob] for knob in inactive}
     for knob, value in inactive.items():
         changed = copy.copy(config)
         setattr(changed, knob, value)

@@ -205,9 +205,8 @@ def test_a_run_resumes_with_its_rates(make_trainer, caplog):
     assert "difficulty_rate 1 and difficulty_rate_min 0.01, and this run has 6 and 0.02" in caplog.text
 
 
-def test_a_run_logs_its_steps(make_trainer):
-    trainer = make_trainer("ha_dw", difficulty_window=2, difficulty_rate=1e-6, max_steps=4)
-    trainer.train()
+def test_a_run_logs_its_steps(trained):
+    trainer = trained("ha_dw", difficulty_window=2, difficulty_rate=1e-6, max_steps=4)
     rates = [row.get("credit/difficulty_rate") for row in trainer.state.log_history if "loss" in row]
     assert rates == [None, None, 0.02, 0.02]  # means until the window is full
     assert trainer.state.log_history[2]["credit/difficulty_floor"] == 1.0

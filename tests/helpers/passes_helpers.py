@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 
 import pytest
 import torch
+from conftest import PAIRS
 from datasets import Dataset
 from peft import LoraConfig
 from run_layouts import draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
-import trl_credit
 from trl_credit.passes.branches import Branches
 from trl_credit.rollouts.policy import Continuation
 
@@ -126,8 +126,7 @@ def check_equal(off: Watch, other: Watch) -> None:
 
 def trained(make_trainer, algo="base", *, model=None, prompts, reward=distinct, resume=None, **settings):
     """A finished training with scripted responses, and its [`Watch`]. `model` makes one, on which it trains."""
-    pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
-    config_class, trainer_class = pairs[algo] if isinstance(algo, str) else algo
+    config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
     torch.manual_seed(0)  # for the weights of adapters
     pair = config_class, scripted(trainer_class, None if model is None else model())
     trainer = make_trainer(pair, reward_funcs=reward, **{**SIZES, **settings})

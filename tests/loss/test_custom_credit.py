@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from custom_functions import custom, trained
+from custom_functions import custom
 from toy_loss import check_close, check_loss, check_same, run, toy
 from weight_helpers import same_weights
 
@@ -113,12 +113,10 @@ def test_a_token_mask_changes_the_normaliser(make_trainer, toy_loss):
         ),
     ],
 )
-def test_the_built_in_function_by_name_gives_the_same_run(
-    make_trainer, tmp_path, algo, knob, built_in, function, settings
-):
+def test_the_built_in_function_by_name_gives_the_same_run(trained, tmp_path, algo, knob, built_in, function, settings):
     length = {"segment_length": 3} if knob == "segmentation" else {}
-    left = trained(make_trainer, tmp_path / "built-in", algo, **{knob: built_in}, **settings, **length)
-    right = trained(make_trainer, tmp_path / "custom", algo, **{knob: custom(function)}, **settings)
+    left = trained(algo, output_dir=str(tmp_path / "built-in"), **{knob: built_in}, **settings, **length)
+    right = trained(algo, output_dir=str(tmp_path / "custom"), **{knob: custom(function)}, **settings)
     assert same_weights(left, right) and right.args.custom_functions() == {knob: custom(function)}
     rows = [trainer.state.log_history[0] for trainer in (left, right)]
     if knob == "token_mask":
@@ -128,12 +126,12 @@ def test_the_built_in_function_by_name_gives_the_same_run(
 
 
 @pytest.mark.parametrize("rollouts", ["chain", "tree"])
-def test_custom_credit_on_rollouts(make_trainer, tmp_path, rollouts):
+def test_custom_credit_on_rollouts(trained, tmp_path, rollouts):
     seen = []
     knobs = {"rollouts": rollouts, "loss_type": "dapo", "temperature": 1.3}
     knobs |= {"rollouts_per_state": 2} if rollouts == "chain" else {}
-    left = trained(make_trainer, tmp_path / "built-in", **knobs)
-    right = trained(make_trainer, tmp_path / "custom", credit=spy(seen), **knobs)
+    left = trained(output_dir=str(tmp_path / "built-in"), **knobs)
+    right = trained(output_dir=str(tmp_path / "custom"), credit=spy(seen), **knobs)
     assert same_weights(left, right)
     assert isinstance(seen[0], Tokens)
     assert seen[0].advantages.dim() == 2 and seen[0].segment_ids.max() >= (1 if rollouts == "chain" else 0)
@@ -185,19 +183,18 @@ def test_declarations_are_read_through_partials_and_methods(make_trainer, toy_lo
     check_same(run(plain, toy_loss, toy()), run(delegates, toy_loss, toy()))
 
 
-def test_a_baseline_cannot_spoil_the_belief(make_trainer):
+def test_a_baseline_cannot_spoil_the_belief(trained):
     def spoils(rewards, *, lengths, num_generations):
         centred = rewards - rewards.mean()
         rewards.zero_()
         return centred
 
-    trainer = make_trainer("ha_dw", baseline=spoils, max_steps=1)
-    trainer.train()
+    trainer = trained("ha_dw", baseline=spoils, max_steps=1)
     row = trainer.state.log_history[0]
     assert row["credit/difficulty_belief"] == pytest.approx(row["reward"])
 
 
-def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
+def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, trained, tmp_path):
     class Counting(CreditTrainer):
         calls = 0
 
@@ -214,8 +211,7 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
 
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
     make_trainer((CreditConfig, Counting), **settings).train()
-    resumed = make_trainer((CreditConfig, Counting), **settings | {"max_steps": 3})
-    resumed.train(resume_from_checkpoint=True)
+    resumed = trained((CreditConfig, Counting), **settings | {"max_steps": 3}, resume=True)
     assert resumed.calls == 3
     with pytest.raises(ValueError, match="would lose.*credit"):
         make_trainer(**settings).train(resume_from_checkpoint=True)
@@ -227,7 +223,7 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
 # Tokens and advantages
 
 
-def test_tokens_of_a_conversation_know_their_turns(make_trainer):
+def test_tokens_of_a_conversation_know_their_turns(trained):
     seen = []
 
     def rollout(prompts, trainer):
@@ -240,8 +236,7 @@ def test_tokens_of_a_conversation_know_their_turns(make_trainer):
             "env_mask": written,
         }
 
-    trainer = make_trainer("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": rollout}, shuffle_dataset=False)
-    trainer.train()
+    trained("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": rollout}, shuffle_dataset=False)
     rows = {tuple(row) for tokens in seen for row in tokens.turn_ids.tolist()}
     assert rows == {(0, 0, -1, -1, 1, 1), (0, 0, 0, 0, -1, -1)}
     assert {tuple(row) for tokens in seen for row in tokens.segment_ids.tolist()} == {

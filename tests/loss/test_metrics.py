@@ -204,27 +204,25 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
     assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
 
 
-def test_coefficients_do_not_change_training_and_need_a_trace(make_trainer, monkeypatch, tmp_path):
+def test_coefficients_do_not_change_training_and_need_a_trace(trained, monkeypatch, tmp_path):
     found = []
     for shown in (True, False):
         if not shown:
             monkeypatch.setattr(metrics, "_coefficients", lambda *args, **kwargs: {})
-        trainer = make_trainer("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
-        trainer.train()
+        trainer = trained("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
         row = trainer.state.log_history[0]
         assert ("credit/coefficient/quarter_1" in row) == shown
         found.append([p.detach().clone() for p in trainer.model.parameters()])
     assert all(map(torch.equal, *found))
     monkeypatch.undo()
-    trainer = make_trainer("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
-    trainer.train()
+    trainer = trained("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
     assert not any("coefficient" in name for name in trainer.state.log_history[0])
 
 
 # Groups without signal
 
 
-def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer):
+def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(trained):
     """All complete responses have the same reward, and continuations differ."""
     calls = []
 
@@ -234,28 +232,25 @@ def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer)
             return [0.5] * len(completions)
         return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
 
-    trainer = make_trainer(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
-    trainer.train()
+    trainer = trained(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
     row = trainer.state.log_history[0]
     assert len(calls) == 2 and row["reward"] == 0.5 and row["reward_std"] == 0.0
     assert row["credit/abs_advantage/quarter_1"] > 0 and row["credit/groups_without_signal"] == 0.0
 
 
-def test_a_chain_without_credit_has_no_signal_though_rewards_differ(make_trainer):
+def test_a_chain_without_credit_has_no_signal_though_rewards_differ(trained):
     def halves(old_logp_t, *, completion_ids, decode, mask_t):
         nowhere = torch.zeros_like(mask_t, dtype=torch.bool)
         nowhere[: len(nowhere) // 2] = mask_t[: len(nowhere) // 2].cumsum(-1) == 1
         return nowhere
 
-    trainer = make_trainer(**{**CHAIN, "max_steps": 1}, segmentation=halves)
-    trainer.train()
+    trainer = trained(**{**CHAIN, "max_steps": 1}, segmentation=halves)
     row = trainer.state.log_history[0]
     # of two prompts one has segments
     assert row["reward_std"] > 0 and row["credit/groups_without_signal"] == 0.5
 
 
-def test_a_tree_has_signal_where_a_node_has_credit(make_trainer):
-    trainer = make_trainer(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
-    trainer.train()
+def test_a_tree_has_signal_where_a_node_has_credit(trained):
+    trainer = trained(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
     row = trainer.state.log_history[0]
     assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0

@@ -153,13 +153,11 @@ def test_difficulty_weighs_segments(make_trainer):
     torch.testing.assert_close(weighted["advantages"], plain["advantages"] * phi)
 
 
-def test_a_tree_of_one_level_is_grpo_to_the_last_bit(make_trainer, tmp_path):
+def test_a_tree_of_one_level_is_grpo_to_the_last_bit(trained, tmp_path):
     common = {"reward_funcs": distinct, "loss_type": "dapo", "beta": 0.04, "scale_rewards": "none", "max_steps": 3}
     common |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "temperature": 1.3}
-    plain = make_trainer(**common, output_dir=str(tmp_path / "plain"))
-    plain.train()
-    tree = make_trainer(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
-    tree.train()
+    plain = trained(**common, output_dir=str(tmp_path / "plain"))
+    tree = trained(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
     left, right = steps_of(plain), steps_of(tree)
     assert all(row["credit/rows_missing"] == 0 for row in right)
     for a, b in zip(left, right, strict=True):
@@ -218,9 +216,8 @@ def test_rows_hold_the_nodes_that_were_grown(make_trainer):
             assert not any(advantage)
 
 
-def test_logged_responses_of_a_tree_are_whole(make_trainer):
-    trainer = make_trainer(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
-    trainer.train()
+def test_logged_responses_of_a_tree_are_whole(trained):
+    trainer = trained(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
     row = steps_of(trainer)[0]
     texts, rewards = list(trainer._logs["completion"]), list(trainer._logs["rewards"]["count_a"])
     assert len(texts) == len(rewards) == len(trainer._logs["advantages"]) == len(trainer._logs["prompt"]) == 16

@@ -71,22 +71,20 @@ def test_segments_compose(make_trainer, base, knobs):
     check_finite(trainer)
 
 
-def test_policy_iteration_without_a_segment(make_trainer):
+def test_policy_iteration_without_a_segment(trained):
     settings = {"policy_loss": "policy_iteration", "beta": 0.1, "mask_truncated_completions": True}
-    trainer = make_trainer(
+    trainer = trained(
         **CHAIN, **settings, max_completion_length=2, generation_kwargs={"suppress_tokens": [0, 1]}, max_steps=1
     )
-    trainer.train()
     assert steps_of(trainer)[0]["loss"] == 0.0
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_rewards_of_any_size(make_trainer, settings):
+def test_rewards_of_any_size(make_trainer, trained, settings):
     def signs(completions, **kwargs):
         return [3.0 if "a" in text else -1.0 for text in completions]
 
-    trainer = make_trainer(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
-    trainer.train()
+    trainer = trained(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
     assert any(row["grad_norm"] > 0 for row in steps_of(trainer))
     with pytest.raises(ValueError, match="reward_range"):
         make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0, process_reward_best_of=2).train()
@@ -260,13 +258,12 @@ def test_a_checkpoint_without_its_replay_buffer_is_refused(make_trainer, tmp_pat
         save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
 
 
-def test_one_seed_one_run(make_trainer):
+def test_one_seed_one_run(trained):
     replay = {**TREE, "replay_iterations": 3, "replay_cap": 2}
     for settings in ({"algo": "s_trace", "selector": "random"}, CHAIN, {**CHAIN, "rollout_batch_size": 6}, replay):
         histories = []
         for _ in range(2):
-            trainer = make_trainer(**settings, max_steps=3)
-            trainer.train()
+            trainer = trained(**settings, max_steps=3)
             histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
         assert histories[0] == histories[1]
 

@@ -166,12 +166,11 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_a_progress_bar_of_rollouts(make_trainer, monkeypatch, capsys, settings):
+def test_a_progress_bar_of_rollouts(trained, monkeypatch, capsys, settings):
     monkeypatch.setattr(engine_module, "PROGRESS_DELAY", 0.0)
     label = "rollouts" if settings is CHAIN else "tree level 2 of 2"
     for disable in (False, True):
-        trainer = make_trainer(**settings, disable_tqdm=disable, max_steps=1)
-        trainer.train()
+        trainer = trained(**settings, disable_tqdm=disable, max_steps=1)
         shown = capsys.readouterr().err
         assert (f"{label}:" in shown and "token/s" in shown) if not disable else label not in shown
         assert not trainer.model._forward_pre_hooks

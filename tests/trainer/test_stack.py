@@ -37,31 +37,28 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
 
 
 @pytest.mark.parametrize("algo", NAMES)
-def test_gradient_checkpointing_changes_nothing(make_trainer, tmp_path, algo):
+def test_gradient_checkpointing_changes_nothing(trained, tmp_path, algo):
     models = []
     for on in (False, True):
         settings = {"max_steps": 1, "output_dir": str(tmp_path / str(on)), "optim": "sgd"}
-        trainer = make_trainer(algo, gradient_checkpointing=on, **settings)
-        trainer.train()
+        trainer = trained(algo, gradient_checkpointing=on, **settings)
         models.append(dict(trainer.model.named_parameters()))
     torch.testing.assert_close(*models, rtol=0, atol=1e-7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", NAMES)
-def test_bfloat16_autocast(make_trainer, algo):
-    trainer = make_trainer(algo, bf16=True, max_steps=2, num_iterations=2)
-    trainer.train()
+def test_bfloat16_autocast(trained, algo):
+    trainer = trained(algo, bf16=True, max_steps=2, num_iterations=2)
     check_finite(trainer)
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
-def test_torch_compile(make_trainer, algo):
+def test_torch_compile(trained, algo):
     # the eager backend: everything of torch.compile but the code it would generate
-    trainer = make_trainer(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
-    trainer.train()
+    trainer = trained(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
     check_finite(trainer)
     assert len(steps_of(trainer)) == 2
 

@@ -127,9 +127,8 @@ def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp
     assert table["advantage"].tolist() == pytest.approx(batches[0].batch.data["advantages"].tolist())
 
 
-def test_evaluation_does_not_move_the_belief(make_trainer):
-    trainer = make_trainer("ha_dw", per_device_eval_batch_size=8)
-    trainer.train()
+def test_evaluation_does_not_move_the_belief(trained):
+    trainer = trained("ha_dw", per_device_eval_batch_size=8)
     before = trainer.difficulty.state_dict()
     trainer.eval_dataset = trainer.train_dataset.select(range(4))
     metrics = trainer.evaluate()
@@ -144,9 +143,8 @@ def test_a_checkpoint_with_a_belief_of_another_mode_is_refused(make_trainer):
         other.train(resume_from_checkpoint=True)
 
 
-def test_model_card_names_and_cites_the_paper(make_trainer, tmp_path):
-    trainer = make_trainer("s_trace", max_steps=1)
-    trainer.train()
+def test_model_card_names_and_cites_the_paper(trained, tmp_path):
+    trainer = trained("s_trace", max_steps=1)
     trainer.create_model_card(model_name="m")
     card = (tmp_path / "run" / "README.md").read_text()
     assert "S-trace" in card and "2605.05965" in card and "Selective Eligibility Traces" in card
@@ -216,10 +214,9 @@ def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
 
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
-def test_one_token_completions(make_trainer, algo):
+def test_one_token_completions(trained, algo):
     one_level = {"tree_branching": [4]} if algo == "spo_tree" else {}
-    trainer = make_trainer(algo, max_completion_length=1, max_steps=1, **one_level)
-    trainer.train()
+    trainer = trained(algo, max_completion_length=1, max_steps=1, **one_level)
     check_finite(trainer)
 
 
