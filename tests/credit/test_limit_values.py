@@ -1,13 +1,10 @@
 """Knobs at the ends of their ranges, through the real loss where a loss reads them: what the formulas become there."""
 
-import math
-
 import pytest
 import torch
 from toy_loss import run, toy
 
 from trl_credit.credit import selection
-from trl_credit.credit.segments import cutpoint_boundaries
 
 
 PLAIN = {"loss_type": "dr_grpo", "beta": 0.0}
@@ -49,21 +46,6 @@ def test_a_trace_that_never_decays_credits_all_that_came_before(make_trainer, to
     same(found, -t["advantages"].unsqueeze(1) * to_come * mask / mask.size(0) / 8)  # max_completion_length of the test
 
 
-def test_a_threshold_of_1_leaves_out_what_was_certain_alone(make_trainer, toy_loss):
-    t = toy()
-    t["old"] = t["old"].clamp(max=-1e-6)
-    t["old"][2, 1] = 0.0
-    masks = [{"token_mask": "probability", "probability_threshold": x} for x in (1.0, math.nextafter(1, 2))]
-    plain, one, more = (run(make_trainer("base", **PLAIN, **mask), toy_loss, t)[1] for mask in ({}, *masks))
-    same(more, plain)
-    assert plain[2, 1] != 0.0 and one[2, 1] == 0.0
-    plain[2, 1] = 0.0
-    same(one, plain)
-    # as the cutpoints of a chain have it
-    cut = cutpoint_boundaries(t["old"], threshold=1.0, interval=1, include_last=True, mask_t=t["mask"])
-    assert torch.equal(cut, t["mask"].bool() & (t["old"] < 0.0))
-
-
 def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
     t = toy()
     for floor in (-0.5, 0.0, 0.9, 2.0):
@@ -71,13 +53,3 @@ def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
         t["advantages"] = toy()["advantages"].clamp(min=floor)
         same(found, run(make_trainer("base", **PLAIN), toy_loss, t)[1])
     assert not run(make_trainer("base", **PLAIN, advantage_floor=0.0), toy_loss, toy())[1][1].any()  # A was −0.5
-
-
-def test_the_entropy_quantile_at_its_ends(make_trainer, toy_loss):
-    """As TRL documents it: 1 keeps all, 0 the token of highest entropy of the micro-batch."""
-    plain = gradient(make_trainer, toy_loss)
-    same(gradient(make_trainer, toy_loss, top_entropy_quantile=1.0), plain)
-    t = toy()
-    highest = torch.where(t["mask"].bool(), t["entropies"], -1.0)
-    found = gradient(make_trainer, toy_loss, top_entropy_quantile=0.0)
-    same(found, torch.where(highest == highest.max(), plain, 0.0))

@@ -153,28 +153,6 @@ def test_best_of_value():
     torch.testing.assert_close(best_of_value(v, best_of=1), v)
 
 
-def test_policy_iteration_of_the_worked_example():
-    logp_t = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
-    given = {
-        "old_logp_t": logp_t.detach() - torch.tensor([[0.1, -0.05]], dtype=torch.float64),
-        "ref_logp_t": logp_t.detach() - torch.tensor([[0.2, 0.3]], dtype=torch.float64),
-        "advantage_t": torch.full((1, 2), 0.25, dtype=torch.float64),
-        "beta": 0.1,
-        "mask_t": torch.ones(1, 2),
-    }
-    loss, ends = policy_iteration_loss(logp_t, segment_ids=torch.zeros(1, 2, dtype=torch.long), **given)
-    assert ends.tolist() == [[0, 1]] and loss[0, 0] == 0
-    assert loss.sum().item() == pytest.approx(math.exp(0.05) * 0.04, abs=1e-12)  # twice 0.0210254
-    (grad,) = torch.autograd.grad(loss.sum(), logp_t)
-    torch.testing.assert_close(grad, torch.full_like(grad, math.exp(0.05) * 2 * -0.2 * 0.1))
-    # two segments, one of which has its last token outside the loss
-    loss, ends = policy_iteration_loss(
-        logp_t, segment_ids=torch.tensor([[0, 1]]), **{**given, "mask_t": torch.tensor([[1.0, 0.0]])}
-    )
-    assert ends.tolist() == [[1, 0]]
-    assert loss[0, 0].item() == pytest.approx(math.exp(0.1) * (0.1 * 0.2 - 0.25) ** 2)
-
-
 def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
     logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
     loss, _ = policy_iteration_loss(

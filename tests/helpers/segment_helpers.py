@@ -1,5 +1,7 @@
 """Shared by the tests of segment credit: settings, views of a batch, and an engine that records its calls."""
 
+import itertools
+
 import torch
 
 
@@ -14,20 +16,27 @@ TREE = {
 }
 
 
+def kept(owner, name):
+    """Keeps what a method returns from now on."""
+    found, method = [], getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: found.append(method(*args, **kwargs)) or found[-1])
+    return found
+
+
 def batches(trainer):
     """Keeps every generation batch that the trainer makes."""
-    kept = []
-    make = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: kept.append(make(inputs)) or kept[-1]
-    return kept
+    return kept(trainer, "_generate_and_score_completions")
 
 
 def plans(trainer):
     """Keeps the plan of every generation batch of trees."""
-    kept = []
-    plan = trainer.forest.plan
-    trainer.forest.plan = lambda inputs: kept.append(plan(inputs)) or kept[-1]
-    return kept
+    return kept(trainer.forest, "plan")
+
+
+def counts_on(trainer):
+    """Rewards that differ from one response to the next."""
+    number = itertools.count()
+    trainer.reward_funcs = [lambda completions, **kwargs: [next(number) % 7 / 7 for _ in completions]]
 
 
 def engine_calls(trainer):

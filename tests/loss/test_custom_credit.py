@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from custom_functions import custom
+from segment_helpers import batches
 from toy_loss import check_close, check_loss, check_same, run, toy
 from weight_helpers import same_weights
 
@@ -285,9 +286,8 @@ def test_the_floor_acts_once_and_last(make_trainer, kind):
         log_completions=True,
         **settings,
     )
-    plain, made = make_trainer(**settings), []
-    make = plain._generate_and_score_completions
-    plain._generate_and_score_completions = lambda inputs: made.append(make(inputs)) or made[-1]
+    plain = make_trainer(**settings)
+    made = batches(plain)
     for trainer in (plain, floored):
         torch.manual_seed(7)
         trainer.train()

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import re
 import sys
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from custom_functions import FILE
+from scripts import load_script
 
 import trl_credit
 from trl_credit import ALGORITHMS
@@ -103,10 +103,7 @@ def make_up(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("train_script_of_algorithms", ROOT / "examples" / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("examples/train.py")
 
 
 # One that is made up

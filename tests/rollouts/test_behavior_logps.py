@@ -1,10 +1,8 @@
 """π_old from the engine, and TRL's correction for the engine with every weight."""
 
-import itertools
-
 import pytest
 import torch
-from segment_helpers import TREE, RecordingEngine, generation_batch, passes, with_engine
+from segment_helpers import TREE, RecordingEngine, counts_on, generation_batch, passes, with_engine
 from toy_loss import run, toy
 
 
@@ -49,8 +47,7 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     trainer = make_trainer(**{**TREE, **rows}, tree_rows="packed")
     trainer.args.behavior_logps = "sampler"
     trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
-    rewards = itertools.count()
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     output = generation_batch(trainer)
     unknown = output["sampling_per_token_logps"].isnan() & (output["segment_ids"] >= 0)
     assert unknown.any()

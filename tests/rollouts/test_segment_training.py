@@ -1,6 +1,5 @@
 """Training with segments: other knobs, conversations, passes for π_old, replay, and what is refused."""
 
-import itertools
 import math
 
 import pytest
@@ -13,6 +12,7 @@ from segment_helpers import (
     TREE,
     RecordingEngine,
     batches,
+    counts_on,
     engine_calls,
     generation_batch,
     plans,
@@ -207,8 +207,7 @@ def test_no_token_has_its_log_probability_computed_twice(make_trainer, form, mos
 
 def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer):
     trainer = with_engine(make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), RecordingEngine())
-    rewards = itertools.count()
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     counted, planned = tokens_without_gradient(trainer), plans(trainer)
     generation_batch(trainer)
     assert counted == []

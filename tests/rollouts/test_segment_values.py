@@ -12,6 +12,7 @@ from segment_helpers import (
     CHAIN,
     TREE,
     RecordingEngine,
+    counts_on,
     engine_calls,
     generation_batch,
     plans,
@@ -247,8 +248,7 @@ def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, f
     trainer = with_engine(make_trainer(**settings, tree_rows=form), engine)
     trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
     trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
-    rng = iter(range(10**6))
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rng) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     kept = plans(trainer)
     outputs = [generation_batch(trainer) for _ in range(2)]
     trainer.forest.buffer.save(tmp_path / "replay.safetensors")  # with what the engine did not know

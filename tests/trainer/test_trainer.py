@@ -10,18 +10,11 @@ import pytest
 import torch
 from conftest import count_a
 from datasets import Dataset
+from segment_helpers import kept
 from weight_helpers import check_finite, moved, weights
 
 import trl_credit
-from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.selection import probability_mask
-
-
-def watch_batches(trainer) -> list:
-    """The trainer's generation batches, once it has made them."""
-    batches, make = [], trainer.make_batch
-    trainer.make_batch = lambda inputs: batches.append(make(inputs)) or batches[-1]
-    return batches
 
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
@@ -59,19 +52,6 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
             torch.testing.assert_close(p, parameters[1][name], rtol=0, atol=1e-6 * max(1.0, largest))
 
 
-def test_optimal_baseline_uses_the_lengths_of_the_batch(make_trainer):
-    trainer = make_trainer("opo", max_steps=1)
-    args = trainer.args  # on-policy, as the baseline is derived
-    assert (args.steps_per_generation, args.num_iterations, args.beta) == (args.gradient_accumulation_steps, 1, 0.0)
-    batches = watch_batches(trainer)
-    trainer.train()
-    batch = batches[0].batch
-    lengths = batch.mask_t.sum(-1)
-    assert len(lengths.unique()) > 1
-    expected = optimal_advantage(batch.rewards_per_func[:, 0], lengths=lengths, num_generations=4)
-    assert torch.equal(batch.data["advantages"], expected) and expected.abs().max() > 0
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -93,7 +73,7 @@ def test_opo_warns_once_that_it_is_not_on_policy(make_trainer, caplog, settings,
 
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
     trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     seen = []
     belief = batches[0].batch.rewards.mean().item()  # the first batch is its own prior
@@ -109,19 +89,19 @@ def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
 
 def test_probability_mask_recounts_the_normaliser(make_trainer):
     trainer = make_trainer("base", loss_type="dapo", token_mask="probability", probability_threshold=0.3, max_steps=1)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     batch = batches[0].batch.data
-    kept = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
-    assert 0 < kept.sum() < batch["completion_mask"].sum()
-    assert batch["num_items_in_batch"] == kept.sum()
-    share = (kept.sum() / batch["completion_mask"].sum()).item()
+    inside = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
+    assert 0 < inside.sum() < batch["completion_mask"].sum()
+    assert batch["num_items_in_batch"] == inside.sum()
+    share = (inside.sum() / batch["completion_mask"].sum()).item()
     assert trainer.state.log_history[0]["credit/kept_fraction"] == pytest.approx(share)
 
 
 def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path):
     trainer = make_trainer("opo", difficulty="fixed", max_steps=1, log_completions=True)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
     assert table["advantage"].tolist() == pytest.approx(batches[0].batch.data["advantages"].tolist())
@@ -187,7 +167,7 @@ def test_none_for_a_whole_group_is_no_signal(make_trainer, algo):
         return [None if i < 4 else float(i % 2) for i in range(len(completions))]
 
     trainer = make_trainer(algo, reward_funcs=some, max_steps=1, shuffle_dataset=False)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     check_finite(trainer)
     advantages = batches[0].batch.data["advantages"]
