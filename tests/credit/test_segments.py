@@ -22,7 +22,6 @@ from trl_credit.credit.segments import (
     tail_log_probability,
     value_at_segment_start,
 )
-from trl_credit.credit.selection import probability_mask
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.loss.batch import segment_ratio
 from trl_credit.rollouts.chain import plan_requests
@@ -81,32 +80,6 @@ def test_fixed_length():
     assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
 
 
-def advantages(positions, values, final, p=P):
-    logp_t = torch.tensor([p], dtype=torch.float64).log()
-    mask_t = torch.ones_like(logp_t)
-    boundaries = position_boundaries([positions], mask_t=mask_t)
-    value_t = torch.full_like(logp_t, math.nan)
-    value_t[0, positions] = torch.tensor(values, dtype=torch.float64)
-    value_t = value_t.where(boundaries, 7.0)  # whatever stands elsewhere
-    a_t = segment_advantages(
-        value_t, boundaries=boundaries, final_value=torch.tensor([final], dtype=torch.float64), mask_t=mask_t
-    )
-    return a_t[0], a_t[0] * probability_mask(logp_t, threshold=0.9, mask_t=mask_t)[0]
-
-
-def test_chain_advantages_of_the_worked_example():
-    a_t, kept = advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 1.0)
-    expected = [0.0] + [2 / 9] * 4 + [-3 / 9] * 4 + [6 / 9] * 3
-    torch.testing.assert_close(a_t, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
-    expected = [0, 2 / 9, 0, 2 / 9, 0, -1 / 3, 0, -1 / 3, 0, 2 / 3, 0, 2 / 3]
-    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
-    assert advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 0.0)[0][-1] == pytest.approx(-3 / 9)
-    p = [0.40, *P[1:]]
-    _, kept = advantages([0, 9], [0.5, 1 / 3], 1.0, p)
-    expected = [-1 / 6, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, 2 / 3, 0, 2 / 3]
-    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
-
-
 @given(st.data())
 def test_segments_add_up_to_what_the_response_gained(data):
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
@@ -114,13 +87,15 @@ def test_segments_add_up_to_what_the_response_gained(data):
     mask_t = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
     g = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
     boundaries = (torch.rand(len(lengths), width, generator=g) < 0.4) & mask_t.bool()
+    positions = [row.nonzero().flatten().tolist() for row in boundaries]
+    assert torch.equal(position_boundaries(positions, mask_t=mask_t), boundaries)
     value_t = torch.rand(len(lengths), width, generator=g, dtype=torch.float64)
     final = torch.rand(len(lengths), generator=g, dtype=torch.float64)
     a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
     ids = segment_ids(boundaries)
     starts = value_at_segment_start(value_t, boundaries=boundaries)
     for row, length in enumerate(lengths):
-        places = boundaries[row].nonzero().flatten().tolist()
+        places = positions[row]
         values = [value_t[row, b].item() for b in places] + [final[row].item()]
         for t in range(width):
             k = sum(b <= t for b in places) - 1

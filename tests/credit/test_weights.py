@@ -66,26 +66,6 @@ def test_eligible_gradient_against_the_matrix(seed, length, decay):
     torch.testing.assert_close(w.detach(), (logp - old).detach() * mask, rtol=0, atol=0)  # the value is GRPO's
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("style", ["recent", "both"])
-@pytest.mark.parametrize("length", [1, 2, 37, 70])
-def test_the_transpose_of_a_trace(length, style, decay):
-    """Σ c (K x) = Σ (Kᵀ c) x, for K of the trace styles and of the eligible weight."""
-    g = torch.Generator().manual_seed(length)
-    x_t, c_t = torch.randn(2, 3, length, generator=g, dtype=torch.float64)
-    there = (c_t * weights.traced_sum(x_t, decay=decay, style=style)).sum()
-    back = (weights.traced_credit(c_t, decay=decay, style=style) * x_t).sum()
-    torch.testing.assert_close(back, there, rtol=1e-11, atol=1e-12)
-    mask_t = (torch.rand(3, length, generator=g) < 0.8).long()
-    selected_t = (torch.rand(3, length, generator=g) < 0.4).double()
-    for knobs in ({}, {"selected_t": selected_t}, {"selected_t": selected_t, "leave_own_out": False}):
-        logp_t = x_t.clone().requires_grad_()
-        log_weight = weights.eligible_log_weight(logp_t, old_logp_t=x_t, decay=decay, mask_t=mask_t, **knobs)
-        expected = torch.autograd.grad((log_weight * c_t * mask_t).sum(), logp_t)[0]
-        found = weights.eligible_gradient(c_t, decay=decay, mask_t=mask_t, **knobs)
-        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
-
-
 WAYS = {
     "eligible": (weights.eligible_log_weight, {"decay": 0.9}),
     "lambda": (weights.lambda_trace_log_weight, {"decay": 0.9}),

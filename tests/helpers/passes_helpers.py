@@ -56,6 +56,18 @@ def distinct(completions, **kwargs):
     return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in texts]
 
 
+def tool_rollout(prompts, trainer):
+    """A `rollout_func` of conversations in two turns: one response goes on after a tool's answer, the next does not."""
+    n = len(prompts)
+    masks = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
+    return {
+        "prompt_ids": [[3, 4, 5, 6, 7, 8, 9, 10]] * n,
+        "completion_ids": [[5 + (i + k) % 7 for k in range(len(mask) - 1)] + [1] for i, mask in enumerate(masks)],
+        "logprobs": None,
+        "env_mask": masks,
+    }
+
+
 def scripted(trainer_class, model=None):
     """A trainer class whose responses are ragged and follow from their prompts; `model` replaces the given one."""
 

@@ -3,6 +3,7 @@
 import itertools
 
 import torch
+from worker import kept
 
 
 CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "loss_type": "dapo"}
@@ -14,13 +15,6 @@ TREE = {
     "per_device_train_batch_size": 16,
     "num_generations": 8,
 }
-
-
-def kept(owner, name):
-    """Keeps what a method returns from now on."""
-    found, method = [], getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: found.append(method(*args, **kwargs)) or found[-1])
-    return found
 
 
 def batches(trainer):

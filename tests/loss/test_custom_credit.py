@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from custom_functions import custom
+from passes_helpers import tool_rollout
 from segment_helpers import batches
 from toy_loss import check_close, check_loss, check_same, run, toy
 from weight_helpers import same_weights
@@ -226,18 +227,7 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, trained, tmp_
 
 def test_tokens_of_a_conversation_know_their_turns(trained):
     seen = []
-
-    def rollout(prompts, trainer):
-        n = len(prompts)
-        written = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
-        return {
-            "prompt_ids": [[3]] * n,
-            "completion_ids": [[5 + i % 3 for _ in mask[:-1]] + [1] for i, mask in enumerate(written)],
-            "logprobs": None,
-            "env_mask": written,
-        }
-
-    trained("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": rollout}, shuffle_dataset=False)
+    trained("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": tool_rollout}, shuffle_dataset=False)
     rows = {tuple(row) for tokens in seen for row in tokens.turn_ids.tolist()}
     assert rows == {(0, 0, -1, -1, 1, 1), (0, 0, 0, 0, -1, -1)}
     assert {tuple(row) for tokens in seen for row in tokens.segment_ids.tolist()} == {

@@ -15,6 +15,7 @@ from passes_helpers import (
     distinct,
     model_of,
     scripted,
+    tool_rollout,
     trained,
     with_slow,
     with_tokenizer,
@@ -207,20 +208,10 @@ def test_rows_without_credit_stand_together_and_are_left_out(run):
 
 
 def test_tokens_of_tools_are_seen_and_not_trained(make_trainer):
-    def rollout(prompts, trainer):
-        n = len(prompts)
-        masks = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
-        return {
-            "prompt_ids": [[3, 4, 5, 6, 7, 8, 9, 10]] * n,
-            "completion_ids": [[5 + (i + k) % 7 for k in range(len(mask) - 1)] + [1] for i, mask in enumerate(masks)],
-            "logprobs": None,
-            "env_mask": masks,
-        }
-
     found = []
     for shared_prefix in ("off", "on"):
         settings = {"optim": "sgd", "learning_rate": 0.1, "shared_prefix": shared_prefix}
-        trainer = make_trainer(reward_funcs=distinct, trainer_kwargs={"rollout_func": rollout}, **settings)
+        trainer = make_trainer(reward_funcs=distinct, trainer_kwargs={"rollout_func": tool_rollout}, **settings)
         found.append(Watch(trainer))
         trainer.train()
     check_equal(*found)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from conftest import count_a
 from datasets import Dataset
-from segment_helpers import kept
 from weight_helpers import check_finite, moved, weights
+from worker import kept
 
 import trl_credit
 from trl_credit.credit.selection import probability_mask

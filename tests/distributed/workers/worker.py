@@ -48,13 +48,16 @@ def logged(trainer: Any) -> list[dict]:
     return [row for row in trainer.state.log_history if "reward" in row]
 
 
+def kept(owner: Any, name: str) -> list[Any]:
+    """A list that grows with what a method returns."""
+    found, method = [], getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: found.append(method(*args, **kwargs)) or found[-1])
+    return found
+
+
 def kept_batches(trainer: Any) -> tuple[list[dict], list[torch.Tensor]]:
     """Lists that grow with every generation batch and with its rewards (N, functions)."""
-    batches, rewards = [], []
-    generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
-    trainer._generate_and_score_completions = lambda x: batches.append(generate(x)) or batches[-1]
-    trainer._calculate_rewards = lambda *a: rewards.append(score(*a)) or rewards[-1]
-    return batches, rewards
+    return kept(trainer, "_generate_and_score_completions"), kept(trainer, "_calculate_rewards")
 
 
 def parity(completions: list[str], **kwargs: Any) -> list[float]:
