@@ -153,14 +153,6 @@ def test_whitening_of_the_worked_examples():
     assert example(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(example(0.5, -0.5, 1.0))
 
 
-def test_identical_prefixes_are_one_state_within_a_group():
-    boundaries = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 0, 0]]).bool()
-    requests = plan_requests(boundaries, groups=["q", "q", "r"], completion_ids=[[5, 6, 7], [5, 6, 8], [5, 6, 7]])
-    assert requests.states == [(0, 0), (0, 2), (1, 1), (2, 0)]
-    assert requests.index_t.tolist() == [[0, -1, 1], [0, 2, 1], [3, -1, -1]]
-    assert requests.shared == 2
-
-
 @given(st.integers(0, 10**6), st.integers(1, 3))
 @settings(max_examples=60)
 def test_the_digests_of_prefixes_tell_what_the_prefixes_tell(seed, vocabulary):

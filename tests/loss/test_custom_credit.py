@@ -7,7 +7,7 @@ import pytest
 import torch
 from custom_functions import custom
 from passes_helpers import tool_rollout
-from segment_helpers import batches
+from segment_helpers import CHAIN, batches
 from toy_loss import check_close, check_loss, check_same, run, toy
 from weight_helpers import same_weights
 
@@ -106,13 +106,7 @@ def test_a_token_mask_changes_the_normaliser(make_trainer, toy_loss):
         ("s_trace", "selector", "entropy", "same_selector", {}),
         # counted over the whole batch
         ("base", "token_mask", "probability", "same_mask", {"loss_type": "dapo", "probability_threshold": 0.3}),
-        (
-            "base",
-            "segmentation",
-            "fixed_length",
-            "every_third",
-            {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
-        ),
+        ("base", "segmentation", "fixed_length", "every_third", CHAIN),
     ],
 )
 def test_the_built_in_function_by_name_gives_the_same_run(trained, tmp_path, algo, knob, built_in, function, settings):

@@ -11,13 +11,6 @@ from trl_credit.rollouts.policy import Continuation
 from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
 
 
-def loss_of_row(trainer, toy_loss, **tensors):
-    """The loss of one row of eight tokens, on policy."""
-    old = torch.full((1, 8), -1.0, dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), old_per_token_logps=old, **tensors)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
-
-
 def quarters_of(trainer, name="abs_advantage/quarter"):
     """The last value of the metric of each quarter, NaN where it has no token."""
     metrics = trainer._metrics["train" if trainer.model.training else "eval"]
@@ -45,19 +38,22 @@ def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, to
     assert found[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
 
 
-def test_the_loss_of_policy_iteration_is_no_advantage(make_trainer, toy_loss):
-    trainer = make_trainer("base", rollouts="chain", policy_loss="policy_iteration", beta=0.1, loss_type="dapo")
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"},
+        {"loss_weight": "trace_past", "trace_lambda": 0.9},
+    ],
+    ids=["policy iteration", "loss weight"],
+)
+def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, toy_loss, knobs):
+    trainer = make_trainer("base", **knobs)
+    old = torch.full((1, 8), -1.0, dtype=torch.float64)
     advantages = torch.tensor([[0.2] * 4 + [-0.6] * 4], dtype=torch.float64)
-    ref = torch.full((1, 8), -2.0, dtype=torch.float64)
-    segments = torch.tensor([[0] * 4 + [1] * 4])
-    loss_of_row(trainer, toy_loss, advantages=advantages, ref_per_token_logps=ref, segment_ids=segments)
+    tensors = {"old_per_token_logps": old, "ref_per_token_logps": 2 * old, "advantages": advantages}
+    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
     assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
-
-
-def test_a_loss_weight_is_no_part_of_the_advantage(make_trainer, toy_loss):
-    trainer = make_trainer("base", importance="token", loss_weight="trace_past", trace_lambda=0.9, beta=0.0)
-    loss_of_row(trainer, toy_loss, advantages=torch.tensor([-0.6], dtype=torch.float64))
-    assert quarters_of(trainer) == pytest.approx([0.6] * 4)
 
 
 def grown(parent, lengths, advantage=0.5):

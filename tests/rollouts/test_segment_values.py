@@ -143,14 +143,6 @@ def test_a_chain_takes_two_engine_calls(make_trainer, segmentation):
     assert {f"credit/seconds/{phase}" for phase in ("generate", "rollouts", "rewards", "train")} <= set(row)
 
 
-def test_rollout_batches_bound_a_call(make_trainer):
-    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=2, rollout_batch_size=12, max_steps=1)
-    calls = engine_calls(trainer)
-    trainer.train()
-    assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
-    assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
-
-
 def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
     rng = random.Random(0)
     prefixes = [[rng.randrange(3, 20) for _ in range(rng.randint(1, 9))] for _ in range(9)]

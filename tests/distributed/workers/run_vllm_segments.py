@@ -3,7 +3,7 @@
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.utils as utils
 from run_vllm import keep_weights
-from worker import logged, print_result, run_main, trainer_of
+from worker import kept, logged, print_result, run_main, trainer_of
 
 from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_reward, demo_settings
@@ -24,26 +24,22 @@ def main(algo: str, engine: str, folder: str) -> None:
             "vllm_max_model_length": 64,
         }
     trainer = trainer_of(trainer_class, demo_reward, folder, **settings)
-    result = {"calls": [], "syncs": 0, "prefix_caching": None, "trees": []}
+    result, syncs = {"calls": [], "prefix_caching": None, "trees": []}, []
     if engine == "vllm":
         llm, backend = trainer.vllm_generation.llm, trainer.vllm_generation
         result["prefix_caching"] = llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
-        generate, sync = llm.generate, backend.sync_weights
+        generate, syncs = llm.generate, kept(backend, "sync_weights")
 
         def counted_generate(prompts, sampling_params=None, **kwargs):
             params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
             result["calls"].append([[len(p["prompt_token_ids"]), s.n, s.max_tokens] for p, s in zip(prompts, params)])  # noqa: B905
             return generate(prompts, sampling_params=sampling_params, **kwargs)
 
-        def counted_sync():
-            result["syncs"] += 1
-            sync()
-
-        llm.generate, backend.sync_weights = counted_generate, counted_sync
+        llm.generate = counted_generate
     if trainer.forest is not None:
         new_rows = trainer.forest._new_rows
 
-        def kept(trees):
+        def keep_trees(trees):
             result["trees"] += [
                 {
                     "answer": tree.example["answer"],
@@ -63,9 +59,9 @@ def main(algo: str, engine: str, folder: str) -> None:
             ]
             return new_rows(trees)
 
-        trainer.forest._new_rows = kept
+        trainer.forest._new_rows = keep_trees
     trainer.train()
-    print_result(log=logged(trainer), **result)
+    print_result(log=logged(trainer), syncs=len(syncs), **result)
 
 
 if __name__ == "__main__":
