@@ -194,7 +194,6 @@ def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
         "vine_ppo": {"step_splitter"},
     }
     assert settings.keys() & DEMO_SEGMENTS.keys() == of_segments.get(algo, set())
-    assert demo_settings(CreditConfig, rollouts="tree", tree_branching=[8]).keys() & DEMO_SEGMENTS.keys() == {
-        "tree_branching"
-    }
+    given = demo_settings(CreditConfig, rollouts="tree", tree_branching=[8])
+    assert given.keys() & DEMO_SEGMENTS.keys() == {"tree_branching"}
     assert torch.tensor(config.max_completion_length) == 40

@@ -10,6 +10,7 @@ from peft import LoraConfig
 from run_layouts import draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
+from trl_credit import CreditTrainer, assign_credit
 from trl_credit.passes.branches import Branches
 from trl_credit.rollouts.policy import Continuation
 
@@ -93,6 +94,11 @@ def scripted(trainer_class, model=None):
             return found, None
 
     return Scripted
+
+
+class CustomMethod(CreditTrainer):
+    def credit(self, tokens):
+        return assign_credit(self.args, tokens)
 
 
 class Watch(TrainerCallback):

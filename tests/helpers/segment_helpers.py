@@ -53,6 +53,16 @@ def generation_batch(trainer):
     return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
 
 
+def in_double(trainer):
+    """Makes weights float64, and the reference another model than the policy."""
+    trainer.model.double()
+    if trainer.ref_model is not None:
+        trainer.ref_model.double()
+        with torch.no_grad():
+            for p in trainer.ref_model.parameters():
+                p.mul_(0.9)
+
+
 def steps_of(trainer):
     return [row for row in trainer.state.log_history if "reward" in row]
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, plans, steps_of
+from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, in_double, plans, steps_of
 
 from trl_credit.demo import demo_dataset
 from trl_credit.rollouts.replay import question_key, question_number
@@ -22,11 +22,7 @@ CASES = {
 def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
     """Against the means of all tokens of one prompt after the other, TRL's own, with the others out of the loss."""
     trainer = make_trainer(**CASES[case], prompt_average=True, beta=0.1, use_bias_correction_kl=False)
-    trainer.model.double()
-    trainer.ref_model.double()
-    with torch.no_grad():
-        for p in trainer.ref_model.parameters():
-            p.mul_(0.9)
+    in_double(trainer)
     torch.manual_seed(5)
     output = generation_batch(trainer)
     found = gradients(trainer, output)

@@ -11,6 +11,7 @@ from passes_helpers import (
     MASKED,
     SIZES,
     TREE,
+    CustomMethod,
     Watch,
     check_equal,
     compared,
@@ -205,11 +206,6 @@ def test_positions_by_the_length_of_a_batch_leave_all_padding(run, models, caplo
 
 def compares(config, tokens):
     return trl_credit.assign_credit(config, tokens)
-
-
-class CustomMethod(trl_credit.CreditTrainer):
-    def credit(self, tokens):
-        return trl_credit.assign_credit(self.args, tokens)
 
 
 DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.1)}

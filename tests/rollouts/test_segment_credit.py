@@ -12,6 +12,7 @@ from segment_helpers import (
     engine_calls,
     generation_batch,
     gradients,
+    in_double,
     plans,
     steps_of,
     texts_of,
@@ -175,12 +176,7 @@ def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
     for form in ("nodes", "paths", "packed"):
         settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
         trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
-        trainer.model.double()
-        if trainer.ref_model is not None:
-            trainer.ref_model.double()
-            with torch.no_grad():
-                for p in trainer.ref_model.parameters():
-                    p.mul_(0.9)
+        in_double(trainer)
         torch.manual_seed(11)
         output = generation_batch(trainer)
         rows = (output["tool_mask"].sum(1) > 0).sum().item()
