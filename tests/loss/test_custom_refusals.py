@@ -104,12 +104,6 @@ def test_settings_are_refused_when_the_configuration_is_built(tmp_path, knobs, m
         config(tmp_path, **knobs)
 
 
-def test_a_file_that_fails_says_how(tmp_path):
-    (tmp_path / "broken.py").write_text("def f(:\n")
-    with pytest.raises(ValueError, match="broken.py raised SyntaxError"):
-        config(tmp_path, credit=f"{tmp_path}/broken.py:f")
-
-
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [

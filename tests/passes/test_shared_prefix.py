@@ -313,9 +313,6 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
     for implementation in ("flash_attention_2", "flex_attention", "eager"):
         plain.config._attn_implementation = implementation
         check_refused(make_trainer, plain, f"attn_implementation='sdpa', and has '{implementation}'")
-    tree = {"rollouts": "tree", "tree_rows": "packed", "loss_type": "dapo"}
-    with pytest.raises(ValueError, match="shared_prefix='on' with rollouts='tree' and tree_rows='packed'"):
-        trl_credit.CreditConfig("out", shared_prefix="on", bf16=False, **tree)
 
 
 def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):

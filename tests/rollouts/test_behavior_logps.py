@@ -55,11 +55,6 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
 
 
-def test_the_engines_log_probabilities_need_an_engine(make_trainer):
-    with pytest.raises(ValueError, match="use_vllm=True"):
-        make_trainer(behavior_logps="sampler")
-
-
 @pytest.mark.parametrize("importance", ["token", "sequence", "sequence_token", "eligible", "lambda_trace"])
 def test_the_correction_for_the_engine_composes_with_every_weight(make_trainer, toy_loss, importance):
     """A ratio that is the same for all tokens of a row scales that row's loss and gradient, whatever the weight."""
