@@ -66,40 +66,6 @@ def test_eligible_gradient_against_the_matrix(seed, length, decay):
     torch.testing.assert_close(w.detach(), (logp - old).detach() * mask, rtol=0, atol=0)  # the value is GRPO's
 
 
-WAYS = {
-    "eligible": (weights.eligible_log_weight, {"decay": 0.9}),
-    "lambda": (weights.lambda_trace_log_weight, {"decay": 0.9}),
-    "both": (weights.lambda_trace_log_weight, {"decay": 0.9, "style": "both"}),
-    "sequence": (weights.sequence_log_weight, {}),
-    "sequence_token": (weights.sequence_token_log_weight, {}),
-}
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), name=st.sampled_from([*WAYS]))
-def test_masked_positions_and_padding_never_matter(seed, name):
-    logp, old, mask, chance = rows(seed)
-    function, knobs = WAYS[name]
-    z = selection.select_high_entropy(chance, rate=0.3, mask_t=mask)
-
-    def weight(x, o, m, z):
-        selected = {"selected_t": z} if name == "eligible" else {}
-        return function(x, old_logp_t=o, mask_t=m, **knobs, **selected)
-
-    plain = weight(logp, old, mask, z)
-    (grad,) = torch.autograd.grad((plain.exp() * mask).sum(), logp)
-    # garbage where the loss does not look, and three columns of padding
-    junk = torch.where(mask.bool(), logp, math.nan).detach()
-    junk = torch.nn.functional.pad(junk, (0, 3), value=-math.inf).requires_grad_()
-    old2 = torch.nn.functional.pad(old, (0, 3), value=math.nan)
-    mask2, z2 = (torch.nn.functional.pad(x, (0, 3)) for x in (mask, z))
-    padded = weight(junk, old2, mask2, z2)
-    (grad2,) = torch.autograd.grad(torch.where(mask2.bool(), padded.exp(), 0.0).sum(), junk)
-    torch.testing.assert_close(torch.where(mask.bool(), padded[:, :11], 0.0), plain * mask, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(grad2[:, :11], grad * mask, rtol=1e-12, atol=1e-12)
-    assert grad2[:, 11:].abs().max() == 0
-
-
 def test_selection_counts_ties_and_mask():
     entropy = torch.tensor([[9.0, 1.0, 3.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0, 5.0, 5.0]])
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])

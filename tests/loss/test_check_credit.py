@@ -16,10 +16,18 @@ def test_check_credit_passes_custom_functions(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "knobs", [{}, {"importance": "eligible", "selector": "entropy"}, {"importance": "lambda_trace"}]
+    ("knobs", "limit"),
+    [
+        ({}, {}),
+        ({"importance": "eligible"}, {"trace_lambda": 0.0}),
+        ({"importance": "eligible", "selector": "entropy"}, {"trace_lambda": 0.0}),
+        ({"importance": "lambda_trace"}, {"trace_lambda": 0.0}),
+        ({"importance": "lambda_trace", "trace_style": "both"}, {"importance": "token"}),
+        ({"importance": "sequence"}, {"importance": "token"}),
+        ({"importance": "sequence_token"}, {"importance": "token"}),
+    ],
 )
-def test_built_in_credit_passes(knobs, tmp_path):
-    limit = {"trace_lambda": 0.0} if knobs else {}
+def test_built_in_credit_passes(knobs, limit, tmp_path):
     assert check_credit(assign_credit, config=config(tmp_path, **knobs), is_grpo_when=limit)[-1] == "GRPO"
 
 

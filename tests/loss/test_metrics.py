@@ -7,8 +7,6 @@ from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
 from trl_credit.loss import metrics
 from trl_credit.observe.meter import Meter
-from trl_credit.rollouts.policy import Continuation
-from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -54,31 +52,6 @@ def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, to
     inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
     assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
-
-
-def grown(parent, lengths, advantage=0.5):
-    """Children of a node with these numbers of tokens."""
-    for n in lengths:
-        parent.children.append(Node(parent, Continuation([7] * n, None), parent.depth + 1, advantage=advantage))
-    return parent.children
-
-
-def test_quarters_of_a_node_are_those_of_the_responses_through_it():
-    tree = Tree({}, [1, 2])
-    short, long = grown(tree.root, [2, 2])
-    grown(short, [2, 2])  # responses of 4 tokens
-    grown(long, [6, 14])  # of 8 and 16: 12 on average
-    assert response_quarters(short) == [0, 1] and response_quarters(short.children[1]) == [2, 3]
-    assert response_quarters(long) == [0, 0]
-    assert response_quarters(long.children[0]) == [1, 1, 2, 2, 3, 3]  # of its own 8
-    for rows in (training_rows(tree, form="nodes"), training_rows(tree, form="paths"), packed_rows(tree, max_rows=1)):
-        by_length = {}
-        for row in rows:
-            assert len(row.quarters) == len(row.segments) == len(row.completion_ids)
-            for segment in set(row.segments) - {-1}:
-                found = [q for q, s in zip(row.quarters, row.segments, strict=True) if s == segment]
-                by_length.setdefault(len(found), []).append(found)
-        assert sorted(by_length[2]) == [[0, 0], [0, 1], [2, 3], [2, 3]] and by_length[6] == [[1, 1, 2, 2, 3, 3]]
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
