@@ -4,7 +4,6 @@ import pytest
 import torch
 from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, in_double, plans, steps_of
 
-from trl_credit.demo import demo_dataset
 from trl_credit.rollouts.replay import question_key, question_number
 
 
@@ -71,10 +70,3 @@ def test_a_key_is_a_number_of_eight_bytes():
     assert len(numbers) == 1000 and 0 not in numbers
     assert torch.tensor(sorted(numbers)).dtype == torch.int64 and min(numbers) < 0 < max(numbers)
     assert question_number("") == 0
-
-
-def test_an_evaluation_has_its_own_prompts(make_trainer):
-    trainer = make_trainer(
-        "spo_tree", **{**TREE, "tree_rows": "nodes"}, max_steps=1, trainer_kwargs={"eval_dataset": demo_dataset(8)}
-    )
-    assert "eval_loss" in trainer.evaluate()

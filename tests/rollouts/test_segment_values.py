@@ -190,8 +190,8 @@ def test_equal_prefixes_share_their_rollouts(make_trainer):
     assert steps_of(trainer)[0]["credit/rollouts_saved"] == (8 - 2) * 3
 
 
-def test_evaluation_is_of_plain_responses(make_trainer):
-    for settings in (CHAIN, TREE):
+def test_evaluation_is_of_plain_responses_and_their_own_prompts(make_trainer):
+    for settings in (CHAIN, {**TREE, "prompt_average": True}):
         trainer = make_trainer(
             **settings,
             per_device_eval_batch_size=8,
