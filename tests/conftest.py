@@ -44,6 +44,8 @@ settings.load_profile("tests")
 
 EXTRACTS = Path(__file__).parent / "data"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
+# configuration and trainer by the name that `make_trainer` takes
+PAIRS = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,7 @@ def make_trainer(tiny_model, tmp_path):
     """Builds a trainer: `make_trainer("s_trace", beta=0.0, …)`, or of a class given in place of the name."""
 
     def make(algo="base", *, reward_funcs=count_a, n_prompts=64, trainer_kwargs=None, **settings):
-        pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
-        config_class, trainer_class = pairs[algo] if isinstance(algo, str) else algo
+        config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
         defaults = {
             "output_dir": str(tmp_path / "run"),
             "use_cpu": True,
@@ -149,6 +150,18 @@ def make_trainer(tiny_model, tmp_path):
         return trainer
 
     return make
+
+
+@pytest.fixture
+def trained(make_trainer):
+    """What `make_trainer` builds, after its training. `resume`: the checkpoint it goes on from."""
+
+    def train(*args, resume=None, **settings):
+        trainer = make_trainer(*args, **settings)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    return train
 
 
 @pytest.fixture

@@ -75,16 +75,6 @@ def test_citations_are_bibtex():
     ]
 
 
-def test_presets_carry_name_tags_and_paper():
-    names = set()
-    for name, (config_class, trainer_class) in ALGORITHMS.items():
-        assert trainer_class.config_class is config_class
-        assert trainer_class._paper["id"] in trainer_class._paper["citation"]
-        assert name.replace("_", "-") in trainer_class._tag_names
-        names.add(trainer_class._name)
-    assert len(names) == len(ALGORITHMS)
-
-
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_any_knob_on_any_preset(name):
     config = make(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")

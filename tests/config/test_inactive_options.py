@@ -24,81 +24,56 @@ def accuracy(completions: list[str], **kwargs) -> list[float]:
     return [float(len(text) % 2) for text in completions]
 
 
-# a value of each knob that is the default of no preset
-OTHERS = {
-    "trace_lambda": 0.3,
-    "gamma": 0.7,
-    "trace_style": "both",
-    "loss_weight_confidence": True,
-    "clip_form": "ratio",
-    "selective_rate": 0.6,
-    "leave_own_out": False,
-    "probability_threshold": 0.06,
-    "difficulty_scale": 2.5,
-    "difficulty_reward": ["sums"],
-    "difficulty_window": 2,
-    "difficulty_rate": 0.5,
-    "difficulty_rate_min": 0.9,
-    "difficulty_threshold": 0.1,
-    "reward_range": (-1.0, 3.0),
-    "segmentation": "fixed_length",
-    "max_valued_steps": 1,
-    "rollouts_per_state": 2,
-    "initial_value": "group",
-    "certain_tolerance": 0.999999,
-    "cutpoint_interval": 2,
-    "num_segments": 2,
-    "segment_length": 3,
-    "step_splitter": "math",
-    "truncated_value": -3.0,
-    "rollout_batch_size": 2,
-    "process_reward_weight": 2.0,
-    "tree_branching": [2, 3],
-    "segment_advantage": "std",
-    "tree_rows": "paths",
-    "replay_iterations": 2,
-    "replay_cap": 1,
-    "released_code": list(RELEASED_CODE),
-    "tree_segment_length": 1,
-    "process_reward_best_of": 2,
-    "process_reward_form": "value",
-    "log_credit_groups": 2,
-}
-WRITES = {"log_credit_groups"}  # changes what is written, not what is learned: test_rollout_log.py
 CHAIN = {"rollouts": "chain", "loss_type": "dapo", "rollouts_per_state": 3, "temperature": 1.3}
 PAIRS = {**CHAIN, "segmentation": "fixed_length", "segment_length": 2}
 TREE = {"rollouts": "tree", "loss_type": "dapo"}
 REPLAY = {**TREE, "per_device_train_batch_size": 4, "max_steps": 3}
 PROCESS = {**PAIRS, "process_reward_weight": 1.0}
 WINDOW = {"difficulty": "history", "difficulty_window": 1, "max_steps": 4}
+RATE = {**WINDOW, "difficulty_window": 2, "difficulty_rate_min": 0.0, "difficulty_rate": 100.0}
 MASKED = {"token_mask": "probability", "probability_threshold": 0.06, "beta": 0.5, "max_steps": 3}
-# settings beside which a knob acts
-ACTS_IN = {
-    **dict.fromkeys(("trace_lambda", "gamma", "selective_rate", "leave_own_out"), {"algo": "s_trace"}),
-    "trace_style": {"algo": "grpo_lambda"},
-    "loss_weight_confidence": {"loss_weight": "trace_past"},
-    "clip_form": {"num_iterations": 3, "max_steps": 3, "epsilon": 1e-4},
-    "probability_threshold": {"token_mask": "probability"},
-    "difficulty_scale": {"algo": "ha_dw"},
-    "difficulty_reward": {"algo": "ha_dw", "reward_funcs": [sums, accuracy]},
-    "difficulty_window": {"difficulty": "hard", "max_steps": 4},
-    "difficulty_rate": {**WINDOW, "difficulty_window": 2, "difficulty_rate_min": 0.0, "difficulty_rate": 100.0},
-    "difficulty_rate_min": WINDOW,
-    "difficulty_threshold": {"difficulty": "fixed"},
-    "reward_range": {"algo": "ha_dw"},
-    **dict.fromkeys(("segmentation", "rollouts_per_state", "cutpoint_interval", "num_segments"), CHAIN),
-    **dict.fromkeys(
-        ("max_valued_steps", "initial_value", "certain_tolerance", "rollout_batch_size", "process_reward_weight"),
-        PAIRS,
-    ),
-    "segment_length": PAIRS,
-    "step_splitter": {**CHAIN, "segmentation": "steps"},
-    "truncated_value": TREE,
-    **dict.fromkeys(("tree_branching", "segment_advantage", "tree_rows", "tree_segment_length"), TREE),
-    **dict.fromkeys(("replay_iterations", "replay_cap"), REPLAY),
-    "process_reward_best_of": PROCESS,
-    "process_reward_form": PROCESS,
+S_TRACE, HA_DW = {"algo": "s_trace"}, {"algo": "ha_dw"}
+# of each knob a value that is the default of no preset, and settings beside which it acts
+KNOWN = {
+    "trace_lambda": (0.3, S_TRACE),
+    "gamma": (0.7, S_TRACE),
+    "trace_style": ("both", {"algo": "grpo_lambda"}),
+    "loss_weight_confidence": (True, {"loss_weight": "trace_past"}),
+    "clip_form": ("ratio", {"num_iterations": 3, "max_steps": 3, "epsilon": 1e-4}),
+    "selective_rate": (0.6, S_TRACE),
+    "leave_own_out": (False, S_TRACE),
+    "probability_threshold": (0.06, {"token_mask": "probability"}),
+    "difficulty_scale": (2.5, HA_DW),
+    "difficulty_reward": (["sums"], {**HA_DW, "reward_funcs": [sums, accuracy]}),
+    "difficulty_window": (2, {"difficulty": "hard", "max_steps": 4}),
+    "difficulty_rate": (0.5, RATE),
+    "difficulty_rate_min": (0.9, WINDOW),
+    "difficulty_threshold": (0.1, {"difficulty": "fixed"}),
+    "reward_range": ((-1.0, 3.0), HA_DW),
+    "segmentation": ("fixed_length", CHAIN),
+    "max_valued_steps": (1, PAIRS),
+    "rollouts_per_state": (2, CHAIN),
+    "initial_value": ("group", PAIRS),
+    "certain_tolerance": (0.999999, PAIRS),
+    "cutpoint_interval": (2, CHAIN),
+    "num_segments": (2, CHAIN),
+    "segment_length": (3, PAIRS),
+    "step_splitter": ("math", {**CHAIN, "segmentation": "steps"}),
+    "truncated_value": (-3.0, TREE),
+    "rollout_batch_size": (2, PAIRS),
+    "process_reward_weight": (2.0, PAIRS),
+    "tree_branching": ([2, 3], TREE),
+    "segment_advantage": ("std", TREE),
+    "tree_rows": ("paths", TREE),
+    "replay_iterations": (2, REPLAY),
+    "replay_cap": (1, REPLAY),
+    "released_code": (list(RELEASED_CODE), None),  # by name, below
+    "tree_segment_length": (1, TREE),
+    "process_reward_best_of": (2, PROCESS),
+    "process_reward_form": ("value", PROCESS),
+    "log_credit_groups": (2, None),  # changes what is written, not what is learned: test_rollout_log.py
 }
+OTHERS = {knob: value for knob, (value, _) in KNOWN.items()}
 SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_splitter": f"{__name__}.every_character"}
 RELEASED_CODE_IN = {
     "spo_normalizer": MASKED,
@@ -106,7 +81,7 @@ RELEASED_CODE_IN = {
     "spo_replay": {**REPLAY, "replay_cap": 2},
     "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1, "max_steps": 3, "loss_type": "dapo"},
 }
-CASES = [(knob, SET.get(knob, OTHERS[knob]), settings) for knob, settings in ACTS_IN.items()]
+CASES = [(knob, SET.get(knob, value), beside) for knob, (value, beside) in KNOWN.items() if beside is not None]
 CASES += [("released_code", [name], settings) for name, settings in RELEASED_CODE_IN.items()]
 _PLAIN: dict[str, str] = {}  # settings → hash of the weights
 
@@ -131,7 +106,7 @@ def learned(trainer) -> str:
 
 def test_every_knob_that_acts_beside_others_is_tried():
     assert set(OTHERS) == {name for name, knob in KNOBS.items() if knob.acts}
-    assert set(ACTS_IN) | WRITES | {"released_code"} == set(OTHERS) and set(RELEASED_CODE_IN) == set(RELEASED_CODE)
+    assert set(RELEASED_CODE_IN) == set(RELEASED_CODE)
 
 
 @pytest.mark.slow
@@ -154,12 +129,14 @@ def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_pa
     config = config_class(**given)
     inactive = inactive_knobs(config)
     assert len(inactive) >= 10
+    base = defaults(CreditConfig)
+    assert {knob: defaults(config_class)[knob] for knob in inactive} == {knob: base[knob] for knob in inactive}
     for knob, value in inactive.items():
         changed = copy.copy(config)
         setattr(changed, knob, value)
         with pytest.raises(ValueError, match=f"^{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$"):
             check_inactive_options(changed, RELEASED_CODE)
-        setattr(changed, knob, defaults(CreditConfig)[knob])  # the default may be set explicitly
+        setattr(changed, knob, base[knob])  # the default may be set explicitly
         check_inactive_options(changed, RELEASED_CODE)
     with pytest.raises(ValueError, match="does nothing"):
         config_class(**given, **inactive)
@@ -167,14 +144,6 @@ def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_pa
     plain = learned(make_trainer(algo, **given))
     monkeypatch.setattr("trl_credit.config.credit_config.check_inactive_options", lambda *args: None)
     assert learned(make_trainer(algo, **given, **inactive)) == plain
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_no_preset_sets_an_inactive_knob(algo, tmp_path):
-    config = ALGORITHMS[algo][0](output_dir=str(tmp_path), report_to="none")
-    base = defaults(CreditConfig)
-    for knob in inactive_knobs(config):
-        assert defaults(type(config))[knob] == base[knob], knob
 
 
 def test_copies_are_built(tmp_path):
@@ -225,7 +194,6 @@ def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
         "vine_ppo": {"step_splitter"},
     }
     assert settings.keys() & DEMO_SEGMENTS.keys() == of_segments.get(algo, set())
-    assert demo_settings(CreditConfig, rollouts="tree", tree_branching=[8]).keys() & DEMO_SEGMENTS.keys() == {
-        "tree_branching"
-    }
+    given = demo_settings(CreditConfig, rollouts="tree", tree_branching=[8])
+    assert given.keys() & DEMO_SEGMENTS.keys() == {"tree_branching"}
     assert torch.tensor(config.max_completion_length) == 40

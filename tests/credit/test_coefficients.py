@@ -75,32 +75,6 @@ def test_coefficients_are_the_gradient_of_the_loss(make_trainer, toy_loss, metho
     assert found[~mask_t.bool()].eq(0).all() and found.gt(0).any()
 
 
-def test_what_a_clipped_token_keeps():
-    """P-trace: what tokens after it pass on; ε-weight and GRPO: nothing. More tokens are clipped in the ε-trace."""
-    given = rows()
-    given |= {"advantages": ADVANTAGES, "clip_range": CLIP}
-    own, p_trace = (eligible_coefficient(decay=decay, **given) for decay in (0.0, DECAY))
-    weight = lambda_weight_coefficient(decay=DECAY, **given)
-    inside = given["mask_t"].bool()
-    clipped = inside & (own == 0)
-    assert 5 < clipped.sum() < inside.sum() - 5
-    assert weight[clipped].eq(0).all()
-    before_the_last = clipped.clone()
-    before_the_last[LAST] = False
-    assert p_trace[before_the_last].gt(0).sum() > 0.8 * before_the_last.sum()
-
-
-def test_on_policy_the_three_traces_are_one():
-    given = rows(off_policy=0.0)
-    found = [
-        f(decay=DECAY, advantages=ADVANTAGES, clip_range=CLIP, **given)
-        for f in (eligible_coefficient, lambda_trace_coefficient, lambda_weight_coefficient)
-    ]
-    torch.testing.assert_close(found[0], found[1], rtol=1e-14, atol=0)
-    torch.testing.assert_close(found[0], found[2], rtol=1e-14, atol=0)
-    assert found[0][0, 0].item() == pytest.approx((1 - DECAY**12) / (1 - DECAY), rel=1e-14)
-
-
 @pytest.mark.parametrize(
     ("form", "expected"),
     [

@@ -20,11 +20,9 @@ def slow_scan(x, decay):
 @given(
     length=st.integers(1, 300),
     decay=st.sampled_from([0.0, 1e-3, 0.5, 0.9, 0.99, 0.999999, 1.0]) | st.floats(0, 1),
-    block=st.sampled_from([1, 2, 7, 32, 64]),
+    block=st.sampled_from([2, 7, 32, 64]),
 )
 def test_equals_the_recursion(length, decay, block):
-    if block == 1:  # a block of one token would never end
-        block = 2
     x = torch.randn(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
     torch.testing.assert_close(
         discounted_scan(x, decay=decay, block=block), slow_scan(x, decay), rtol=1e-12, atol=1e-12
@@ -47,13 +45,6 @@ def test_gradcheck(decay):
     assert torch.autograd.gradgradcheck(lambda x: discounted_scan(x, decay=decay, block=8) ** 2, x)
 
 
-def test_backward_is_the_transpose():
-    x = torch.randn(2, 100, dtype=torch.float64, requires_grad=True)
-    g = torch.randn(2, 100, dtype=torch.float64)
-    discounted_scan(x, decay=0.95).backward(g)
-    torch.testing.assert_close(x.grad, reverse_discounted_scan(g, decay=0.95))
-
-
 def test_bfloat16_and_autocast_accumulate_in_float32():
     x = torch.rand(2, 2048, generator=torch.Generator().manual_seed(0)).bfloat16()
     exact = slow_scan(x.double(), 0.999)
@@ -63,29 +54,28 @@ def test_bfloat16_and_autocast_accumulate_in_float32():
     torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=1e-4)
 
 
-def test_no_overflow_where_powers_would():
+def test_long_and_empty_rows():
     x = torch.ones(1, 20_000)
     assert discounted_scan(x, decay=0.5)[0, -1] == 2.0  # 0.5^-20000 is not a number any float holds
-
-
-def test_empty():
-    assert discounted_scan(torch.ones(2, 0), decay=0.9).shape == (2, 0)
+    assert discounted_scan(x[:, :0], decay=0.9).shape == (1, 0)
 
 
 def test_compiles_without_a_graph_break():
     compiled = torch.compile(lambda x: discounted_scan(x, decay=0.9), fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 100, requires_grad=True)
     torch.testing.assert_close(compiled(x), discounted_scan(x, decay=0.9))
-    compiled(x).sum().backward()
-    torch.testing.assert_close(x.grad, reverse_discounted_scan(torch.ones(2, 100), decay=0.9))
+    upstream = torch.randn(2, 100)
+    compiled(x).backward(upstream)
+    torch.testing.assert_close(x.grad, reverse_discounted_scan(upstream, decay=0.9))
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan")])
-def test_decay_out_of_range(decay):
-    with pytest.raises(ValueError, match=r"decay must be in \[0, 1\]"):
-        discounted_scan(torch.ones(1, 3), decay=decay)
-
-
-def test_integer_input():
-    with pytest.raises(ValueError, match="floating"):
-        discounted_scan(torch.ones(1, 3, dtype=torch.long), decay=0.9)
+@pytest.mark.parametrize(
+    ("dtype", "decay", "message"),
+    [
+        *((torch.float32, decay, r"decay must be in \[0, 1\]") for decay in (-0.1, 1.1, float("nan"))),
+        (torch.long, 0.9, "floating"),
+    ],
+)
+def test_bad_arguments_are_refused(dtype, decay, message):
+    with pytest.raises(ValueError, match=message):
+        discounted_scan(torch.ones(1, 3, dtype=dtype), decay=decay)

@@ -22,7 +22,6 @@ from trl_credit.credit.segments import (
     tail_log_probability,
     value_at_segment_start,
 )
-from trl_credit.credit.selection import probability_mask
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.loss.batch import segment_ratio
 from trl_credit.rollouts.chain import plan_requests
@@ -72,50 +71,13 @@ def test_parts_differ_by_one_the_larger_first(n, parts):
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
     p = [0.5] * n
     if n > 1:  # the same over cutpoints, of which the last token is none
-        assert cut(p, num_segments=parts) == _starts(n - 1, parts)
-
-
-def _starts(n, parts):
-    parts = min(n, parts)
-    sizes = [n // parts + (k < n % parts) for k in range(parts)]
-    return [sum(sizes[:k]) for k in range(parts)]
-
-
-def test_seven_cutpoints_in_three_parts():
-    assert _starts(7, 3) == [0, 3, 5]
-    mask_t = torch.ones(1, 7, dtype=torch.long)
-    assert fixed_count_boundaries(3, mask_t=mask_t)[0].nonzero().flatten().tolist() == [0, 3, 5]
+        starts = fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
+        assert cut(p, num_segments=parts) == starts
 
 
 def test_fixed_length():
     mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0], [1, 0, 1, 0, 1, 0]]
-
-
-def advantages(positions, values, final, p=P):
-    logp_t = torch.tensor([p], dtype=torch.float64).log()
-    mask_t = torch.ones_like(logp_t)
-    boundaries = position_boundaries([positions], mask_t=mask_t)
-    value_t = torch.full_like(logp_t, math.nan)
-    value_t[0, positions] = torch.tensor(values, dtype=torch.float64)
-    value_t = value_t.where(boundaries, 7.0)  # whatever stands elsewhere
-    a_t = segment_advantages(
-        value_t, boundaries=boundaries, final_value=torch.tensor([final], dtype=torch.float64), mask_t=mask_t
-    )
-    return a_t[0], a_t[0] * probability_mask(logp_t, threshold=0.9, mask_t=mask_t)[0]
-
-
-def test_chain_advantages_of_the_worked_example():
-    a_t, kept = advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 1.0)
-    expected = [0.0] + [2 / 9] * 4 + [-3 / 9] * 4 + [6 / 9] * 3
-    torch.testing.assert_close(a_t, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
-    expected = [0, 2 / 9, 0, 2 / 9, 0, -1 / 3, 0, -1 / 3, 0, 2 / 3, 0, 2 / 3]
-    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
-    assert advantages([1, 5, 9], [4 / 9, 6 / 9, 3 / 9], 0.0)[0][-1] == pytest.approx(-3 / 9)
-    p = [0.40, *P[1:]]
-    _, kept = advantages([0, 9], [0.5, 1 / 3], 1.0, p)
-    expected = [-1 / 6, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, -1 / 6, 0, 2 / 3, 0, 2 / 3]
-    torch.testing.assert_close(kept, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)
+    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
 
 
 @given(st.data())
@@ -125,13 +87,15 @@ def test_segments_add_up_to_what_the_response_gained(data):
     mask_t = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
     g = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
     boundaries = (torch.rand(len(lengths), width, generator=g) < 0.4) & mask_t.bool()
+    positions = [row.nonzero().flatten().tolist() for row in boundaries]
+    assert torch.equal(position_boundaries(positions, mask_t=mask_t), boundaries)
     value_t = torch.rand(len(lengths), width, generator=g, dtype=torch.float64)
     final = torch.rand(len(lengths), generator=g, dtype=torch.float64)
     a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
     ids = segment_ids(boundaries)
     starts = value_at_segment_start(value_t, boundaries=boundaries)
     for row, length in enumerate(lengths):
-        places = boundaries[row].nonzero().flatten().tolist()
+        places = positions[row]
         values = [value_t[row, b].item() for b in places] + [final[row].item()]
         for t in range(width):
             k = sum(b <= t for b in places) - 1
@@ -141,11 +105,6 @@ def test_segments_add_up_to_what_the_response_gained(data):
             assert starts[row, t] == (values[k] if k >= 0 else 0.0)
         total = sum(a_t[row, b].item() for b in places)
         assert total == pytest.approx(final[row].item() - values[0] if places else 0.0)
-
-
-def test_one_segment_without_end_is_the_reward_minus_the_first_value():
-    a_t, _ = advantages([1], [0.25], 1.0)
-    assert a_t.tolist() == [0.0] + [0.75] * 11
 
 
 def test_tail_probability_bounds_the_value():
@@ -166,28 +125,7 @@ def test_best_of_value():
     rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
     assert best_of_value(rounded, best_of=4) <= 1.0
     assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
-
-
-def test_policy_iteration_of_the_worked_example():
-    logp_t = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
-    given = {
-        "old_logp_t": logp_t.detach() - torch.tensor([[0.1, -0.05]], dtype=torch.float64),
-        "ref_logp_t": logp_t.detach() - torch.tensor([[0.2, 0.3]], dtype=torch.float64),
-        "advantage_t": torch.full((1, 2), 0.25, dtype=torch.float64),
-        "beta": 0.1,
-        "mask_t": torch.ones(1, 2),
-    }
-    loss, ends = policy_iteration_loss(logp_t, segment_ids=torch.zeros(1, 2, dtype=torch.long), **given)
-    assert ends.tolist() == [[0, 1]] and loss[0, 0] == 0
-    assert loss.sum().item() == pytest.approx(math.exp(0.05) * 0.04, abs=1e-12)  # twice 0.0210254
-    (grad,) = torch.autograd.grad(loss.sum(), logp_t)
-    torch.testing.assert_close(grad, torch.full_like(grad, math.exp(0.05) * 2 * -0.2 * 0.1))
-    # two segments, one of which has its last token outside the loss
-    loss, ends = policy_iteration_loss(
-        logp_t, segment_ids=torch.tensor([[0, 1]]), **{**given, "mask_t": torch.tensor([[1.0, 0.0]])}
-    )
-    assert ends.tolist() == [[1, 0]]
-    assert loss[0, 0].item() == pytest.approx(math.exp(0.1) * (0.1 * 0.2 - 0.25) ** 2)
+    torch.testing.assert_close(best_of_value(v, best_of=1), v)
 
 
 def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
@@ -213,14 +151,6 @@ def test_whitening_of_the_worked_examples():
     assert example(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss
     assert example(0.3, 0.3) == [0.0, 0.0]
     assert example(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(example(0.5, -0.5, 1.0))
-
-
-def test_identical_prefixes_are_one_state_within_a_group():
-    boundaries = torch.tensor([[1, 0, 1], [1, 1, 1], [1, 0, 0]]).bool()
-    requests = plan_requests(boundaries, groups=["q", "q", "r"], completion_ids=[[5, 6, 7], [5, 6, 8], [5, 6, 7]])
-    assert requests.states == [(0, 0), (0, 2), (1, 1), (2, 0)]
-    assert requests.index_t.tolist() == [[0, -1, 1], [0, 2, 1], [3, -1, -1]]
-    assert requests.shared == 2
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))

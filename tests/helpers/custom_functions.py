@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
 from trl_credit import CreditConfig
 
 
@@ -17,14 +15,3 @@ def custom(name):
 
 def config(folder, **knobs):
     return CreditConfig(str(folder), report_to="none", **knobs)
-
-
-def trained(make_trainer, folder, *args, **settings):
-    trainer = make_trainer(*args, output_dir=str(folder), **settings)
-    torch.manual_seed(3)
-    trainer.train()
-    return trainer
-
-
-def same_weights(left, right):
-    return all(torch.equal(p, right.model.get_parameter(name)) for name, p in left.model.named_parameters())

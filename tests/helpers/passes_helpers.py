@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable
 
 import pytest
 import torch
+from conftest import PAIRS
 from datasets import Dataset
+from peft import LoraConfig
 from run_layouts import draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
-import trl_credit
+from trl_credit import CreditTrainer, assign_credit
 from trl_credit.passes.branches import Branches
 from trl_credit.rollouts.policy import Continuation
 
@@ -24,6 +26,24 @@ SIZES = {
     "optim": "sgd",  # its steps are proportional to gradients; Adam would amplify rounding
     "learning_rate": 0.05,
 }
+LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
+TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
+MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
+# what a pass with fewer tokens is compared on: algorithm and settings
+CASES = {
+    "grpo": ("grpo", {}),
+    "reference": ("grpo", {"beta": 0.1}),
+    "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
+    "two iterations": ("dapo", {"num_iterations": 2}),
+    "s_trace": ("s_trace", {"beta": 0.05}),
+    "grpo_lambda": ("grpo_lambda", {}),
+    "gspo": ("gspo", {}),
+    "difficulty": ("ha_dw", {}),
+    "mask": ("base", {**MASKED, "loss_type": "dapo"}),
+    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
+    "tree": ("spo_tree", TREE),
+    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
+}
 
 
 def with_slow(names: Iterable[str], *slow: str) -> list:
@@ -35,6 +55,18 @@ def distinct(completions, **kwargs):
     """A reward that differs between most completions."""
     texts = [x if isinstance(x, str) else x[0]["content"] for x in completions]
     return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in texts]
+
+
+def tool_rollout(prompts, trainer):
+    """A `rollout_func` of conversations in two turns: one response goes on after a tool's answer, the next does not."""
+    n = len(prompts)
+    masks = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
+    return {
+        "prompt_ids": [[3, 4, 5, 6, 7, 8, 9, 10]] * n,
+        "completion_ids": [[5 + (i + k) % 7 for k in range(len(mask) - 1)] + [1] for i, mask in enumerate(masks)],
+        "logprobs": None,
+        "env_mask": masks,
+    }
 
 
 def scripted(trainer_class, model=None):
@@ -62,6 +94,11 @@ def scripted(trainer_class, model=None):
             return found, None
 
     return Scripted
+
+
+class CustomMethod(CreditTrainer):
+    def credit(self, tokens):
+        return assign_credit(self.args, tokens)
 
 
 class Watch(TrainerCallback):
@@ -107,8 +144,7 @@ def check_equal(off: Watch, other: Watch) -> None:
 
 def trained(make_trainer, algo="base", *, model=None, prompts, reward=distinct, resume=None, **settings):
     """A finished training with scripted responses, and its [`Watch`]. `model` makes one, on which it trains."""
-    pairs = {**trl_credit.ALGORITHMS, "base": (trl_credit.CreditConfig, trl_credit.CreditTrainer)}
-    config_class, trainer_class = pairs[algo] if isinstance(algo, str) else algo
+    config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
     torch.manual_seed(0)  # for the weights of adapters
     pair = config_class, scripted(trainer_class, None if model is None else model())
     trainer = make_trainer(pair, reward_funcs=reward, **{**SIZES, **settings})

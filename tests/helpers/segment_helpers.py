@@ -1,6 +1,9 @@
 """Shared by the tests of segment credit: settings, views of a batch, and an engine that records its calls."""
 
+import itertools
+
 import torch
+from worker import kept
 
 
 CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "loss_type": "dapo"}
@@ -16,27 +19,18 @@ TREE = {
 
 def batches(trainer):
     """Keeps every generation batch that the trainer makes."""
-    kept = []
-    make = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: kept.append(make(inputs)) or kept[-1]
-    return kept
+    return kept(trainer, "_generate_and_score_completions")
 
 
 def plans(trainer):
     """Keeps the plan of every generation batch of trees."""
-    kept = []
-    plan = trainer.forest.plan
-    trainer.forest.plan = lambda inputs: kept.append(plan(inputs)) or kept[-1]
-    return kept
+    return kept(trainer.forest, "plan")
 
 
-def weights(trainer):
-    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-
-
-def assert_same_weights(trainer, expected):
-    for name, p in trainer.model.named_parameters():
-        assert torch.equal(p, expected[name]), name
+def counts_on(trainer):
+    """Rewards that differ from one response to the next."""
+    number = itertools.count()
+    trainer.reward_funcs = [lambda completions, **kwargs: [next(number) % 7 / 7 for _ in completions]]
 
 
 def engine_calls(trainer):
@@ -57,6 +51,16 @@ def generation_batch(trainer):
     """One generation batch, made as a training step makes it."""
     trainer.model.train()
     return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+
+
+def in_double(trainer):
+    """Makes weights float64, and the reference another model than the policy."""
+    trainer.model.double()
+    if trainer.ref_model is not None:
+        trainer.ref_model.double()
+        with torch.no_grad():
+            for p in trainer.ref_model.parameters():
+                p.mul_(0.9)
 
 
 def steps_of(trainer):

@@ -16,64 +16,53 @@ def test_check_credit_passes_custom_functions(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "knobs", [{}, {"importance": "eligible", "selector": "entropy"}, {"importance": "lambda_trace"}]
+    ("knobs", "limit"),
+    [
+        ({}, {}),
+        ({"importance": "eligible"}, {"trace_lambda": 0.0}),
+        ({"importance": "eligible", "selector": "entropy"}, {"trace_lambda": 0.0}),
+        ({"importance": "lambda_trace"}, {"trace_lambda": 0.0}),
+        ({"importance": "lambda_trace", "trace_style": "both"}, {"importance": "token"}),
+        ({"importance": "sequence"}, {"importance": "token"}),
+        ({"importance": "sequence_token"}, {"importance": "token"}),
+    ],
 )
-def test_built_in_credit_passes(knobs, tmp_path):
-    limit = {"trace_lambda": 0.0} if knobs else {}
+def test_built_in_credit_passes(knobs, limit, tmp_path):
     assert check_credit(assign_credit, config=config(tmp_path, **knobs), is_grpo_when=limit)[-1] == "GRPO"
 
 
-def test_check_credit_says_which_property_fails():
-    def over_padding(config, tokens):  # a trace that runs over tool tokens and padding
-        return Credit(discounted(tokens.logp_t), tokens.advantages)
+def first(tokens):
+    """The advantage of each row's first token."""
+    return tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0]
 
-    def discounted(x_t):
-        return (x_t - x_t.detach()).cumsum(-1)
 
-    def by_reference(config, tokens):
-        return Credit(None, tokens.advantages + 0 * (tokens.ref_logp_t * tokens.mask_t).sum(-1))
+def over_rows(config, tokens):
+    return Credit(None, tokens.advantages - tokens.advantages.mean())
 
-    def by_row(config, tokens):
-        return Credit(
-            None, tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0] * (1 + (tokens.advantages.dim() == 2))
-        )
 
-    def over_rows(config, tokens):
-        return Credit(None, tokens.advantages - tokens.advantages.mean())
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda config, t: None, "form"),
+        (lambda config, t: Credit(None, t.advantages + 0 * (t.ref_logp_t * t.mask_t).sum(-1)), "inputs"),
+        (lambda config, t: Credit(None, first(t) * (1 + (t.advantages.dim() == 2))), "inputs"),
+        (lambda config, t: Credit(None, t.advantages.mul_(2.0).clone()), "inputs unchanged"),
+        # a trace that runs over tool tokens and padding
+        (lambda config, t: Credit((t.logp_t - t.logp_t.detach()).cumsum(-1), t.advantages), "masked tokens"),
+        (lambda config, t: Credit(None, t.advantages / t.logp_t.size(1)), "padding"),
+        (lambda config, t: Credit(None, first(t) * (1.0 + torch.arange(len(t.mask_t)))), "row order"),
+        (over_rows, "micro-batches"),
+        (lambda config, t: Credit(None, t.advantages + 0.01 * (t.advantages.dtype == torch.float32)), "float32"),
+        (lambda config, t: Credit(None, t.advantages * (1.0 if t.logp_t.requires_grad else 2.0)), "evaluation"),
+        (lambda config, t: Credit(None, 2 * t.advantages), "GRPO"),
+    ],
+)
+def test_check_credit_says_which_property_fails(function, name):
+    with pytest.raises(AssertionError, match=f"fails '{name}'"):
+        check_credit(function, is_grpo_when={} if name == "GRPO" else None)
 
-    def by_place(config, tokens):
-        rows = tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0]
-        return Credit(None, rows * (1 + torch.arange(len(rows), dtype=rows.dtype)))
 
-    def writes(config, tokens):
-        tokens.advantages.mul_(2.0)
-        return Credit(None, tokens.advantages.clone())
-
-    def by_width(config, tokens):
-        return Credit(None, tokens.advantages / tokens.logp_t.size(1))
-
-    def half(config, tokens):
-        is_narrow = tokens.advantages.dtype == torch.float32
-        return Credit(None, tokens.advantages + 0.01 * is_narrow)
-
-    def by_grad(config, tokens):
-        return Credit(None, tokens.advantages * (1.0 if tokens.logp_t.requires_grad else 2.0))
-
-    for function, name, kwargs in (
-        (lambda config, tokens: None, "form", {}),
-        (by_reference, "inputs", {}),
-        (by_row, "inputs", {}),
-        (writes, "inputs unchanged", {}),
-        (over_padding, "masked tokens", {}),
-        (by_width, "padding", {}),
-        (by_place, "row order", {}),
-        (over_rows, "micro-batches", {}),
-        (half, "float32", {}),
-        (by_grad, "evaluation", {}),
-        (lambda config, tokens: Credit(None, 2 * tokens.advantages), "GRPO", {"is_grpo_when": {}}),
-    ):
-        with pytest.raises(AssertionError, match=f"fails '{name}'"):
-            check_credit(function, **kwargs)
+def test_a_property_may_be_skipped():
     assert "micro-batches" not in check_credit(over_rows, skip=["micro-batches", "row order"])
     with pytest.raises(ValueError, match="no property 'x'"):
         check_credit(assign_credit, skip=["x"])

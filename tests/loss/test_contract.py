@@ -32,12 +32,6 @@ def test_trls_levels_of_importance_are_trl_to_the_last_bit(make_trainer, toy_los
     check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
 
 
-def test_sequence_importance_is_trls_gspo_to_the_last_bit(make_trainer, toy_loss):
-    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), loss_type="grpo", importance_sampling_level="sequence")
-    ours = make_trainer("base", loss_type="grpo", importance="sequence")
-    check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
-
-
 def test_sequence_token_equals_sequence_under_uniform_advantages(make_trainer, toy_loss):
     pair = [make_trainer("base", loss_type="grpo", importance=name) for name in ("sequence", "sequence_token")]
     check_close(*(run(trainer, toy_loss, toy()) for trainer in pair), rtol=1e-12, atol=1e-12)
@@ -49,8 +43,11 @@ def test_sequence_token_equals_sequence_under_uniform_advantages(make_trainer, t
         {"importance": "eligible", "trace_lambda": 0.0},
         {"importance": "eligible", "gamma": 0.0},
         {"importance": "eligible", "selector": "entropy", "selective_rate": 0.0},
+        {"importance": "eligible", "selector": "entropy", "selective_rate": 0.5, "trace_lambda": 0.0},
         {"importance": "lambda_trace", "trace_lambda": 0.0},
+        {"importance": "lambda_trace", "gamma": 0.0},
         {"loss_weight": "trace_past", "trace_lambda": 0.0},
+        {"loss_weight": "trace_future", "gamma": 0.0},
         {"token_mask": "probability", "probability_threshold": 1e9},
         {"advantage_floor": -100.0},
     ],
@@ -107,45 +104,32 @@ def test_the_inputs_of_trl_stay_unchanged_and_an_evaluation_has_the_same_value(m
     assert torch.equal(loss.detach(), again)
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "grpo_lambda", "gspo_token"])
-def test_off_policy_mask_sees_the_true_behavior_policy(make_trainer, toy_loss, algo):
+@pytest.mark.parametrize(
+    ("algo", "knobs"),
+    [("s_trace", {}), ("grpo_lambda", {}), ("gspo_token", {}), ("base", {"loss_type": "dapo", "clip_form": "ratio"})],
+)
+def test_off_policy_mask_sees_the_true_behavior_policy(make_trainer, toy_loss, algo, knobs):
     t = toy()
     t["advantages"] = -torch.ones(4, dtype=torch.float64)
     kl = ((t["old"] - t["logps"].detach()) * t["mask"]).sum(-1) / t["mask"].sum(-1)
     threshold = kl.sort().values[1:3].mean().item()  # two rows above it, two below
-    trainer = make_trainer(algo, beta=0.0, off_policy_mask_threshold=threshold)
+    trainer = make_trainer(algo, beta=0.0, off_policy_mask_threshold=threshold, **knobs)
     _, grad = run(trainer, toy_loss, t)
     assert torch.equal(grad, run(trainer, toy_loss, t, sampling_per_token_logps=t["old"])[1])
     assert (grad.abs().sum(-1) > 0).tolist() == (kl <= threshold).tolist()
 
 
-def test_vllm_correction_multiplies_the_traced_loss(make_trainer, toy_loss):
-    t = toy()
-    trainer = make_trainer("s_trace", beta=0.0)
-    plain = run(trainer, toy_loss, t)[1]
-    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
-    halved = run(trainer, toy_loss, t, importance_sampling_ratio=torch.full((4, 1), 0.5, dtype=torch.float64))[1]
-    torch.testing.assert_close(halved, 0.5 * plain, rtol=1e-14, atol=0)
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_hook_that_does_not_run_once_is_an_error(make_trainer, toy_loss, monkeypatch, times):
+    def loss(self, model, inputs):
+        for _ in range(times):
+            self._get_per_token_logps_and_entropies(model)
+        return torch.zeros(())
 
-
-def test_hook_that_does_not_run_is_an_error(make_trainer, toy_loss, monkeypatch):
-    trainer, t = make_trainer("s_trace"), toy()
-    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", lambda self, model, inputs: torch.zeros(()))
-    with pytest.raises(RuntimeError, match="0 times in one loss"):
-        run(trainer, toy_loss, t)
-
-
-def test_hook_that_runs_twice_is_an_error(make_trainer, toy_loss, monkeypatch):
-    trainer, t = make_trainer("s_trace"), toy()
-    real = trl.GRPOTrainer._compute_loss
-
-    def twice(self, model, inputs):
-        self._get_per_token_logps_and_entropies(model)
-        return real(self, model, inputs)
-
-    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", twice)
-    with pytest.raises(RuntimeError, match="2 times in one loss"):
-        run(trainer, toy_loss, t)
+    trainer = make_trainer("s_trace")
+    monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", loss)
+    with pytest.raises(RuntimeError, match=f"{times} times in one loss"):
+        run(trainer, toy_loss, toy())
 
 
 def test_more_outputs_of_the_forward_pass_go_through(make_trainer, monkeypatch):

@@ -1,13 +1,15 @@
 """Custom functions change the loss as they should: closed forms, and runs that equal those of the built-in ones."""
 
 import functools
-import math
 from dataclasses import replace
 
 import pytest
 import torch
-from custom_functions import custom, same_weights, trained
+from custom_functions import custom
+from passes_helpers import tool_rollout
+from segment_helpers import CHAIN, batches
 from toy_loss import check_close, check_loss, check_same, run, toy
+from weight_helpers import same_weights
 
 from trl_credit import Credit, CreditConfig, CreditTrainer, Tokens, assign_credit
 from trl_credit.credit.advantages import whiten
@@ -104,21 +106,13 @@ def test_a_token_mask_changes_the_normaliser(make_trainer, toy_loss):
         ("s_trace", "selector", "entropy", "same_selector", {}),
         # counted over the whole batch
         ("base", "token_mask", "probability", "same_mask", {"loss_type": "dapo", "probability_threshold": 0.3}),
-        (
-            "base",
-            "segmentation",
-            "fixed_length",
-            "every_third",
-            {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
-        ),
+        ("base", "segmentation", "fixed_length", "every_third", CHAIN),
     ],
 )
-def test_the_built_in_function_by_name_gives_the_same_run(
-    make_trainer, tmp_path, algo, knob, built_in, function, settings
-):
+def test_the_built_in_function_by_name_gives_the_same_run(trained, tmp_path, algo, knob, built_in, function, settings):
     length = {"segment_length": 3} if knob == "segmentation" else {}
-    left = trained(make_trainer, tmp_path / "built-in", algo, **{knob: built_in}, **settings, **length)
-    right = trained(make_trainer, tmp_path / "custom", algo, **{knob: custom(function)}, **settings)
+    left = trained(algo, output_dir=str(tmp_path / "built-in"), **{knob: built_in}, **settings, **length)
+    right = trained(algo, output_dir=str(tmp_path / "custom"), **{knob: custom(function)}, **settings)
     assert same_weights(left, right) and right.args.custom_functions() == {knob: custom(function)}
     rows = [trainer.state.log_history[0] for trainer in (left, right)]
     if knob == "token_mask":
@@ -128,12 +122,12 @@ def test_the_built_in_function_by_name_gives_the_same_run(
 
 
 @pytest.mark.parametrize("rollouts", ["chain", "tree"])
-def test_custom_credit_on_rollouts(make_trainer, tmp_path, rollouts):
+def test_custom_credit_on_rollouts(trained, tmp_path, rollouts):
     seen = []
     knobs = {"rollouts": rollouts, "loss_type": "dapo", "temperature": 1.3}
     knobs |= {"rollouts_per_state": 2} if rollouts == "chain" else {}
-    left = trained(make_trainer, tmp_path / "built-in", **knobs)
-    right = trained(make_trainer, tmp_path / "custom", credit=spy(seen), **knobs)
+    left = trained(output_dir=str(tmp_path / "built-in"), **knobs)
+    right = trained(output_dir=str(tmp_path / "custom"), credit=spy(seen), **knobs)
     assert same_weights(left, right)
     assert isinstance(seen[0], Tokens)
     assert seen[0].advantages.dim() == 2 and seen[0].segment_ids.max() >= (1 if rollouts == "chain" else 0)
@@ -185,19 +179,18 @@ def test_declarations_are_read_through_partials_and_methods(make_trainer, toy_lo
     check_same(run(plain, toy_loss, toy()), run(delegates, toy_loss, toy()))
 
 
-def test_a_baseline_cannot_spoil_the_belief(make_trainer):
+def test_a_baseline_cannot_spoil_the_belief(trained):
     def spoils(rewards, *, lengths, num_generations):
         centred = rewards - rewards.mean()
         rewards.zero_()
         return centred
 
-    trainer = make_trainer("ha_dw", baseline=spoils, max_steps=1)
-    trainer.train()
+    trainer = trained("ha_dw", baseline=spoils, max_steps=1)
     row = trainer.state.log_history[0]
     assert row["credit/difficulty_belief"] == pytest.approx(row["reward"])
 
 
-def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
+def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, trained, tmp_path):
     class Counting(CreditTrainer):
         calls = 0
 
@@ -214,8 +207,7 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
 
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
     make_trainer((CreditConfig, Counting), **settings).train()
-    resumed = make_trainer((CreditConfig, Counting), **settings | {"max_steps": 3})
-    resumed.train(resume_from_checkpoint=True)
+    resumed = trained((CreditConfig, Counting), **settings | {"max_steps": 3}, resume=True)
     assert resumed.calls == 3
     with pytest.raises(ValueError, match="would lose.*credit"):
         make_trainer(**settings).train(resume_from_checkpoint=True)
@@ -224,30 +216,12 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, tmp_path):
     assert "Counts its calls." in row.value
 
 
-def test_a_custom_function_is_used_in_evaluation(make_trainer):
-    trainer = make_trainer(credit=custom("half_decay"), per_device_eval_batch_size=8)
-    trainer.eval_dataset = trainer.train_dataset.select(range(4))
-    assert math.isfinite(trainer.evaluate()["eval_loss"])
-
-
 # Tokens and advantages
 
 
-def test_tokens_of_a_conversation_know_their_turns(make_trainer):
+def test_tokens_of_a_conversation_know_their_turns(trained):
     seen = []
-
-    def rollout(prompts, trainer):
-        n = len(prompts)
-        written = [[1, 1, 0, 0, 1, 1], [1, 1, 1, 1]] * (n // 2)
-        return {
-            "prompt_ids": [[3]] * n,
-            "completion_ids": [[5 + i % 3 for _ in mask[:-1]] + [1] for i, mask in enumerate(written)],
-            "logprobs": None,
-            "env_mask": written,
-        }
-
-    trainer = make_trainer("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": rollout}, shuffle_dataset=False)
-    trainer.train()
+    trained("s_trace", credit=spy(seen), trainer_kwargs={"rollout_func": tool_rollout}, shuffle_dataset=False)
     rows = {tuple(row) for tokens in seen for row in tokens.turn_ids.tolist()}
     assert rows == {(0, 0, -1, -1, 1, 1), (0, 0, 0, 0, -1, -1)}
     assert {tuple(row) for tokens in seen for row in tokens.segment_ids.tolist()} == {
@@ -296,9 +270,8 @@ def test_the_floor_acts_once_and_last(make_trainer, kind):
         log_completions=True,
         **settings,
     )
-    plain, made = make_trainer(**settings), []
-    make = plain._generate_and_score_completions
-    plain._generate_and_score_completions = lambda inputs: made.append(make(inputs)) or made[-1]
+    plain = make_trainer(**settings)
+    made = batches(plain)
     for trainer in (plain, floored):
         torch.manual_seed(7)
         trainer.train()

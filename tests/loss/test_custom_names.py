@@ -4,8 +4,9 @@ import json
 
 import pytest
 import torch
-from custom_functions import FILE, config, custom, same_weights
+from custom_functions import FILE, config, custom
 from processes import start
+from weight_helpers import same_weights
 
 from trl_credit import Credit, assign_credit
 from trl_credit.hub.recipe import changed
@@ -41,7 +42,7 @@ def notebook_function():
 
 
 @pytest.mark.parametrize("kind", ["lambda", "notebook", "file"])
-def test_saving_and_resuming_with_a_function(make_trainer, tmp_path, kind):
+def test_saving_and_resuming_with_a_function(make_trainer, trained, tmp_path, kind):
     function = {
         "lambda": lambda config, tokens: assign_credit(config, tokens),
         "notebook": notebook_function(),
@@ -54,8 +55,7 @@ def test_saving_and_resuming_with_a_function(make_trainer, tmp_path, kind):
     checkpoint = tmp_path / "reference" / "checkpoint-2"
     args = torch.load(checkpoint / "training_args.bin", weights_only=False)
     assert args.credit == reference.args.credit and json.loads(args.to_json_string())["credit"] == args.credit
-    resumed = make_trainer(max_steps=4, **settings)
-    resumed.train(resume_from_checkpoint=str(checkpoint))
+    resumed = trained(max_steps=4, **settings, resume=str(checkpoint))
     assert same_weights(resumed, reference)
 
 

@@ -3,25 +3,10 @@
 import pytest
 import torch
 from conftest import toy_inputs
-from safetensors import safe_open
-from safetensors.torch import save_file
 from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
-from trl_credit.credit.weights import lambda_trace_log_weight
 from trl_credit.loss import metrics
-from trl_credit.loss.assignment import log_probability_gradient
 from trl_credit.observe.meter import Meter
-from trl_credit.rollouts.policy import Continuation
-from trl_credit.rollouts.replay import ReplayBuffer, Row
-from trl_credit.rollouts.tree import Node, Tree, packed_rows, response_quarters, training_rows
-from trl_credit.testing import made_up_tokens
-
-
-def loss_of_row(trainer, toy_loss, **tensors):
-    """The loss of one row of eight tokens, on policy."""
-    old = torch.full((1, 8), -1.0, dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), old_per_token_logps=old, **tensors)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -51,44 +36,22 @@ def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, to
     assert found[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
 
 
-def test_the_loss_of_policy_iteration_is_no_advantage(make_trainer, toy_loss):
-    trainer = make_trainer("base", rollouts="chain", policy_loss="policy_iteration", beta=0.1, loss_type="dapo")
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"},
+        {"loss_weight": "trace_past", "trace_lambda": 0.9},
+    ],
+    ids=["policy iteration", "loss weight"],
+)
+def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, toy_loss, knobs):
+    trainer = make_trainer("base", **knobs)
+    old = torch.full((1, 8), -1.0, dtype=torch.float64)
     advantages = torch.tensor([[0.2] * 4 + [-0.6] * 4], dtype=torch.float64)
-    ref = torch.full((1, 8), -2.0, dtype=torch.float64)
-    segments = torch.tensor([[0] * 4 + [1] * 4])
-    loss_of_row(trainer, toy_loss, advantages=advantages, ref_per_token_logps=ref, segment_ids=segments)
+    tensors = {"old_per_token_logps": old, "ref_per_token_logps": 2 * old, "advantages": advantages}
+    inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
     assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
-
-
-def test_a_loss_weight_is_no_part_of_the_advantage(make_trainer, toy_loss):
-    trainer = make_trainer("base", importance="token", loss_weight="trace_past", trace_lambda=0.9, beta=0.0)
-    loss_of_row(trainer, toy_loss, advantages=torch.tensor([-0.6], dtype=torch.float64))
-    assert quarters_of(trainer) == pytest.approx([0.6] * 4)
-
-
-def grown(parent, lengths, advantage=0.5):
-    """Children of a node with these numbers of tokens."""
-    for n in lengths:
-        parent.children.append(Node(parent, Continuation([7] * n, None), parent.depth + 1, advantage=advantage))
-    return parent.children
-
-
-def test_quarters_of_a_node_are_those_of_the_responses_through_it():
-    tree = Tree({}, [1, 2])
-    short, long = grown(tree.root, [2, 2])
-    grown(short, [2, 2])  # responses of 4 tokens
-    grown(long, [6, 14])  # of 8 and 16: 12 on average
-    assert response_quarters(short) == [0, 1] and response_quarters(short.children[1]) == [2, 3]
-    assert response_quarters(long) == [0, 0]
-    assert response_quarters(long.children[0]) == [1, 1, 2, 2, 3, 3]  # of its own 8
-    for rows in (training_rows(tree, form="nodes"), training_rows(tree, form="paths"), packed_rows(tree, max_rows=1)):
-        by_length = {}
-        for row in rows:
-            assert len(row.quarters) == len(row.segments) == len(row.completion_ids)
-            for segment in set(row.segments) - {-1}:
-                found = [q for q, s in zip(row.quarters, row.segments, strict=True) if s == segment]
-                by_length.setdefault(len(found), []).append(found)
-        assert sorted(by_length[2]) == [[0, 0], [0, 1], [2, 3], [2, 3]] and by_length[6] == [[1, 1, 2, 2, 3, 3]]
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
@@ -108,22 +71,6 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
     assert all(map(len, sizes.values()))
     expected = [sum(values) / len(values) for values in sizes.values()]
     assert quarters_of(trainer) == pytest.approx(expected, rel=1e-5)
-
-
-def test_quarters_outlive_a_checkpoint_and_old_ones_have_none(tmp_path):
-    row = Row("q", (1,), (2, 3), (0.5, 0.5), (0, 0), quarters=(1, 3))
-    buffer, again = ReplayBuffer(life=3, cap=None), ReplayBuffer(life=3, cap=None)
-    buffer.add([row, Row("q", (1,), (2,), (0.5,), (0,))])
-    buffer.save(tmp_path / "replay.safetensors")
-    again.load(tmp_path / "replay.safetensors")
-    assert [r.quarters and list(r.quarters) for r in again.draw(2)] == [[1, 3], None]
-    with safe_open(tmp_path / "replay.safetensors", framework="pt") as file:
-        state = file.metadata()["state"]
-        tensors = {name: file.get_tensor(name) for name in file.keys() if not name.startswith("quarters")}
-    save_file(tensors, tmp_path / "old.safetensors", metadata={"state": state})  # as 0.1 wrote it
-    again = ReplayBuffer(life=3, cap=None)
-    again.load(tmp_path / "old.safetensors")
-    assert [r.quarters for r in again.draw(2)] == [None, None]
 
 
 @pytest.mark.parametrize("algo", ["s_trace", "ha_dw", "spo_chain", "spo_tree"])
@@ -226,61 +173,25 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
     assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
 
 
-def test_the_gradient_of_a_trace_by_finite_differences(make_trainer):
-    tokens = made_up_tokens()
-    c_t = torch.randn(tokens.mask_t.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    c_t = c_t * tokens.mask_t
-    for style in ("recent", "both"):
-        config = make_trainer("grpo_lambda", trace_lambda=0.6, trace_style=style).args
-        found = log_probability_gradient(config, coefficient_t=c_t, selected_t=None, mask_t=tokens.mask_t)
-
-        def objective(change_t, style=style):  # at the ratio 1 of π_old
-            given = {"old_logp_t": torch.zeros_like(c_t), "mask_t": tokens.mask_t}
-            return (c_t * lambda_trace_log_weight(change_t, decay=0.6, style=style, **given).exp()).sum().item()
-
-        for row, t in ((0, 0), (0, 2), (1, 1), (2, 3)):
-            step = torch.zeros_like(c_t)
-            step[row, t] = 1e-5
-            slope = (objective(step) - objective(-step)) / 2e-5
-            assert found[row, t].item() == pytest.approx(slope * tokens.mask_t[row, t].item(), abs=1e-8)
-
-
-def test_the_coefficient_of_s_trace_in_closed_form(make_trainer, toy_loss):
-    """With g = ½, ten tokens and one selected: 1 everywhere, and 1 + ½ + ¼ … where the trace begins."""
-    trainer = make_trainer("s_trace", trace_lambda=0.5, selective_rate=0.1, **ON_POLICY)
-    logps = torch.full((1, 10), -1.0, dtype=torch.float64)
-    entropies = torch.zeros(1, 10, dtype=torch.float64)
-    entropies[0, 6] = 1.0
-    advantages = torch.tensor([-0.3], dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(1, 10, dtype=torch.long), advantages=advantages)
-    toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=entropies)
-    found = [trainer._metrics["eval"][f"credit/coefficient/entropy_decile_{d}"][-1] for d in range(10)]
-    assert found == pytest.approx([1.0] * 9 + [1 + 0.5 + 0.25 + 0.125])
-    expected = [1.0, 1.0, (1.875 + 2) / 3, 1.0]  # the third one has tokens 5, 6 and 7
-    assert quarters_of(trainer, "coefficient/quarter") == pytest.approx(expected)
-
-
-def test_coefficients_do_not_change_training_and_need_a_trace(make_trainer, monkeypatch, tmp_path):
+def test_coefficients_do_not_change_training_and_need_a_trace(trained, monkeypatch, tmp_path):
     found = []
     for shown in (True, False):
         if not shown:
             monkeypatch.setattr(metrics, "_coefficients", lambda *args, **kwargs: {})
-        trainer = make_trainer("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
-        trainer.train()
+        trainer = trained("s_trace", selector="random", output_dir=str(tmp_path / str(shown)), num_iterations=2)
         row = trainer.state.log_history[0]
         assert ("credit/coefficient/quarter_1" in row) == shown
         found.append([p.detach().clone() for p in trainer.model.parameters()])
     assert all(map(torch.equal, *found))
     monkeypatch.undo()
-    trainer = make_trainer("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
-    trainer.train()
+    trainer = trained("gspo_token", max_steps=1, output_dir=str(tmp_path / "gspo_token"))
     assert not any("coefficient" in name for name in trainer.state.log_history[0])
 
 
 # Groups without signal
 
 
-def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer):
+def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(trained):
     """All complete responses have the same reward, and continuations differ."""
     calls = []
 
@@ -290,28 +201,25 @@ def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(make_trainer)
             return [0.5] * len(completions)
         return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
 
-    trainer = make_trainer(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
-    trainer.train()
+    trainer = trained(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
     row = trainer.state.log_history[0]
     assert len(calls) == 2 and row["reward"] == 0.5 and row["reward_std"] == 0.0
     assert row["credit/abs_advantage/quarter_1"] > 0 and row["credit/groups_without_signal"] == 0.0
 
 
-def test_a_chain_without_credit_has_no_signal_though_rewards_differ(make_trainer):
+def test_a_chain_without_credit_has_no_signal_though_rewards_differ(trained):
     def halves(old_logp_t, *, completion_ids, decode, mask_t):
         nowhere = torch.zeros_like(mask_t, dtype=torch.bool)
         nowhere[: len(nowhere) // 2] = mask_t[: len(nowhere) // 2].cumsum(-1) == 1
         return nowhere
 
-    trainer = make_trainer(**{**CHAIN, "max_steps": 1}, segmentation=halves)
-    trainer.train()
+    trainer = trained(**{**CHAIN, "max_steps": 1}, segmentation=halves)
     row = trainer.state.log_history[0]
     # of two prompts one has segments
     assert row["reward_std"] > 0 and row["credit/groups_without_signal"] == 0.5
 
 
-def test_a_tree_has_signal_where_a_node_has_credit(make_trainer):
-    trainer = make_trainer(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
-    trainer.train()
+def test_a_tree_has_signal_where_a_node_has_credit(trained):
+    trainer = trained(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
     row = trainer.state.log_history[0]
     assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0

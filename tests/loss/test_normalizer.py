@@ -28,19 +28,12 @@ def probability_case(toy_loss, make_trainer, loss_type, **knobs):
     return toy_loss(trainer, inputs, logps=logps, entropies=torch.ones_like(old)).item()
 
 
-def test_probability_mask_normalisers(make_trainer, toy_loss):
-    assert probability_case(toy_loss, make_trainer, "grpo") == pytest.approx((-0.575 + 1.0) / 2)  # Eq. 3: per sequence
-    assert probability_case(toy_loss, make_trainer, "bnpo") == pytest.approx((-1.15 + 1.0) / 3)
-    assert probability_case(toy_loss, make_trainer, "dapo") == pytest.approx((-1.15 + 1.0) / 3)
-    assert probability_case(toy_loss, make_trainer, "dr_grpo") == pytest.approx((-1.15 + 1.0) / (2 * 8))
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
-    knobs = {"beta": 2.0, "use_bias_correction_kl": corrected}
+@pytest.mark.parametrize(("beta", "corrected"), [(0.0, False), (2.0, False), (2.0, True)])
+def test_normalisers_of_the_mask_and_of_the_kl(make_trainer, toy_loss, beta, corrected):
+    knobs = {"beta": beta, "use_bias_correction_kl": corrected}
     ratio = [1.1, 1.0, 1.3, 0.9] if corrected else [1.0] * 4
     kl = [r * (math.exp(d) - d - 1) for d, r in zip([0.1, 0.2, -0.1, 0.0], ratio, strict=True)]
-    every, kept = 2.0 * sum(kl), 2.0 * (kl[0] + kl[2])
+    every, kept = beta * sum(kl), beta * (kl[0] + kl[2])
 
     def case(loss_type, normalizer):
         released_code = ["spo_normalizer"] if normalizer == "code" else None
@@ -55,46 +48,26 @@ def test_both_normalisers_of_the_kl(make_trainer, toy_loss, corrected):
     assert case("bnpo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
     assert case("dapo", "code") == pytest.approx(-0.15 / 3 + kept / 2)
     assert case("dr_grpo", "code") == pytest.approx(-0.15 / 16 + kept / 2)
-    if not corrected:  # the specification's figures, per β
+    if beta and not corrected:  # the specification's figures, per β
         assert every / 2 / 2 == pytest.approx(0.0157055, abs=1e-7)
         assert kept / 2 == pytest.approx(0.0100083, abs=1e-7)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo"])
-def test_where_the_mask_keeps_nothing_there_is_no_kl(make_trainer, toy_loss, loss_type):
-    t = toy()
-    knobs = {"token_mask": "probability", "beta": 0.3, "use_bias_correction_kl": False}
-    t["old"] = t["logps"].detach().clone()
+def test_the_masked_kl_is_divided_by_the_kept_tokens_and_is_none_without_any(make_trainer, toy_loss, loss_type):
+    """Gradient of β Σ_t k3_t / Σ_t M_t per row or micro-batch, with A = 0: ∂k3/∂ℓ = 1 − exp(ref − ℓ)."""
+    knobs = {"token_mask": "probability", "probability_threshold": 0.4, "beta": 0.3, "use_bias_correction_kl": False}
+    trainer, t = make_trainer("base", loss_type=loss_type, **knobs), toy()
     t["advantages"] = torch.zeros_like(t["advantages"])
-    t["old"][1:] = -1e-6  # a probability near 1 at all tokens but those of the first response
-    rows = 4 if loss_type == "grpo" else 1
-    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
-    slope = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) * t["mask"]
-    kept = ((t["old"].exp() < 0.9) * t["mask"]).sum(1)
-    assert kept[0] > 0 and not kept[1:].any()
-    expected = slope / kept[0] / rows
-    if loss_type == "grpo":  # a micro-batch has a kept token
-        expected = expected * (kept > 0).unsqueeze(1)
-    torch.testing.assert_close(grad, expected, rtol=1e-6, atol=1e-8)
-    t["old"][:] = -1e-6
-    _, grad = run(make_trainer("base", loss_type=loss_type, **knobs), toy_loss, t)
-    torch.testing.assert_close(grad, torch.zeros_like(grad), rtol=0, atol=1e-9)
-
-
-def test_the_masked_kl_has_the_gradient_of_its_value(make_trainer, toy_loss):
-    """Gradient of β Σ_t k3_t / Σ_t M_t per row, with A = 0: ∂k3/∂ℓ = 1 − exp(ref − ℓ)."""
-    t = toy()
-    t["mask"] = torch.ones_like(t["mask"])
-    t["advantages"] = torch.zeros_like(t["advantages"])
-    trainer = make_trainer(
-        "base", loss_type="grpo", token_mask="probability", probability_threshold=0.4, beta=0.3,
-        use_bias_correction_kl=False,
-    )  # fmt: skip
-    kept = (t["old"].exp() < 0.4).sum(1, keepdim=True)
-    assert (kept > 0).all() and (kept < 7).any()
-    _, grad = run(trainer, toy_loss, t)
-    expected = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) / kept / len(kept)
-    torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-12)
+    for without in (0, 3, 4):  # rows whose tokens all had a probability near 1
+        t["old"][4 - without :] = -1e-6
+        kept = ((t["old"].exp() < 0.4) * t["mask"]).sum(1, keepdim=True)
+        assert (kept > 0).sum() == 4 - without
+        slope = 0.3 * (1 - (t["ref"] - t["logps"].detach()).exp()) * t["mask"]
+        # a row without a kept token has no KL of its own; with "bnpo" its micro-batch has one
+        share = (kept > 0) / kept.clamp(min=1) / 4 if loss_type == "grpo" else (without < 4) / kept.sum().clamp(min=1)
+        _, grad = run(trainer, toy_loss, t)
+        torch.testing.assert_close(grad, slope * share, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability", "probability_threshold": 0.4}], ids=str)

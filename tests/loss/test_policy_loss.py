@@ -1,10 +1,12 @@
-"""Policy iteration, whitening, floor and loss weights, in closed form through TRL's `_compute_loss`."""
+"""Policy iteration, whitening, floor, loss weights and knobs at their ends, through TRL's `_compute_loss`."""
 
 import math
 
 import pytest
 import torch
 from toy_loss import check_close, check_loss, run, toy
+
+from trl_credit.credit.selection import select_high_entropy
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["paper", "code"])
@@ -61,19 +63,6 @@ def test_whitening_per_microbatch(make_trainer, toy_loss, masked):
     check_close(got, expected)
 
 
-def test_advantage_floor_and_loss_weight(make_trainer, toy_loss):
-    t = toy()
-    t["old"] = t["logps"].detach().clone()
-    trainer = make_trainer("base", loss_type="dr_grpo", advantage_floor=-0.1, loss_weight="trace_past")
-    _, grad = run(trainer, toy_loss, t)
-    c = torch.zeros_like(t["old"])
-    for b in range(4):
-        for i in range(7):
-            c[b, i] = sum(0.9 ** (i - k) for k in range(i + 1) if t["mask"][b, k])
-    expected = -c * t["advantages"].clamp(min=-0.1)[:, None] * t["mask"] / (4 * 8)
-    torch.testing.assert_close(grad, expected, rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("direction", ["past", "future"])
 @pytest.mark.parametrize("style", ["recent", "both"])
 def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, style):
@@ -92,3 +81,36 @@ def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, sty
             surrogate = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
             expected = expected - c * f * t["mask"][b, i].item() * surrogate / (4 * 8)
     check_loss(run(trainer, toy_loss, t), expected, t["logps"], rtol=1e-12, atol=1e-14)
+
+
+def gradient(make_trainer, toy_loss, **knobs):
+    return run(make_trainer("base", loss_type="dr_grpo", **knobs), toy_loss, toy())[1]
+
+
+@pytest.mark.parametrize("selector", ["entropy", "random"])
+def test_a_rate_of_0_is_grpo_and_of_1_is_p_trace(make_trainer, toy_loss, selector):
+    plain, p_trace = (gradient(make_trainer, toy_loss, importance=name) for name in ("token", "eligible"))
+    assert (p_trace - plain).abs().max() > 1e-3
+    # a rate of 0 that leaves out a token's own gradient leaves nothing
+    for leave_own_out, least in ((True, plain), (False, torch.zeros_like(plain))):
+        for rate, expected in ((0.0, least), (1.0, p_trace)):
+            knobs = {"selector": selector, "selective_rate": rate, "leave_own_out": leave_own_out}
+            found = gradient(make_trainer, toy_loss, importance="eligible", **knobs)
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_without_decay_a_selected_token_keeps_its_own_gradient(make_trainer, toy_loss):
+    """What is left of the ablation without `leave_own_out`."""
+    knobs = {"importance": "eligible", "selector": "entropy", "selective_rate": 0.5, "leave_own_out": False}
+    own, t = gradient(make_trainer, toy_loss, **knobs, trace_lambda=0.0), toy()
+    chosen = select_high_entropy(t["entropies"], rate=0.5, mask_t=t["mask"])
+    torch.testing.assert_close(own, gradient(make_trainer, toy_loss) * chosen, rtol=1e-12, atol=1e-14)
+
+
+def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
+    t = toy()
+    for floor in (-0.5, 0.0, 0.9, 2.0):
+        found = gradient(make_trainer, toy_loss, advantage_floor=floor)
+        t["advantages"] = toy()["advantages"].clamp(min=floor)
+        expected = run(make_trainer("base", loss_type="dr_grpo"), toy_loss, t)[1]
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from segment_helpers import CHAIN, TREE, generation_batch, gradients, steps_of
+from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, in_double, plans, steps_of
 
-from trl_credit.demo import demo_dataset
 from trl_credit.rollouts.replay import question_key, question_number
 
 
@@ -22,11 +21,7 @@ CASES = {
 def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
     """Against the means of all tokens of one prompt after the other, TRL's own, with the others out of the loss."""
     trainer = make_trainer(**CASES[case], prompt_average=True, beta=0.1, use_bias_correction_kl=False)
-    trainer.model.double()
-    trainer.ref_model.double()
-    with torch.no_grad():
-        for p in trainer.ref_model.parameters():
-            p.mul_(0.9)
+    in_double(trainer)
     torch.manual_seed(5)
     output = generation_batch(trainer)
     found = gradients(trainer, output)
@@ -55,15 +50,11 @@ def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
 
 
 def test_rows_of_a_replayed_prompt_weigh_alike(make_trainer):
-    kept = []
     trainer = make_trainer("spo_tree", **{**TREE, "tree_rows": "nodes"}, replay_cap=4, max_steps=4)
-    plan = trainer.forest.plan
-    trainer.forest.plan = lambda inputs: kept.append([plan(inputs)]) or kept[-1][0]
-    make = trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: (kept[-1].append(x) if (x := make(inputs)) else 0) or x
+    planned, kept = plans(trainer), batches(trainer)
     trainer.train()
-    assert any(plan.has_replayed for plan, _ in kept)
-    for plan, output in kept:
+    assert any(plan.has_replayed for plan in planned)
+    for plan, output in zip(planned, kept, strict=True):
         n = output["policy_mask"].sum(1).float()
         share = output["row_weight"] * n / n.sum()
         of = {}
@@ -79,10 +70,3 @@ def test_a_key_is_a_number_of_eight_bytes():
     assert len(numbers) == 1000 and 0 not in numbers
     assert torch.tensor(sorted(numbers)).dtype == torch.int64 and min(numbers) < 0 < max(numbers)
     assert question_number("") == 0
-
-
-def test_an_evaluation_has_its_own_prompts(make_trainer):
-    trainer = make_trainer(
-        "spo_tree", **{**TREE, "tree_rows": "nodes"}, max_steps=1, trainer_kwargs={"eval_dataset": demo_dataset(8)}
-    )
-    assert "eval_loss" in trainer.evaluate()

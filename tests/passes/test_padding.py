@@ -6,10 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 import trl
-from passes_helpers import SIZES, Watch, check_equal, compared, model_of, trained, with_slow, with_tokenizer
+from passes_helpers import (
+    CASES,
+    MASKED,
+    SIZES,
+    TREE,
+    CustomMethod,
+    Watch,
+    check_equal,
+    compared,
+    model_of,
+    trained,
+    with_slow,
+    with_tokenizer,
+)
 from peft import LoraConfig
 from tiny_models import tiny_qwen3_moe
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
+from weight_helpers import same_weights, weights
 
 import trl_credit
 from trl_credit.observe.schema import read_shard, steps
@@ -35,37 +49,22 @@ def run(make_trainer, tmp_path):
     return train
 
 
-TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
 ROWS = {**TREE, "rollouts": "tree", "loss_type": "dapo"}
-MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
-LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
-CASES = {
-    "grpo": ("grpo", {}),
-    "reference": ("grpo", {"beta": 0.1}),
-    "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
-    "two iterations": ("dapo", {"num_iterations": 2, "beta": 0.0}),
-    "s_trace": ("s_trace", {"beta": 0.05}),
-    "grpo_lambda": ("grpo_lambda", {"loss_weight_confidence": False}),
-    "gspo": ("gspo", {}),
+OWN_CASES = CASES | {
     "luspo": ("base", {"loss_type": "luspo", "importance": "sequence"}),
     "vespo": ("base", {"loss_type": "vespo"}),
-    "difficulty": ("ha_dw", {}),
-    "mask": ("base", {**MASKED, "loss_type": "dapo"}),
     "mask of the code": ("base", {**MASKED, "loss_type": "grpo", "released_code": ["spo_normalizer"]}),
     "prompts": ("base", {"loss_type": "dapo", "prompt_average": True, "beta": 0.1}),
     "whitened batch": ("base", {"whiten_advantages": "batch"}),
-    "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
-    "tree": ("spo_tree", TREE),
     "paths": ("base", {**ROWS, "tree_rows": "paths"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
-    "truncated": ("base", {"mask_truncated_completions": True, "loss_type": "dr_grpo"}),
 }
 SLOW = ["difficulty", "grpo_lambda", "gspo", "luspo", "mask of the code", "prompts", "two iterations", "vespo"]
 
 
-@pytest.mark.parametrize("case", with_slow(CASES, *SLOW, "whitened batch"))
+@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW, "whitened batch"))
 def test_the_gradient_of_a_window_is_the_same_for_fewer_tokens(run, case):
-    algo, settings = CASES[case]
+    algo, settings = OWN_CASES[case]
     off, trainer, auto = compared(run, algo, mode="auto", **settings)
     assert trainer._passes.padding.window == 4
     assert all(("lora" in name) == (case == "lora") for step in auto.gradients for name in step)
@@ -80,9 +79,8 @@ def test_off_is_trl_to_the_last_bit_and_auto_to_rounding(run):
     off, of_off = run("off", **settings)
     auto, of_auto = run("auto", **settings)
     assert of_off.shapes == seen.shapes
-    for name, p in theirs.model.named_parameters():
-        assert torch.equal(off.model.get_parameter(name), p), name
-        torch.testing.assert_close(auto.model.get_parameter(name), p, rtol=0, atol=1e-6)
+    assert same_weights(off, theirs)
+    torch.testing.assert_close(weights(auto), weights(theirs), rtol=0, atol=1e-6)
     check_equal(seen, of_auto)
 
 
@@ -146,8 +144,7 @@ def test_resumed_is_uninterrupted(run, tmp_path, algo, settings):
     run("auto", algo, **saves | {"max_steps": 2})
     resumed, _ = run("auto", algo, resume=True, **saves)
     assert whole._passes.padding.window == 4 and resumed.state.global_step == 4
-    for name, p in whole.model.named_parameters():
-        assert torch.equal(resumed.model.get_parameter(name), p), name
+    assert same_weights(resumed, whole)
     states = [Path(t.args.output_dir) / "checkpoint-4" / "credit_state.json" for t in (whole, resumed)]
     assert states[0].read_bytes() == states[1].read_bytes()
 
@@ -209,11 +206,6 @@ def test_positions_by_the_length_of_a_batch_leave_all_padding(run, models, caplo
 
 def compares(config, tokens):
     return trl_credit.assign_credit(config, tokens)
-
-
-class CustomMethod(trl_credit.CreditTrainer):
-    def credit(self, tokens):
-        return trl_credit.assign_credit(self.args, tokens)
 
 
 DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.1)}

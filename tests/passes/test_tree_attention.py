@@ -10,21 +10,6 @@ from trl_credit.passes.attention import BRANCHES, check_tree_attention, takes_br
 from trl_credit.passes.branches import branches_of
 
 
-def test_mask_of_a_small_tree():
-    # prompt 0 1; branch 2 3; a copy of 1 at 4, and branch 5; a token 6 of padding
-    until = torch.tensor([[6, 4, 4, 4, 6, 6, 0]])
-    seen = visible_mask(until, mask_t=torch.tensor([[1, 1, 1, 1, 1, 1, 0]]))[0].long().tolist()
-    assert seen == [
-        [1, 0, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0],
-        [1, 0, 0, 0, 1, 0, 0],
-        [1, 0, 0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0, 0, 1],
-    ]
-
-
 @pytest.fixture(autouse=True)
 def free_calls(monkeypatch):
     """Calls of attention cost nothing, or trees as small as these would have a mask."""
@@ -151,16 +136,24 @@ def test_models_are_tried_before_they_get_branches():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_mask_of_a_layer_is_not_lost(tiny_model):
+def makes_its_own(module, args, kwargs):
+    return args, kwargs | {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
+
+
+def loses_it(module, args, kwargs):
+    return args, {name: x for name, x in kwargs.items() if name != BRANCHES}
+
+
+@pytest.mark.parametrize(
+    ("module", "hook", "message"),
+    [("self_attn", makes_its_own, "a layer has made its own attention mask"), ("", loses_it, "")],
+)
+def test_neither_branches_nor_the_mask_of_a_layer_get_lost(tiny_model, module, hook, message):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
-
-    def own(module, args, kwargs):
-        return args, kwargs | {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
-
     for layer in model.model.layers:
-        layer.self_attn.register_forward_pre_hook(own, with_kwargs=True)
+        layer.get_submodule(module).register_forward_pre_hook(hook, with_kwargs=True)
     until, mask_t = random_tree(12)
-    with pytest.raises(RuntimeError, match="a layer has made its own attention mask"), tree_attention(model):
+    with pytest.raises(RuntimeError, match=message), tree_attention(model):
         model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
 
 
@@ -174,17 +167,6 @@ def test_masks_are_of_the_kind_that_attention_computes_in(dtype):
     assert branches.mask(0, 2, query) is None
     assert (mask[0, 0] == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
     assert not branches.fresh().were_used
-
-
-def test_branches_that_get_lost_on_the_way_are_an_error(tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
-    for layer in model.model.layers:
-        layer.register_forward_pre_hook(
-            lambda module, args, kwargs: (args, {k: x for k, x in kwargs.items() if k != BRANCHES}), with_kwargs=True
-        )
-    until, mask_t = random_tree(12)
-    with pytest.raises(RuntimeError), tree_attention(model):
-        model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
 
 
 def test_models_that_cannot_are_refused():

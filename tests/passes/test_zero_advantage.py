@@ -3,7 +3,7 @@
 import pytest
 import torch
 import trl
-from passes_helpers import Watch, distinct
+from passes_helpers import CustomMethod, Watch, distinct
 
 import trl_credit
 from trl_credit.observe.schema import read_shard, steps
@@ -165,11 +165,6 @@ def test_rows_that_are_logged_are_computed(run):
     assert all(len(read_shard(path).responses) == 8 for _, path in logged)
     # a pass over a generation batch takes two steps: those of the batches of steps 3, 6, 9 and 12 are logged
     assert watch.passes[2:6] == [2] * 4 and watch.passes[8:12] == [2] * 4
-
-
-class CustomMethod(trl_credit.CreditTrainer):
-    def credit(self, tokens):
-        return super().credit(tokens)
 
 
 class CustomLoss(trl_credit.CreditTrainer):

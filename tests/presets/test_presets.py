@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import importlib.util
 import re
 import sys
 from dataclasses import replace
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from custom_functions import FILE
+from scripts import load_script
 
 import trl_credit
 from trl_credit import ALGORITHMS
@@ -99,10 +100,7 @@ def make_up(tmp_path, monkeypatch):
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("train_script_of_algorithms", ROOT / "examples" / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("examples/train.py")
 
 
 # One that is made up
@@ -199,47 +197,30 @@ def test_a_preset_without_a_rule_is_cited_by_its_own_class_alone(monkeypatch):
 # Custom functions, on any preset
 
 
-CUSTOM = '''
-def half(entropy_t, *, rate, mask_t):
-    """Every other <b>token</b>."""
-    return mask_t
-
-
-def steps(text):
-    return [0, len(text)]
-
-
-def baseline(rewards, *, lengths, num_generations):
-    return rewards
-
-
-def kept(old_logp_t, *, threshold, mask_t):
-    return mask_t
-'''
 CHAIN = {"rollouts": "chain", "segmentation": "steps"}
 
 
 @pytest.fixture
 def custom(tmp_path):
     """`file.py:` of a file of functions in a folder."""
-    folder = tmp_path / "secret_folder"
-    folder.mkdir()
-    (folder / "mine.py").write_text(CUSTOM)
-    return f"{folder / 'mine.py'}:"
+    path = tmp_path / "secret_folder" / "mine.py"
+    path.parent.mkdir()
+    path.write_text(FILE.read_text())
+    return f"{path}:"
 
 
 @pytest.mark.parametrize(
     ("algo", "setting", "function"),
     [
-        ("s_trace", "selector", "half"),
-        ("s_trace", "token_mask", "kept"),
-        ("grpo", "baseline", "baseline"),
-        ("vine_ppo", "step_splitter", "steps"),
-        ("vine_ppo", "segmentation", "steps"),
+        ("s_trace", "selector", "same_selector"),
+        ("s_trace", "token_mask", "same_mask"),
+        ("grpo", "baseline", "same_baseline"),
+        ("vine_ppo", "step_splitter", "one_step"),
+        ("vine_ppo", "segmentation", "every_third"),
     ],
 )
 def test_a_custom_function_is_shown_with_its_digest(custom, algo, setting, function):
-    doc = ": “Every other <b>token</b>.”" if function == "half" else ""
+    doc = {"one_step": ": “The <b>whole</b> text.”", "every_third": ": “.*”"}.get(function, "")
     value = shown(args_of(ALGORITHMS[algo][0], **{setting: f"{custom}{function}"}))[setting]
     assert re.fullmatch(rf"{function} of mine\.py, SHA-256 [0-9a-f]{{64}}{doc}", value)
 
@@ -250,7 +231,9 @@ def test_a_function_given_as_an_object_is_shown_with_its_file():
 
 
 def test_custom_functions_in_the_recipe(custom):
-    args = args_of(ALGORITHMS["s_trace"][0], selector=f"{custom}half", **CHAIN, step_splitter=f"{custom}steps")
+    args = args_of(
+        ALGORITHMS["s_trace"][0], selector=f"{custom}same_selector", **CHAIN, step_splitter=f"{custom}one_step"
+    )
 
     def recipe():
         return function_comments(args) + to_yaml(recipe_of(args, (), Public()))
@@ -258,10 +241,10 @@ def test_custom_functions_in_the_recipe(custom):
     text = recipe()
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert [re.sub("[0-9a-f]{64}", "…", line) for line in comments] == [
-        "# selector: half of mine.py, SHA-256 …",
-        "# step_splitter: steps of mine.py, SHA-256 …",
+        "# selector: same_selector of mine.py, SHA-256 …",
+        "# step_splitter: one_step of mine.py, SHA-256 …",
     ]
-    assert yaml.safe_load(text)["selector"] == "mine.py:half" and "secret_folder" not in text
+    assert yaml.safe_load(text)["selector"] == "mine.py:same_selector" and "secret_folder" not in text
     Path(custom[:-1]).unlink()
     assert recipe() == text  # of the functions that were loaded
     args.selector = f"{custom}steps_not_loaded"
@@ -271,9 +254,9 @@ def test_custom_functions_in_the_recipe(custom):
 
 def test_a_file_name_cannot_leave_its_comment(tmp_path):
     path = tmp_path / "a\nmax_steps: 9\x07.py"
-    path.write_text(CUSTOM)
-    text = function_comments(args_of(ALGORITHMS["s_trace"][0], selector=f"{path}:half"))
-    assert text.startswith("# selector: half of a?max_steps: 9?.py, SHA-256 ") and text.count("\n") == 1
+    path.write_text(FILE.read_text())
+    text = function_comments(args_of(ALGORITHMS["s_trace"][0], selector=f"{path}:same_selector"))
+    assert text.startswith("# selector: same_selector of a?max_steps: 9?.py, SHA-256 ") and text.count("\n") == 1
     assert yaml.safe_load(text) is None
 
 
@@ -314,5 +297,7 @@ def test_registry_named_trainers_package_and_readme_agree():
         )
         assert trainer.preset is preset and ALGORITHMS[name] == (preset.config, trainer)
         assert (trainer._name, trainer._paper) == (preset.name, preset.paper) and preset.tag in trainer._tag_names
+        assert preset.paper["id"] in preset.paper["citation"]
+    assert len({preset.name for preset in PRESETS.values()}) == len(PRESETS)
     table = readme_table()
     assert table in (ROOT / "README.md").read_text() and table.count("\n") == len(PRESETS) + 1

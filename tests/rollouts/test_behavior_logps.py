@@ -1,11 +1,9 @@
 """π_old from the engine, and TRL's correction for the engine with every weight."""
 
-import itertools
-
 import pytest
 import torch
-from conftest import toy_inputs
-from segment_helpers import TREE, RecordingEngine, generation_batch, passes, with_engine
+from segment_helpers import TREE, RecordingEngine, counts_on, generation_batch, passes, with_engine
+from toy_loss import run, toy
 
 
 @pytest.mark.parametrize("correction", [False, True])
@@ -49,8 +47,7 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     trainer = make_trainer(**{**TREE, **rows}, tree_rows="packed")
     trainer.args.behavior_logps = "sampler"
     trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
-    rewards = itertools.count()
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     output = generation_batch(trainer)
     unknown = output["sampling_per_token_logps"].isnan() & (output["segment_ids"] >= 0)
     assert unknown.any()
@@ -58,30 +55,11 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
 
 
-def test_the_engines_log_probabilities_need_an_engine(make_trainer):
-    with pytest.raises(ValueError, match="use_vllm=True"):
-        make_trainer(behavior_logps="sampler")
-
-
 @pytest.mark.parametrize("importance", ["token", "sequence", "sequence_token", "eligible", "lambda_trace"])
 def test_the_correction_for_the_engine_composes_with_every_weight(make_trainer, toy_loss, importance):
     """A ratio that is the same for all tokens of a row scales that row's loss and gradient, whatever the weight."""
-    t = {
-        "logps": (-2 * torch.rand(2, 5, dtype=torch.float64)).requires_grad_(),
-        "advantages": torch.tensor([1.0, -0.5], dtype=torch.float64),
-    }
-    t["old"] = t["logps"].detach() + 0.1
     trainer = make_trainer("base", importance=importance, loss_type="grpo")
     trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
-
-    def run(ratio):
-        inputs = toy_inputs(
-            torch.ones(2, 5, dtype=torch.long),
-            advantages=t["advantages"],
-            old_per_token_logps=t["old"],
-            importance_sampling_ratio=torch.tensor(ratio, dtype=torch.float64).unsqueeze(1),
-        )
-        loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=torch.ones(2, 5, dtype=torch.float64))
-        return torch.autograd.grad(loss, t["logps"])[0]
-
-    torch.testing.assert_close(run([0.5, 3.0]), run([1.0, 1.0]) * torch.tensor([[0.5], [3.0]]), rtol=1e-12, atol=0)
+    ratio = torch.tensor([[0.5], [3.0], [1.0], [2.0]], dtype=torch.float64)
+    scaled, plain = (run(trainer, toy_loss, toy(), importance_sampling_ratio=x)[1] for x in (ratio, ratio**0))
+    torch.testing.assert_close(scaled, plain * ratio, rtol=1e-12, atol=0)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from passes_helpers import scripted
+from passes_helpers import model_of, scripted
 from peft import LoraConfig, PeftModel
 from segment_helpers import CHAIN
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config
 
 import trl_credit
 
@@ -51,8 +51,6 @@ def test_what_cannot_be_read_once_is_read_as_before(make_trainer):
 
 
 def test_models_whose_cache_is_not_known_are_left_alone(make_trainer, tiny_model):
-    config = GPT2Config(vocab_size=24, n_embd=32, n_layer=2, n_head=2, n_positions=64, pad_token_id=0, eos_token_id=1)
-    model = GPT2LMHeadModel(config)
-    model.config._name_or_path = str(tiny_model)  # where the tokenizer is
+    model = model_of(GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64), tiny_model, torch.float32)
     trainer = make_trainer((trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)), **CHAIN)
     assert not trainer.engine.prefills_once and make_trainer(**CHAIN).engine.prefills_once

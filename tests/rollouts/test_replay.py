@@ -27,19 +27,15 @@ def ident(row):
     return row.question, tuple(row.completion_ids)
 
 
-def test_a_tree_of_258_lasts_eight_iterations():
-    buffer = ReplayBuffer(life=8, cap=32)
-    buffer.add(rows("q", 258))
-    drawn = [buffer.draw(512) for _ in range(10)]
-    assert [len(d) for d in drawn] == [32] * 8 + [0, 0]
-    assert buffer.expired == 2 and len(buffer) == 0
-    assert len({ident(row) for d in drawn for row in d}) == 256
-
-
-def test_a_tree_of_216_lasts_seven():
-    buffer = ReplayBuffer(life=8, cap=32)
-    buffer.add(rows("q", 216))
-    assert [len(buffer.draw(512)) for _ in range(8)] == [32] * 6 + [24, 0]
+@pytest.mark.parametrize(
+    ("life", "cap", "n", "wanted", "drawn"),
+    [(8, 32, 258, 512, [32] * 8 + [0, 0]), (8, 32, 216, 512, [32] * 6 + [24, 0]), (1, None, 10, 4, [4, 0])],
+)
+def test_the_rows_of_a_tree_last_as_long_as_they_live(life, cap, n, wanted, drawn):
+    buffer = ReplayBuffer(life=life, cap=cap)
+    buffer.add(rows("q", n))
+    assert [len(buffer.draw(wanted)) for _ in drawn] == drawn
+    assert buffer.expired == n - sum(drawn) and len(buffer) == 0
 
 
 def test_draws_are_spread_over_questions():
@@ -56,13 +52,6 @@ def test_a_batch_that_takes_everything_keeps_the_order():
     buffer.add(rows("a", 3))
     buffer.add(rows("b", 2))
     assert list(map(ident, buffer.draw(5))) == list(map(ident, rows("a", 3) + rows("b", 2)))
-
-
-def test_life_of_one_is_no_replay():
-    buffer = ReplayBuffer(life=1, cap=None)
-    buffer.add(rows("q", 10))
-    assert len(buffer.draw(4)) == 4
-    assert buffer.draw(4) == [] and buffer.expired == 6
 
 
 def test_legacy_loses_what_exceeds_the_batch_and_fills_by_repetition():
@@ -103,14 +92,13 @@ def test_nothing_is_lost_or_drawn_twice(life, cap, steps):
 
 
 def test_state_is_restored_to_the_last_draw(tmp_path):
-    def filled():
-        buffer = ReplayBuffer(life=4, cap=3, seed=7)
-        buffer.add(rows("a", 9))
-        buffer.add([Row("b", (4,), (5, 6), (0.1, -0.2), (0, -1), accuracy=0.5, sampling_logps=(-1.0, -2.0))] * 4)
-        buffer.draw(5)
-        return buffer
-
-    first, second = filled(), ReplayBuffer(life=4, cap=3, seed=0)
+    more = {"accuracy": 0.5, "sampling_logps": (-1.0, -2.0), "quarters": (1, 3)}
+    first, second = (ReplayBuffer(life=4, cap=3, seed=seed) for seed in (7, 0))
+    first.save(tmp_path / "replay.safetensors")  # without a row
+    second.load(tmp_path / "replay.safetensors")
+    assert len(second) == 0
+    first.add(rows("a", 9) + [Row("b", (4,), (5, 6), (0.1, -0.2), (0, -1), **more)] * 4)
+    first.draw(5)
     first.save(tmp_path / "replay.safetensors")
     second.load(tmp_path / "replay.safetensors")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["replay.safetensors"]
@@ -148,13 +136,6 @@ def test_a_row_takes_ten_bytes_a_token():
     assert [list(row.prompt_ids) for row in pickle.loads(sent)] == [list(row.prompt_ids) for row in found]
     siblings = [row.prompt_ids for row in found if len(row.nodes) == 2]
     assert len(siblings) == 36 and len(set(map(id, siblings))) == 6  # a prefix is there once for all its children
-
-
-def test_an_empty_buffer_is_saved_too(tmp_path):
-    ReplayBuffer(life=4, cap=3).save(tmp_path / "r")
-    buffer = ReplayBuffer(life=4, cap=3)
-    buffer.load(tmp_path / "r")
-    assert len(buffer) == 0
 
 
 def test_a_file_that_is_none_is_refused(tmp_path):

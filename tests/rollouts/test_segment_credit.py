@@ -5,18 +5,19 @@ import functools
 import pytest
 import torch
 from conftest import count_a
+from passes_helpers import distinct
 from segment_helpers import (
     CHAIN,
     TREE,
-    assert_same_weights,
     engine_calls,
     generation_batch,
     gradients,
+    in_double,
     plans,
     steps_of,
     texts_of,
-    weights,
 )
+from weight_helpers import moved, same_weights, weights
 
 from trl_credit.rollouts import forest
 from trl_credit.rollouts.tree import packed_rows
@@ -113,16 +114,6 @@ def test_states_beyond_the_cap_are_worth_the_own_reward(make_trainer):
         assert not output["advantages"][row, 3:n].any()
 
 
-def test_what_did_not_end_can_have_a_fixed_value(make_trainer):
-    trainer = make_trainer(**ONE, truncated_value=-7.0)
-    output = generation_batch(trainer)
-    ended = (output["completion_ids"] == 1).any(1)
-    own = output["advantages"].sum(1) / output["completion_mask"].sum(1)
-    assert ended.any() or (~ended).any()
-    # A = R − V with R = −7 where the response did not end, and V a mean of −7s and of rewards between 0 and 1
-    assert (own[~ended] <= 1e-6).all() and (own[ended] >= 0).any() == ended.any()
-
-
 def test_responses_that_cannot_be_split_are_left_out(make_trainer, tmp_path):
     (tmp_path / "own.py").write_text(
         "def split(text):\n"
@@ -163,32 +154,18 @@ def test_difficulty_weighs_segments(make_trainer):
     torch.testing.assert_close(weighted["advantages"], plain["advantages"] * phi)
 
 
-def test_a_tree_of_one_level_is_grpo_to_the_last_bit(make_trainer, tmp_path):
-    def distinct(completions, **kwargs):  # no advantage of 0, which would be a row less
-        return [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
-
-    common = {
-        "reward_funcs": distinct,
-        "loss_type": "dapo",
-        "beta": 0.04,
-        "scale_rewards": "none",
-        "max_steps": 3,
-        "num_generations": 4,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "temperature": 1.3,
-    }
-    plain = make_trainer(**common, output_dir=str(tmp_path / "plain"))
-    plain.train()
-    tree = make_trainer(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
-    tree.train()
+def test_a_tree_of_one_level_is_grpo_to_the_last_bit(trained, tmp_path):
+    common = {"reward_funcs": distinct, "loss_type": "dapo", "beta": 0.04, "scale_rewards": "none", "max_steps": 3}
+    common |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "temperature": 1.3}
+    plain = trained(**common, output_dir=str(tmp_path / "plain"))
+    tree = trained(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
     left, right = steps_of(plain), steps_of(tree)
     assert all(row["credit/rows_missing"] == 0 for row in right)
     for a, b in zip(left, right, strict=True):
         for name in ("loss", "grad_norm", "reward", "reward_std", "completions/mean_length", "kl"):
             assert a[name] == b[name], name
         assert b["credit/rows"] == 8
-    assert_same_weights(plain, weights(tree))
+    assert same_weights(plain, tree)
 
 
 @pytest.mark.parametrize("knobs", [{}, {"token_mask": "probability"}, {"beta": 0.05}], ids=str)
@@ -199,18 +176,12 @@ def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
     for form in ("nodes", "paths", "packed"):
         settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
         trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
-        trainer.model.double()
-        if trainer.ref_model is not None:
-            trainer.ref_model.double()
-            with torch.no_grad():
-                for p in trainer.ref_model.parameters():
-                    p.mul_(0.9)
+        in_double(trainer)
         torch.manual_seed(11)
         output = generation_batch(trainer)
         rows = (output["tool_mask"].sum(1) > 0).sum().item()
         found[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
-    (n_rows, n_items, nodes), (p_rows, p_items, paths) = found["nodes"], found["paths"]
-    (k_rows, k_items, packed) = found["packed"]
+    (n_rows, n_items, nodes), (p_rows, p_items, paths), (k_rows, k_items, packed) = found.values()
     assert 1 <= k_rows <= 2 < p_rows < n_rows < 64 and n_items == p_items == k_items
     scale = max(g.abs().max().item() for g in nodes.values())
     assert scale > 1e-6
@@ -241,9 +212,8 @@ def test_rows_hold_the_nodes_that_were_grown(make_trainer):
             assert not any(advantage)
 
 
-def test_logged_responses_of_a_tree_are_whole(make_trainer):
-    trainer = make_trainer(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
-    trainer.train()
+def test_logged_responses_of_a_tree_are_whole(trained):
+    trainer = trained(**TREE, log_completions=True, num_completions_to_print=0, max_steps=1)
     row = steps_of(trainer)[0]
     texts, rewards = list(trainer._logs["completion"]), list(trainer._logs["rewards"]["count_a"])
     assert len(texts) == len(rewards) == len(trainer._logs["advantages"]) == len(trainer._logs["prompt"]) == 16
@@ -266,11 +236,11 @@ def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
         p.grad = torch.ones_like(p) * 1e-3
     trainer.optimizer.step()
     trainer.optimizer.zero_grad()
-    moved = weights(trainer)
-    assert any(not torch.equal(moved[name], before[name]) for name in moved)
+    ahead = weights(trainer)
+    assert moved(trainer, before)
     with caplog.at_level("WARNING"):
         trainer.train()
     assert trainer.state.global_step == 3
-    assert_same_weights(trainer, moved)
+    assert not moved(trainer, ahead)
     assert "no segment of this generation batch has an advantage" in caplog.text
     assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))

@@ -1,29 +1,28 @@
 """Training with segments: other knobs, conversations, passes for π_old, replay, and what is refused."""
 
-import itertools
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
+from passes_helpers import model_of, scripted
 from safetensors.torch import save_file
 from segment_helpers import (
     CHAIN,
     TREE,
     RecordingEngine,
-    assert_same_weights,
     batches,
+    counts_on,
     engine_calls,
     generation_batch,
     plans,
     steps_of,
-    weights,
     with_engine,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Qwen3Config
+from tiny_models import QWEN3
+from transformers import AutoTokenizer, GPT2Config, Qwen3Config
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from weight_helpers import check_finite, moved, weights
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
@@ -68,27 +67,24 @@ def test_segments_compose(make_trainer, base, knobs):
     trainer = make_trainer(**{**base, **knobs}, max_steps=3)
     before = weights(trainer)
     trainer.train()
-    assert any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
-    values = [v for row in steps_of(trainer) for v in row.values() if isinstance(v, float)]
-    assert values and all(map(math.isfinite, values))
+    assert moved(trainer, before)
+    check_finite(trainer)
 
 
-def test_policy_iteration_without_a_segment(make_trainer):
+def test_policy_iteration_without_a_segment(trained):
     settings = {"policy_loss": "policy_iteration", "beta": 0.1, "mask_truncated_completions": True}
-    trainer = make_trainer(
+    trainer = trained(
         **CHAIN, **settings, max_completion_length=2, generation_kwargs={"suppress_tokens": [0, 1]}, max_steps=1
     )
-    trainer.train()
     assert steps_of(trainer)[0]["loss"] == 0.0
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_rewards_of_any_size(make_trainer, settings):
+def test_rewards_of_any_size(make_trainer, trained, settings):
     def signs(completions, **kwargs):
         return [3.0 if "a" in text else -1.0 for text in completions]
 
-    trainer = make_trainer(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
-    trainer.train()
+    trainer = trained(**settings, reward_funcs=signs, truncated_value=-2.0, temperature=1.5)
     assert any(row["grad_norm"] > 0 for row in steps_of(trainer))
     with pytest.raises(ValueError, match="reward_range"):
         make_trainer(**settings, reward_funcs=signs, process_reward_weight=1.0, process_reward_best_of=2).train()
@@ -114,14 +110,6 @@ def test_conversations_are_continued_and_graded_as_messages(make_trainer, tiny_m
         trainer.train()
     assert len(seen) > 16 + 8
     assert all(p[0]["role"] == "user" and c[0]["role"] == "assistant" for p, c in seen)
-
-
-def test_the_model_card_names_the_paper(make_trainer, tmp_path):
-    trainer = make_trainer("spo_tree", max_steps=1, tree_segment_length=2, output_dir=str(tmp_path / "card"))
-    trainer.create_model_card(model_name="card")
-    card = (Path(tmp_path) / "card" / "README.md").read_text()
-    assert "2505.23564" in card and "Segment Policy Optimization" in card
-    assert json.loads(json.dumps(trainer.args.to_dict()))["tree_branching"] == [2, 2, 2]
 
 
 def test_an_evaluation_between_two_updates_does_not_undo_an_empty_batch(make_trainer):
@@ -168,21 +156,12 @@ def unique_tokens(trees):
 
 @pytest.mark.parametrize("form", ["nodes", "paths"])
 @pytest.mark.parametrize("kind", PACKED_MODELS)
-def test_packed_passes_give_what_plain_rows_have(tiny_model, tmp_path, form, kind):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "max_position_embeddings": 128}
-    torch.manual_seed(0)
-    config = CONFIG_MAPPING[kind](vocab_size=len(tokenizer), eos_token_id=1, pad_token_id=0, **sizes)
-    model = AutoModelForCausalLM.from_config(config).double()
-    args = CreditConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", disable_tqdm=True, tree_rows=form,
-        max_completion_length=8, gradient_accumulation_steps=1, **REPLAY,
-    )  # fmt: skip
-    prompts = Dataset.from_dict({"prompt": ["1+1=", "23+45=6-", "7="] * 4})
-    trainer = CreditTrainer(model, length, args, train_dataset=prompts, processing_class=tokenizer)
+def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, form, kind):
+    model = model_of(CONFIG_MAPPING[kind](**{**QWEN3, "initializer_range": 0.2}), tiny_model)
+    pair = CreditConfig, scripted(CreditTrainer, model)
+    trainer = make_trainer(pair, reward_funcs=length, tree_rows=form, **REPLAY)
     assert trainer.forest.can_pack
-    trees = trainer.forest.plan([dict(prompts[i // 8]) for i in range(16)]).trees
+    trees = trainer.forest.plan([{"prompt": prompt} for prompt in ("1+1=", "23+45=6-") for _ in range(8)]).trees
     found = {}
     for trainer.forest.can_pack in (False, True):
         found[trainer.forest.can_pack] = [row.behavior_logps for row in trainer.forest._new_rows(trees)]
@@ -228,8 +207,7 @@ def test_no_token_has_its_log_probability_computed_twice(make_trainer, form, mos
 
 def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer):
     trainer = with_engine(make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), RecordingEngine())
-    rewards = itertools.count()
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rewards) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     counted, planned = tokens_without_gradient(trainer), plans(trainer)
     generation_batch(trainer)
     assert counted == []
@@ -245,17 +223,9 @@ def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer)
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
 def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
-    trainer = make_trainer(
-        tree_rows=form,
-        **{**TREE, "num_generations": 4, "per_device_train_batch_size": 8},
-        replay_iterations=4,
-        replay_cap=2,
-        learning_rate=3e-2,
-        max_steps=4,
-        token_mask="probability",
-    )
-    planned = plans(trainer)
-    kept = batches(trainer)
+    sizes = {**TREE, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 3e-2}
+    trainer = make_trainer(**sizes, tree_rows=form, replay_iterations=4, replay_cap=2, token_mask="probability")
+    planned, kept = plans(trainer), batches(trainer)
     trainer.train()
     for row, logp in zip(planned[0].rows[: planned[0].n_real], kept[0]["old_per_token_logps"], strict=False):
         # what is stored with a new row is what TRL computes for it
@@ -276,39 +246,23 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
     assert first["num_items_in_batch"] == kept_tokens.sum()
 
 
-def test_resuming_with_replay_is_going_on(make_trainer, tmp_path):
-    settings = {
-        **TREE,
-        "num_generations": 4,
-        "per_device_train_batch_size": 8,
-        "replay_iterations": 4,
-        "replay_cap": 3,
-        "difficulty": "history",
-        "save_strategy": "steps",
-        "save_steps": 2,
-        "max_steps": 5,
-    }
-    whole = make_trainer(**settings, output_dir=str(tmp_path / "whole"))
-    whole.train()
-    checkpoint = tmp_path / "whole" / "checkpoint-2"
-    assert {"replay.safetensors", "credit_state.json"} <= {p.name for p in checkpoint.iterdir()}
-    resumed = make_trainer(**settings, output_dir=str(tmp_path / "resumed"))
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert_same_weights(whole, weights(resumed))
+def test_a_checkpoint_without_its_replay_buffer_is_refused(make_trainer, tmp_path):
+    settings = {**TREE, "replay_iterations": 4, "save_strategy": "steps", "save_steps": 1}
+    make_trainer(**settings, max_steps=1).train()
+    checkpoint = tmp_path / "run" / "checkpoint-1"
     (checkpoint / "replay.safetensors").unlink()
-    with pytest.raises(ValueError, match="replay buffer"):
-        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
-    save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
-    with pytest.raises(ValueError, match="replay buffer"):
-        make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+    for _ in ("missing", "another file"):
+        with pytest.raises(ValueError, match="replay buffer"):
+            make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
+        save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
 
 
-def test_one_seed_one_run(make_trainer):
-    for settings in (CHAIN, {**CHAIN, "rollout_batch_size": 6}, {**TREE, "replay_iterations": 3, "replay_cap": 2}):
+def test_one_seed_one_run(trained):
+    replay = {**TREE, "replay_iterations": 3, "replay_cap": 2}
+    for settings in ({"algo": "s_trace", "selector": "random"}, CHAIN, {**CHAIN, "rollout_batch_size": 6}, replay):
         histories = []
         for _ in range(2):
-            trainer = make_trainer(**settings, max_steps=3)
-            trainer.train()
+            trainer = trained(**settings, max_steps=3)
             histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
         assert histories[0] == histories[1]
 
@@ -317,26 +271,18 @@ def test_one_seed_one_run(make_trainer):
 
 
 def test_a_reward_that_is_no_number_stops_before_any_update(make_trainer):
-    def fails_on_rollouts(kind):
-        calls = []
+    calls = []
 
-        def picky(prompts, completions, **kwargs):
-            calls.append(len(completions))
-            if len(calls) == 1:
-                return [1.0] * len(completions)
-            if kind == "raise":
-                raise KeyError("no such column")
-            return [1.0] * (len(completions) - 1) + [kind]
+    def picky(prompts, completions, **kwargs):
+        calls.append(len(completions))
+        # the responses come first, and then their rollouts
+        return [1.0] * (len(completions) - 1) + [1.0 if len(calls) == 1 else math.nan]
 
-        return picky
-
-    for kind in (math.nan, math.inf, "raise"):
-        trainer = make_trainer(**CHAIN, reward_funcs=fails_on_rollouts(kind))
-        before = weights(trainer)
-        with pytest.raises((ValueError, RuntimeError)) as caught:
-            trainer.train()
-        assert "picky" in str(caught.value) and any(f"{i}+" in str(caught.value) for i in range(10))
-        assert_same_weights(trainer, before)
+    trainer = make_trainer(**CHAIN, reward_funcs=picky)
+    before = weights(trainer)
+    with pytest.raises(ValueError, match=r"'picky' .*'\d\+"):
+        trainer.train()
+    assert len(calls) == 2 and not moved(trainer, before)
 
 
 @pytest.mark.parametrize("name", ["tools", "rollout_func"])

@@ -12,21 +12,21 @@ from segment_helpers import (
     CHAIN,
     TREE,
     RecordingEngine,
-    assert_same_weights,
+    counts_on,
     engine_calls,
     generation_batch,
     plans,
     steps_of,
-    weights,
     with_engine,
 )
 from tiny_models import tiny_qwen3
+from weight_helpers import same_weights
 
-import trl_credit.trainer.engine
-from trl_credit import CreditConfig
+from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.observe.meter import Meter
 from trl_credit.runs.resumable import ResumableTrainer
+from trl_credit.trainer import engine as engine_module
 from trl_credit.trainer.engine import TrlEngine
 
 
@@ -71,25 +71,18 @@ def exact_values(model, tokenizer, prompt, *, length, temperature):
     return {ids: (v, s - v * v) for ids, (v, s) in moments([]).items()}
 
 
+def trainer_of(folder, output_dir, prompts, *, n, **settings):
+    """A trainer whose responses have three tokens, with `n` of them for a prompt."""
+    sizes = {"per_device_train_batch_size": n, "num_generations": n, "max_completion_length": 3, "temperature": 0.8}
+    args = CreditConfig(str(output_dir), report_to="none", disable_tqdm=True, **sizes, **settings)
+    return CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": prompts * 4}))
+
+
 @pytest.mark.parametrize("n", [32, pytest.param(2048, marks=pytest.mark.slow)])
 def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_path, n):
     folder, model = enumerable
-    args = trl_credit.CreditConfig(
-        output_dir=str(tmp_path),
-        report_to="none",
-        rollouts="chain",
-        segmentation="fixed_length",
-        segment_length=1,
-        released_code=["spo_last_token"],
-        rollouts_per_state=n,
-        per_device_train_batch_size=16,
-        num_generations=16,
-        max_completion_length=3,
-        temperature=0.8,
-        disable_tqdm=True,
-    )
-    data = Dataset.from_dict({"prompt": ["ab", "ca"] * 4})
-    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=data)
+    tokens = {"segmentation": "fixed_length", "segment_length": 1, "released_code": ["spo_last_token"]}
+    trainer = trainer_of(folder, tmp_path, ["ab", "ca"], n=16, rollouts="chain", rollouts_per_state=n, **tokens)
     tokenizer = trainer.processing_class
     squares = []
     for inputs in itertools.islice(trainer.get_train_dataloader(), 4):
@@ -116,24 +109,12 @@ def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_
 
 def test_tree_values_converge_to_enumeration(enumerable, tmp_path):
     folder, model = enumerable
-    args = trl_credit.CreditConfig(
-        output_dir=str(tmp_path),
-        report_to="none",
-        rollouts="tree",
-        tree_branching=[400, 20],
-        tree_segment_length=1,
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=3,
-        temperature=0.8,
-        disable_tqdm=True,
-    )
-    trainer = trl_credit.CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": ["ab"] * 4}))
-    tokenizer = trainer.processing_class
+    tree = {"rollouts": "tree", "tree_branching": [400, 20], "tree_segment_length": 1}
+    trainer = trainer_of(folder, tmp_path, ["ab"], n=4, **tree)
     kept = plans(trainer)
     generation_batch(trainer)
     (tree,) = kept[0].trees
-    exact = exact_values(model, tokenizer, tree.prompt_ids, length=3, temperature=0.8)
+    exact = exact_values(model, trainer.processing_class, tree.prompt_ids, length=3, temperature=0.8)
     # Var V̂(root) = Var of a child's mean / 400, at most the variance of a single rollout / 400
     assert abs(tree.root.value - exact[()][0]) < 4.5 * math.sqrt(exact[()][1] / 400)
     squares = [
@@ -162,14 +143,6 @@ def test_a_chain_takes_two_engine_calls(make_trainer, segmentation):
     assert {f"credit/seconds/{phase}" for phase in ("generate", "rollouts", "rewards", "train")} <= set(row)
 
 
-def test_rollout_batches_bound_a_call(make_trainer):
-    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=2, rollout_batch_size=12, max_steps=1)
-    calls = engine_calls(trainer)
-    trainer.train()
-    assert len(calls) > 2 and all(rows <= 12 for rows, _ in calls[1:])
-    assert sum(rows for rows, _ in calls[1:]) == steps_of(trainer)[0]["credit/rollouts"]
-
-
 def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
     rng = random.Random(0)
     prefixes = [[rng.randrange(3, 20) for _ in range(rng.randint(1, 9))] for _ in range(9)]
@@ -186,17 +159,14 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
 
 
 @pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_a_progress_bar_of_rollouts(make_trainer, monkeypatch, capsys, settings):
-    monkeypatch.setattr(trl_credit.trainer.engine, "PROGRESS_DELAY", 0.0)
-    trainer = make_trainer(**settings, disable_tqdm=False, max_steps=1)
-    trainer.train()
-    shown = capsys.readouterr().err
+def test_a_progress_bar_of_rollouts(trained, monkeypatch, capsys, settings):
+    monkeypatch.setattr(engine_module, "PROGRESS_DELAY", 0.0)
     label = "rollouts" if settings is CHAIN else "tree level 2 of 2"
-    assert f"{label}:" in shown and "token/s" in shown
-    assert not trainer.model._forward_pre_hooks
-    trainer = make_trainer(**settings, disable_tqdm=True, max_steps=1)
-    trainer.train()
-    assert label not in capsys.readouterr().err
+    for disable in (False, True):
+        trainer = trained(**settings, disable_tqdm=disable, max_steps=1)
+        shown = capsys.readouterr().err
+        assert (f"{label}:" in shown and "token/s" in shown) if not disable else label not in shown
+        assert not trainer.model._forward_pre_hooks
 
 
 def test_a_tree_takes_one_engine_call_per_level(make_trainer):
@@ -220,8 +190,8 @@ def test_equal_prefixes_share_their_rollouts(make_trainer):
     assert steps_of(trainer)[0]["credit/rollouts_saved"] == (8 - 2) * 3
 
 
-def test_evaluation_is_of_plain_responses(make_trainer):
-    for settings in (CHAIN, TREE):
+def test_evaluation_is_of_plain_responses_and_their_own_prompts(make_trainer):
+    for settings in (CHAIN, {**TREE, "prompt_average": True}):
         trainer = make_trainer(
             **settings,
             per_device_eval_batch_size=8,
@@ -248,24 +218,17 @@ def test_the_engine_is_synced_once_and_awake_for_all_calls_of_a_batch(make_train
         assert engine._llm_weights_sleeping == sleeping and engine.enable_sleep_mode == sleeping
 
 
-def test_a_prefix_is_one_request_with_its_own_budget(make_trainer):
-    engine = RecordingEngine()
+@pytest.mark.parametrize(("mode", "rows", "budget"), [("colocate", [(4, 1, 8)] * 8, 7), ("server", [(4, 4, 8)] * 2, 8)])
+def test_a_prefix_is_one_request_with_its_own_budget(make_trainer, mode, rows, budget):
+    """A server gets equal blocks of repeated prompts, and one limit for all prefixes: the rest is cut off."""
+    engine = RecordingEngine(mode=mode)
     trainer = with_engine(make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1), engine)
     output = generation_batch(trainer)
     (_, first), (_, second) = [entry for entry in engine.log if entry != "sync"]
-    assert first == [(4, 1, 8)] * 8
+    assert first == rows
     # [3, 4, 1] from every prompt: s_0 and s_1 of each of two prompts, the end token beginning no segment
-    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, 7), (5, 3, 7)]
+    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, budget), (5, 3, budget)]
     assert output["advantages"].shape == (8, 3)
-
-
-def test_a_server_gets_equal_blocks_of_repeated_prefixes(make_trainer):
-    engine = RecordingEngine(mode="server")
-    trainer = with_engine(make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1), engine)
-    generation_batch(trainer)
-    (_, first), (_, second) = [entry for entry in engine.log if entry != "sync"]
-    assert first == [(4, 4, 8)] * 2
-    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, 8), (5, 3, 8)]  # one limit for all: the rest is cut off
     assert engine.max_completion_length == 8 and trainer.num_generations == 4  # as they were
 
 
@@ -273,18 +236,11 @@ def test_a_server_gets_equal_blocks_of_repeated_prefixes(make_trainer):
 @pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
 def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form, mode):
     engine = RecordingEngine(unknown_at=1)
-    settings = {
-        **TREE,
-        "tree_branching": [2, 2, 2],
-        "tree_segment_length": 1,
-        "replay_iterations": 3,
-        "tree_rows": form,
-    }
-    trainer = with_engine(make_trainer(**settings, replay_cap=1), engine)
+    settings = {**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 1, "replay_iterations": 3, "replay_cap": 1}
+    trainer = with_engine(make_trainer(**settings, tree_rows=form), engine)
     trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
     trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
-    rng = iter(range(10**6))
-    trainer.reward_funcs = [lambda completions, **kwargs: [next(rng) % 7 / 7 for _ in completions]]
+    counts_on(trainer)
     kept = plans(trainer)
     outputs = [generation_batch(trainer) for _ in range(2)]
     trainer.forest.buffer.save(tmp_path / "replay.safetensors")  # with what the engine did not know
@@ -325,7 +281,7 @@ def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path)
     for trainer in (theirs, ours):
         torch.manual_seed(1)
         trainer.train()
-    assert_same_weights(theirs, weights(ours))
+    assert same_weights(theirs, ours)
     engine = TrlEngine(ours, Meter(ours._metrics, ours.processes, lambda: ours.model.training))
     found = engine.continue_prefixes([[3, 4], [5]], n=2, budgets=[3, 1])
     assert [len(c.ids) <= budget for c, budget in zip(found, (3, 3, 1, 1), strict=True)] == [True] * 4

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from custom_functions import config, same_weights
+from custom_functions import config
 from transformers import TrainerCallback, TrainerControl
+from weight_helpers import same_weights
 
 from trl_credit.runs.boundaries import CheckpointBoundaries
 
@@ -60,13 +61,11 @@ def test_save_steps_are_rounded_up_with_one_warning(make_trainer, tmp_path, capl
     ],
     ids=["steps", "iterations", "windows"],
 )
-def test_resumed_is_uninterrupted(make_trainer, tmp_path, settings):
+def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
     settings = {**BATCH, "save_steps": 1, "max_steps": 8, "lr_scheduler_type": "constant", **settings}
-    reference = make_trainer("ha_dw", output_dir=str(tmp_path / "reference"), **settings)
-    reference.train()
+    reference = trained("ha_dw", output_dir=str(tmp_path / "reference"), **settings)
     make_trainer("ha_dw", **{**settings, "max_steps": 4}).train()
-    resumed = make_trainer("ha_dw", **settings)
-    resumed.train(resume_from_checkpoint=True)
+    resumed = trained("ha_dw", **settings, resume=True)
     assert resumed.state.global_step == 8 and checkpoints(tmp_path / "run") == [4, 8]
     assert same_weights(reference, resumed)
     assert reference.difficulty.state_dict() == resumed.difficulty.state_dict()
@@ -82,13 +81,11 @@ def test_resumed_is_uninterrupted(make_trainer, tmp_path, settings):
     ],
     ids=["within", "between", "windows"],
 )
-def test_epochs_after_a_resume_have_their_own_order(make_trainer, tmp_path, settings, at):
+def test_epochs_after_a_resume_have_their_own_order(trained, tmp_path, settings, at):
     """TRL's sampler alone would start with the order of the first epoch again."""
     settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3, "max_steps": -1, **settings}
-    reference = make_trainer("grpo", output_dir=str(tmp_path / "reference"), **settings)
-    reference.train()
-    resumed = make_trainer("grpo", **settings)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "reference" / f"checkpoint-{at}"))
+    reference = trained("grpo", output_dir=str(tmp_path / "reference"), **settings)
+    resumed = trained("grpo", **settings, resume=str(tmp_path / "reference" / f"checkpoint-{at}"))
     assert resumed.state.global_step == reference.state.global_step > at and same_weights(reference, resumed)
 
 
@@ -98,20 +95,17 @@ def test_a_checkpoint_asked_for_inside_a_batch_is_taken_at_its_end(make_trainer,
     assert checkpoints(tmp_path / "run") == [4, 8]
 
 
-def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(make_trainer, tmp_path, caplog):
+def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(trained, tmp_path, caplog):
     settings = {**BATCH, "save_steps": 4}
-    short = make_trainer("ha_dw", max_steps=6, **settings)
-    short.train()
+    short = trained("ha_dw", max_steps=6, **settings)
     assert checkpoints(tmp_path / "run") == [4, 6]  # the last step is always saved
     assert position(tmp_path / "run" / "checkpoint-6") == [2, 4]
-    longer = make_trainer("ha_dw", max_steps=8, **settings)
-    longer.train(resume_from_checkpoint=True)
+    longer = trained("ha_dw", max_steps=8, **settings, resume=True)
     assert "inside a generation batch" in caplog.text
     assert longer.difficulty.state_dict()["beliefs"] == short.difficulty.state_dict()["beliefs"]
     # afterwards the next batch begins where it would have
     caplog.clear()
-    longest = make_trainer("ha_dw", max_steps=12, **settings)
-    longest.train(resume_from_checkpoint=True)
+    longest = trained("ha_dw", max_steps=12, **settings, resume=True)
     assert "inside" not in caplog.text
     assert len(longest.difficulty.state_dict()["beliefs"]) == 3
 
@@ -153,12 +147,11 @@ def test_training_again_after_an_interruption_begins_at_a_boundary(make_trainer,
     assert position(tmp_path / "run" / "checkpoint-1") == [0, 4]
 
 
-def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, tmp_path):
+def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, trained, tmp_path):
     steps = {"max_steps": 8, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "per_device_eval_batch_size": 4}
     prompts = {"eval_dataset": make_trainer("grpo").train_dataset.select(range(2))}
-    trainer = make_trainer("grpo", trainer_kwargs=prompts, **steps, **best, **BATCH)
-    trainer.train()
+    trainer = trained("grpo", trainer_kwargs=prompts, **steps, **best, **BATCH)
     evaluated = [row["step"] for row in trainer.state.log_history if "eval_reward" in row]
     assert evaluated == [4, 8] == checkpoints(tmp_path / "run")
     assert trainer.state.best_model_checkpoint is not None

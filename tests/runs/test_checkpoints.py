@@ -59,12 +59,11 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_skipped(make_trainer, tm
     assert last_checkpoint(tmp_path / "run") == kept
 
 
-def test_resuming_takes_the_last_complete_checkpoint(make_trainer, tmp_path):
+def test_resuming_takes_the_last_complete_checkpoint(make_trainer, trained, tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=2, **settings).train()
     (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").write_text("{")
-    trainer = make_trainer("ha_dw", max_steps=3, **settings)
-    trainer.train(resume_from_checkpoint=True)
+    trainer = trained("ha_dw", max_steps=3, **settings, resume=True)
     assert [row["step"] for row in trainer.state.log_history if "reward" in row] == [1, 2, 3]
     with pytest.raises(ValueError, match="no complete checkpoint in"):
         make_trainer("ha_dw", output_dir=str(tmp_path / "empty")).train(resume_from_checkpoint=True)

@@ -1,6 +1,5 @@
 """Faults during training: rewards, processes, disks and numbers. No bad update is made, and no checkpoint is lost."""
 
-import asyncio
 import json
 import math
 import os
@@ -12,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from passes_helpers import Watch
 from processes import ENVIRONMENT, WORKERS, start
+from reward_helpers import GIVEN
 from transformers import TrainerCallback
 
 from trl_credit.loss.nonfinite import NonFinite
@@ -28,31 +29,14 @@ def _patience(monkeypatch):
     monkeypatch.setattr(watchdog, "GRACE", 120.0)
 
 
-GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["a", "b"]}
-
-
-def test_a_reward_of_the_wrong_length_is_named():
-    guarded = guard_rewards(lambda completions, **kwargs: [1.0])
-    with pytest.raises(ValueError, match=r"1 rewards for 2 responses.*'1\+1='"):
-        guarded(**GIVEN)
-    assert guard_rewards(lambda completions, **kwargs: torch.ones(2))(**GIVEN) == [1.0, 1.0]
-
-
 def test_a_reward_that_hangs_is_stopped():
     def hangs(completions, **kwargs):
         time.sleep(60)
 
-    async def hangs_too(completions, **kwargs):
-        await asyncio.sleep(60)
-
     start = time.perf_counter()
     with pytest.raises(TimeoutError, match=r"'hangs'.*reward_timeout=0.2.*'1\+1='"):
         guard_rewards(hangs, timeout=0.2)(**GIVEN)
-    with pytest.raises(TimeoutError, match="'hangs_too'.*reward_timeout=0.2"):
-        asyncio.run(guard_rewards(hangs_too, timeout=0.2)(**GIVEN))
     assert time.perf_counter() - start < 30
-    quick = guard_rewards(lambda completions, **kwargs: [0.5, None], timeout=30.0)
-    assert quick(**GIVEN) == [0.5, None]
 
 
 def test_an_exception_of_a_reward_is_kept(make_trainer):
@@ -64,16 +48,6 @@ def test_an_exception_of_a_reward_is_kept(make_trainer):
         with pytest.raises(RuntimeError, match="'fails' raised KeyError: 'no such column'") as caught:
             trainer.train()
         assert isinstance(caught.value.__cause__, KeyError)
-
-
-class Snapshots(TrainerCallback):
-    """Keeps the parameters after every step."""
-
-    def __init__(self, seen):
-        self.seen = seen
-
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        self.seen.append({name: p.detach().clone() for name, p in model.named_parameters()})
 
 
 def poison(trainer, *, steps, where):
@@ -95,10 +69,9 @@ def poison(trainer, *, steps, where):
 
 def snapshots(trainer):
     """Trains, and returns the parameters after every step."""
-    seen = []
-    trainer.add_callback(Snapshots(seen))
+    watch = Watch(trainer)
     trainer.train()
-    return seen
+    return watch.parameters
 
 
 def same(left, right):

@@ -9,8 +9,10 @@ from datasets import Dataset
 from passes_helpers import Watch, check_equal, distinct, scripted, with_tokenizer
 from peft import LoraConfig
 from PIL import Image
+from segment_helpers import steps_of
 from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
 from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+from weight_helpers import check_finite, moved, weights
 
 import trl_credit
 from trl_credit.demo.warm_start import make_tokenizer
@@ -19,65 +21,46 @@ from trl_credit.demo.warm_start import make_tokenizer
 NAMES = sorted(trl_credit.ALGORITHMS)
 
 
-def snapshot(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def moved(trainer, before) -> set[str]:
-    """Names of the parameters that training has changed."""
-    return {name for name, p in trainer.model.named_parameters() if not torch.equal(before[name], p)}
-
-
-def history(trainer):
-    return [row for row in trainer.state.log_history if "reward" in row or "loss" in row]
-
-
-def finite(trainer):
-    return all(math.isfinite(v) for row in history(trainer) for v in row.values() if isinstance(v, float))
-
-
 @pytest.mark.parametrize("algo", NAMES)
 def test_lora_trains_the_adapter_alone(make_trainer, algo):
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
     settings = {"beta": 0.1, "use_bias_correction_kl": False, "max_steps": 2}
     trainer = make_trainer(algo, trainer_kwargs={"peft_config": lora}, temperature=1.3, **settings)
     assert trainer.ref_model is None  # the reference is the model without its adapter
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
     names = moved(trainer, before)
     assert names and all("lora" in name for name in names)
-    assert finite(trainer)
+    check_finite(trainer)
     if trainer.args.policy_loss == "clip":  # the adapter does not begin at 0, so it differs from the reference
-        assert any(row.get("kl", 0.0) > 0.0 for row in history(trainer))
+        assert any(row.get("kl", 0.0) > 0.0 for row in steps_of(trainer))
 
 
 @pytest.mark.parametrize("algo", NAMES)
-def test_gradient_checkpointing_changes_nothing(make_trainer, tmp_path, algo):
+def test_gradient_checkpointing_changes_nothing(trained, tmp_path, algo):
     models = []
     for on in (False, True):
         settings = {"max_steps": 1, "output_dir": str(tmp_path / str(on)), "optim": "sgd"}
-        trainer = make_trainer(algo, gradient_checkpointing=on, **settings)
-        trainer.train()
+        trainer = trained(algo, gradient_checkpointing=on, **settings)
         models.append(dict(trainer.model.named_parameters()))
     torch.testing.assert_close(*models, rtol=0, atol=1e-7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", NAMES)
-def test_bfloat16_autocast(make_trainer, algo):
-    trainer = make_trainer(algo, bf16=True, max_steps=2, num_iterations=2)
-    trainer.train()
-    assert finite(trainer)
+def test_bfloat16_autocast(trained, algo):
+    trainer = trained(algo, bf16=True, max_steps=2, num_iterations=2)
+    check_finite(trainer)
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
-def test_torch_compile(make_trainer, algo):
+def test_torch_compile(trained, algo):
     # the eager backend: everything of torch.compile but the code it would generate
-    trainer = make_trainer(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
-    trainer.train()
-    assert finite(trainer) and len([row for row in history(trainer) if "reward" in row]) == 2
+    trainer = trained(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
+    check_finite(trainer)
+    assert len(steps_of(trainer)) == 2
 
 
 @pytest.mark.slow
@@ -92,9 +75,9 @@ def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model,
     reward = constant if algo == "s_trace" else distinct
     pair = config_class, scripted(trainer_class, model)
     trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
-    row = next(row for row in history(trainer) if "reward" in row)
+    (row,) = steps_of(trainer)
     assert math.isfinite(row["aux_loss"]) and row["aux_loss"] > 0
     gates = {name for name in before if "mlp.gate.weight" in name}
     assert len(gates) == 2 and gates <= moved(trainer, before)
@@ -162,9 +145,9 @@ def test_images_reach_the_model(see, knobs):
     steps = {"max_steps": 2, "logging_steps": 1, "learning_rate": 1e-2, "per_device_train_batch_size": 4}
     sampling = {"num_generations": 4, "max_completion_length": 6, "temperature": 1.3}
     trainer = see([f"{i}+1" for i in range(8)], distinct, **steps, **sampling, **knobs)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
-    assert finite(trainer)
+    check_finite(trainer)
     names = moved(trainer, before)
     assert any("vision_tower" in name for name in names) and any("language_model" in name for name in names)
 

@@ -1,7 +1,6 @@
 """Real training runs of a tiny model: every preset, every part of TRL underneath, and what a run logs."""
 
 import functools
-import json
 import math
 import re
 from pathlib import Path
@@ -9,46 +8,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import trl
 from conftest import count_a
 from datasets import Dataset
+from weight_helpers import check_finite, moved, weights
+from worker import kept
 
 import trl_credit
-from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.selection import probability_mask
-
-
-def snapshot(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def has_moved(trainer, before) -> bool:
-    return any(not torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
-
-
-def check_same_parameters(left, right) -> None:
-    for name, p in left.model.named_parameters():
-        assert torch.equal(p, right.model.get_parameter(name)), name
-
-
-def check_finite(trainer) -> None:
-    values = [v for row in trainer.state.log_history for v in row.values() if isinstance(v, float)]
-    assert values and all(map(math.isfinite, values))
-
-
-def watch_batches(trainer) -> list:
-    """The trainer's generation batches, once it has made them."""
-    batches, make = [], trainer.make_batch
-    trainer.make_batch = lambda inputs: batches.append(make(inputs)) or batches[-1]
-    return batches
 
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     trainer.train()
-    assert has_moved(trainer, before)
+    assert moved(trainer, before)
     check_finite(trainer)
     row = next(r for r in trainer.state.log_history if "credit/clip_fraction" in r)
     assert {f"credit/abs_advantage/quarter_{q}" for q in (1, 2, 3, 4)} <= set(row)
@@ -59,60 +33,23 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
         assert "credit/difficulty_belief" in row and any(name.startswith("credit/difficulty_weight/") for name in row)
 
 
-def test_default_knobs_train_to_the_parameters_of_trl(make_trainer, tmp_path):
-    settings = {"beta": 0.04, "gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 4}
-    theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **settings)
-    theirs.train()
-    ours = make_trainer("base", length_sort="off", shared_prefix="off", **settings)
-    ours.train()
-    check_same_parameters(ours, theirs)
-
-
-def test_one_seed_one_run_with_the_random_selector(make_trainer):
-    runs = []
-    for _ in range(2):
-        runs.append(make_trainer("s_trace", selector="random"))
-        runs[-1].train()
-    check_same_parameters(*runs)
-
-
 def test_batches_and_accumulation_give_one_step(make_trainer):
     """8 rows at once = 4 + 4, for the losses whose normaliser spans the accumulation window."""
     masked = {"token_mask": "probability", "probability_threshold": 0.3}
     for knobs in ({"importance": "eligible", "selector": "entropy"}, masked):
         parameters = []
         for batch, accumulation in ((8, 1), (4, 2)):
-            trainer = make_trainer(
-                "base",
-                loss_type="dapo",
-                per_device_train_batch_size=batch,
-                gradient_accumulation_steps=accumulation,
-                max_steps=1,
-                optim="sgd",  # Adam divides by the gradient, and of a tiny one most is rounding
-                learning_rate=1.0,
-                max_grad_norm=0.0,
-                **knobs,
-            )
-            before = snapshot(trainer.model)
+            sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "max_steps": 1}
+            # Adam divides by the gradient, and of a tiny one most is rounding
+            sgd = {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.0}
+            trainer = make_trainer("base", loss_type="dapo", **sizes, **sgd, **knobs)
+            before = weights(trainer)
             trainer.train()
-            parameters.append({name: before[name] - p for name, p in snapshot(trainer.model).items()})
+            parameters.append({name: before[name] - p for name, p in weights(trainer).items()})
         largest = max(step.abs().max().item() for step in parameters[0].values())
         assert largest > 1e-3
         for name, p in parameters[0].items():
             torch.testing.assert_close(p, parameters[1][name], rtol=0, atol=1e-6 * max(1.0, largest))
-
-
-def test_optimal_baseline_uses_the_lengths_of_the_batch(make_trainer):
-    trainer = make_trainer("opo", max_steps=1)
-    args = trainer.args  # on-policy, as the baseline is derived
-    assert (args.steps_per_generation, args.num_iterations, args.beta) == (args.gradient_accumulation_steps, 1, 0.0)
-    batches = watch_batches(trainer)
-    trainer.train()
-    batch = batches[0].batch
-    lengths = batch.mask_t.sum(-1)
-    assert len(lengths.unique()) > 1
-    expected = optimal_advantage(batch.rewards_per_func[:, 0], lengths=lengths, num_generations=4)
-    assert torch.equal(batch.data["advantages"], expected) and expected.abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +73,7 @@ def test_opo_warns_once_that_it_is_not_on_policy(make_trainer, caplog, settings,
 
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
     trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     seen = []
     belief = batches[0].batch.rewards.mean().item()  # the first batch is its own prior
@@ -152,65 +89,42 @@ def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
 
 def test_probability_mask_recounts_the_normaliser(make_trainer):
     trainer = make_trainer("base", loss_type="dapo", token_mask="probability", probability_threshold=0.3, max_steps=1)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     batch = batches[0].batch.data
-    kept = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
-    assert 0 < kept.sum() < batch["completion_mask"].sum()
-    assert batch["num_items_in_batch"] == kept.sum()
-    share = (kept.sum() / batch["completion_mask"].sum()).item()
+    inside = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
+    assert 0 < inside.sum() < batch["completion_mask"].sum()
+    assert batch["num_items_in_batch"] == inside.sum()
+    share = (inside.sum() / batch["completion_mask"].sum()).item()
     assert trainer.state.log_history[0]["credit/kept_fraction"] == pytest.approx(share)
 
 
 def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path):
     trainer = make_trainer("opo", difficulty="fixed", max_steps=1, log_completions=True)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
     assert table["advantage"].tolist() == pytest.approx(batches[0].batch.data["advantages"].tolist())
 
 
-def test_evaluation_does_not_move_the_belief(make_trainer):
-    trainer = make_trainer("ha_dw", per_device_eval_batch_size=8)
-    trainer.train()
+def test_evaluation_does_not_move_the_belief(trained):
+    trainer = trained("ha_dw", per_device_eval_batch_size=8)
     before = trainer.difficulty.state_dict()
     trainer.eval_dataset = trainer.train_dataset.select(range(4))
     metrics = trainer.evaluate()
     assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
-def test_difficulty_survives_a_checkpoint(make_trainer, tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2, "difficulty_window": 2, "lr_scheduler_type": "constant"}
-    trainer = make_trainer("ha_dw", max_steps=2, **settings)
-    trainer.train()
-    checkpoint = tmp_path / "run" / "checkpoint-2"
-    saved = json.loads((checkpoint / "credit_state.json").read_text())
-    assert saved["parts"]["difficulty"] == trainer.difficulty.state_dict()
-    whole = make_trainer("ha_dw", max_steps=4, output_dir=str(tmp_path / "whole"), **settings)
-    whole.train()
-    resumed = make_trainer("ha_dw", max_steps=4, **settings)
-    resumed.train(resume_from_checkpoint=str(checkpoint))
-    assert resumed.difficulty.state_dict() == whole.difficulty.state_dict()
-    check_same_parameters(resumed, whole)
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "of another mode"])
-def test_a_checkpoint_without_a_readable_belief_is_refused(make_trainer, tmp_path, damage):
+def test_a_checkpoint_with_a_belief_of_another_mode_is_refused(make_trainer):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=1, **settings).train()
-    path = tmp_path / "run" / "checkpoint-1" / "credit_state.json"
-    if damage == "missing":
-        path.unlink()
-    elif damage == "truncated":
-        path.write_text(path.read_text()[:20])
-    other = {"difficulty": "hard", "allow_changed": ["difficulty"]} if damage == "of another mode" else {}
+    other = make_trainer("ha_dw", max_steps=2, difficulty="hard", allow_changed=["difficulty"], **settings)
     with pytest.raises(ValueError, match="credit_state.json"):
-        make_trainer("ha_dw", max_steps=2, **settings, **other).train(resume_from_checkpoint=str(path.parent))
+        other.train(resume_from_checkpoint=True)
 
 
-def test_model_card_names_and_cites_the_paper(make_trainer, tmp_path):
-    trainer = make_trainer("s_trace", max_steps=1)
-    trainer.train()
+def test_model_card_names_and_cites_the_paper(trained, tmp_path):
+    trainer = trained("s_trace", max_steps=1)
     trainer.create_model_card(model_name="m")
     card = (tmp_path / "run" / "README.md").read_text()
     assert "S-trace" in card and "2605.05965" in card and "Selective Eligibility Traces" in card
@@ -227,26 +141,24 @@ def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeyp
 # Bad input
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("kind", ["plain", "async", "partial", "object"])
-def test_a_reward_that_is_no_number_names_the_function(make_trainer, bad, kind):
+def test_a_reward_that_is_no_number_names_the_function(make_trainer, kind):
     def broken(completions, **kwargs):
-        return [bad] * len(completions)
+        return [math.inf] * len(completions)
 
     async def broken_async(completions, **kwargs):
-        return [bad] * len(completions)
+        return broken(completions)
 
     class Broken:
-        def __call__(self, completions, **kwargs):
-            return [bad] * len(completions)
+        __call__ = staticmethod(broken)
 
     functions = {"plain": broken, "async": broken_async, "partial": functools.partial(broken), "object": Broken()}
     trainer = make_trainer("base", reward_funcs=functions[kind])
-    before = snapshot(trainer.model)
+    before = weights(trainer)
     name = {"async": "broken_async", "object": "Broken"}.get(kind, "broken")
     with pytest.raises(ValueError, match=f"'{name}' returned"):
         trainer.train()
-    assert not has_moved(trainer, before)
+    assert not moved(trainer, before)
 
 
 @pytest.mark.parametrize("algo", ["base", "opo", "ha_dw", "s_trace"])
@@ -255,21 +167,11 @@ def test_none_for_a_whole_group_is_no_signal(make_trainer, algo):
         return [None if i < 4 else float(i % 2) for i in range(len(completions))]
 
     trainer = make_trainer(algo, reward_funcs=some, max_steps=1, shuffle_dataset=False)
-    batches = watch_batches(trainer)
+    batches = kept(trainer, "make_batch")
     trainer.train()
     check_finite(trainer)
     advantages = batches[0].batch.data["advantages"]
     assert advantages.isfinite().all() and (advantages == 0).sum() == 4
-
-
-@pytest.mark.parametrize("algo", ["base", "opo", "ha_dw", "grpo_lambda"])
-def test_none_for_everything_trains_nothing_and_makes_no_nan(make_trainer, algo):
-    trainer = make_trainer(
-        algo, reward_funcs=lambda completions, **kw: [None] * len(completions), beta=0.0, max_steps=1
-    )
-    before = snapshot(trainer.model)
-    trainer.train()
-    assert not has_moved(trainer, before)
 
 
 def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
@@ -282,28 +184,28 @@ def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
 
 
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
-def test_one_token_completions(make_trainer, algo):
+def test_one_token_completions(trained, algo):
     one_level = {"tree_branching": [4]} if algo == "spo_tree" else {}
-    trainer = make_trainer(algo, max_completion_length=1, max_steps=1, **one_level)
-    trainer.train()
+    trainer = trained(algo, max_completion_length=1, max_steps=1, **one_level)
     check_finite(trainer)
 
 
-@pytest.mark.parametrize("algo", sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}))  # a tree refuses the setting
-def test_all_completions_truncated_and_masked_is_a_zero_loss(make_trainer, algo):
-    trainer = make_trainer(
-        algo,
-        max_completion_length=2,
-        mask_truncated_completions=True,
-        beta=0.0,
-        max_steps=1,
-        generation_kwargs={"suppress_tokens": [0, 1]},  # neither padding nor end of sequence
-    )
-    before = snapshot(trainer.model)
+NOTHING = {
+    "no reward": {"reward_funcs": lambda completions, **kwargs: [None] * len(completions)},
+    # no response ends: neither padding nor end of sequence is sampled
+    "no token": {"mask_truncated_completions": True, "generation_kwargs": {"suppress_tokens": [0, 1]}},
+}
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("algo", sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}))  # a tree refuses the second setting
+def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, nothing):
+    trainer = make_trainer(algo, **NOTHING[nothing], max_completion_length=2, beta=0.0, max_steps=1)
+    before = weights(trainer)
     trainer.train()
-    assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1.0
-    assert trainer.state.log_history[0]["loss"] == 0.0
-    assert not has_moved(trainer, before)
+    row = trainer.state.log_history[0]
+    assert row["loss"] == 0.0 and (nothing == "no reward" or row["completions/clipped_ratio"] == 1.0)
+    assert not moved(trainer, before)
 
 
 def test_empty_completions_are_refused(make_trainer):

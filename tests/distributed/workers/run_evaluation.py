@@ -1,25 +1,18 @@
 """Trains three steps with the evaluation callback, on any number of processes; test_evaluation_callback.py compares."""
 
 from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import QUIET, print_result, run_main
+from worker import print_result, run_main, trainer_of
 
-from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
+from trl_credit import CreditTrainer
+from trl_credit.demo import demo_reward
 from trl_credit.lab.evaluation import EvaluationCallback
 
 
 def main(folder: str) -> None:
     shard_on_cpus()
-    args = CreditConfig(
-        folder,
-        **QUIET,
-        use_cpu=True,
-        max_steps=3,
-        learning_rate=0.0,  # no update on any layout, so that only the evaluation could differ
-        per_device_train_batch_size=8,
-        max_completion_length=40,
-    )
-    trainer = CreditTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    sizes = {"max_steps": 3, "per_device_train_batch_size": 8, "max_completion_length": 40}
+    # no update on any layout, so that only the evaluation could differ
+    trainer = trainer_of(CreditTrainer, demo_reward, folder, use_cpu=True, learning_rate=0.0, **sizes)
     # 7 problems: one process of two evaluates one of them a second time
     callback = EvaluationCallback(trainer, protocol="demo", every_n_steps=2, max_problems=7, batch_size=20)
     trainer.add_callback(callback)

@@ -8,10 +8,10 @@ import sys
 import time
 
 from transformers import TrainerCallback
-from worker import ON_CPU, QUIET, run_main
+from worker import ON_CPU, run_main, trainer_of
 
-from trl_credit import HADWConfig, HADWTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
+from trl_credit import HADWTrainer
+from trl_credit.demo import demo_reward
 
 
 def main(fault: str, folder: str) -> None:
@@ -35,18 +35,10 @@ def main(fault: str, folder: str) -> None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # less than the weights take
 
-    args = HADWConfig(
-        folder,
-        **{**QUIET, "save_strategy": "steps" if fault == "full" else "no"},
-        **ON_CPU,
-        max_steps=4,
-        per_device_train_batch_size=4,
-        max_completion_length=12,
-        save_steps=1,
-        reward_timeout=5.0,
-    )
-    trainer = HADWTrainer(demo_model_path(), reward, args, train_dataset=demo_dataset(32), callbacks=[Watch()])
-    trainer.train()
+    sizes = {"max_steps": 4, "per_device_train_batch_size": 4, "max_completion_length": 12, "prompts": 32}
+    saves = {"save_strategy": "steps" if fault == "full" else "no", "save_steps": 1}
+    settings = {**ON_CPU, **sizes, **saves, "reward_timeout": 5.0, "callbacks": [Watch()]}
+    trainer_of(HADWTrainer, reward, folder, **settings).train()
 
 
 if __name__ == "__main__":

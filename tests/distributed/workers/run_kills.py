@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
-from worker import QUIET, print_result
+from worker import QUIET, print_result, trainer_of
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
+from trl_credit.demo import demo_reward, demo_settings
 from trl_credit.rollouts import ReplayBuffer
 from trl_credit.runs.checkpoints import is_complete, last_checkpoint
 
@@ -48,8 +48,7 @@ def main(folder: str, kills: int) -> None:
     tqdm.set_lock(threading.RLock())  # all forks share the default lock, and a killed one never releases it
     saves = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
     settings = demo_settings(SPOTreeConfig, max_steps=1000, per_device_train_batch_size=8)
-    args = SPOTreeConfig(folder, difficulty="history", **{**settings, **QUIET, **saves})
-    trainer = SPOTreeTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    trainer = trainer_of(SPOTreeTrainer, demo_reward, folder, difficulty="history", **{**settings, **QUIET, **saves})
     rng, result, a_save = random.Random(0), {"steps": [], "half_written": 0}, 0.03
     while len(result["steps"]) < kills:
         child = os.fork()

@@ -10,10 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import ON_CPU, QUIET, logged, run_main
+from worker import ON_CPU, logged, run_main, trainer_of
 
-from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import demo_dataset, demo_model_path
+from trl_credit import CreditTrainer
 from trl_credit.rollouts.tree import Continuation
 
 
@@ -86,21 +85,11 @@ class Scripted(CreditTrainer):
 
 
 def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
-    args = CreditConfig(
-        str(folder / case),
-        **QUIET,
-        **ON_CPU,
-        optim="sgd",  # steps proportional to gradients: Adam would amplify rounding
-        learning_rate=0.2,
-        lr_scheduler_type="constant",
-        max_steps=3,
-        per_device_train_batch_size=per_device,
-        gradient_accumulation_steps=accumulation,
-        max_completion_length=12,
-        seed=0,
-        **CASES[case],
-    )
-    trainer = Scripted(demo_model_path(), vowels, args, train_dataset=demo_dataset(64))
+    # steps of SGD are proportional to gradients: Adam would amplify rounding
+    sgd = {"optim": "sgd", "learning_rate": 0.2, "lr_scheduler_type": "constant", "seed": 0}
+    sizes = {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation}
+    sizes |= {"max_steps": 3, "max_completion_length": 12}
+    trainer = trainer_of(Scripted, vowels, folder / case, **ON_CPU, **sgd, **sizes, **CASES[case])
     idle = []
     make = trainer._generate_and_score_completions
 

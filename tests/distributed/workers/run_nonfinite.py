@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import ON_CPU, QUIET, logged, parity, run_main
+from worker import ON_CPU, logged, parity, run_main, trainer_of
 
-from trl_credit import HADWConfig, HADWTrainer
-from trl_credit.demo import demo_dataset, demo_model_path
+from trl_credit import HADWTrainer
 
 
 class Poisoned(HADWTrainer):
@@ -23,18 +22,9 @@ class Poisoned(HADWTrainer):
 
 def main(folder: str) -> None:
     shard_on_cpus()
-    args = HADWConfig(
-        folder,
-        **QUIET,
-        **ON_CPU,
-        max_steps=4,
-        per_device_train_batch_size=4,
-        max_completion_length=40,
-        learning_rate=1e-3,
-        lr_scheduler_type="constant",
-        temperature=1.5,
-    )
-    trainer = Poisoned(demo_model_path(), parity, args, train_dataset=demo_dataset(32))
+    sizes = {"max_steps": 4, "per_device_train_batch_size": 4, "max_completion_length": 40, "prompts": 32}
+    rate = {"learning_rate": 1e-3, "lr_scheduler_type": "constant"}
+    trainer = trainer_of(Poisoned, parity, folder, **ON_CPU, **sizes, **rate, temperature=1.5)
     trainer.train()
     check_sharded(trainer.model)
     trainer.save_model(folder)

@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 
 from transformers import TrainerCallback
-from worker import ON_CPU, QUIET, parity, run_main
+from worker import ON_CPU, QUIET, parity, run_main, trainer_of
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_settings
+from trl_credit.demo import demo_settings
 
 
 class Kill(TrainerCallback):
@@ -23,17 +23,9 @@ class Kill(TrainerCallback):
 def run(folder: Path, *, kill: bool = False, resume: bool = False) -> None:
     settings = demo_settings(SPOTreeConfig, per_device_train_batch_size=8, max_steps=6)
     settings |= {**QUIET, **ON_CPU, "save_strategy": "steps", "save_steps": 3, "tree_branching": [3, 2]}
-    args = SPOTreeConfig(
-        str(folder),
-        difficulty="history",
-        importance="eligible",
-        selector="random",
-        replay_iterations=3,
-        replay_cap=3,
-        **settings,
-    )
-    callbacks = [Kill()] if kill else []
-    trainer = SPOTreeTrainer(demo_model_path(), parity, args, train_dataset=demo_dataset(64), callbacks=callbacks)
+    settings |= {"difficulty": "history", "importance": "eligible", "selector": "random"}
+    settings |= {"replay_iterations": 3, "replay_cap": 3, "callbacks": [Kill()] if kill else []}
+    trainer = trainer_of(SPOTreeTrainer, parity, folder, **settings)
     trainer.train(resume_from_checkpoint=resume)
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()

@@ -1,29 +1,18 @@
 """Trains on two processes and prints what each of them holds; `test_two_processes.py` compares it."""
 
-from worker import QUIET, kept_batches, logged, print_result, run_main, size_of
+from worker import kept_batches, logged, print_result, run_main, size_of, trainer_of
 
-from trl_credit import CreditConfig, CreditTrainer
+from trl_credit import CreditTrainer
 from trl_credit.credit.selection import probability_mask
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import demo_reward
 
 
 def main(folder: str) -> None:
-    args = CreditConfig(
-        folder,
-        **QUIET,
-        max_steps=2,
-        per_device_train_batch_size=6,  # groups of 4: the second group lies on both processes
-        max_completion_length=40,
-        learning_rate=1e-4,
-        loss_type="dapo",
-        baseline="optimal",
-        difficulty="history",
-        token_mask="probability",
-        probability_threshold=0.5,
-        importance="eligible",
-        selector="random",
-    )
-    trainer = CreditTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    # groups of 4: the second group lies on both processes
+    sizes = {"max_steps": 2, "per_device_train_batch_size": 6, "max_completion_length": 40, "learning_rate": 1e-4}
+    mask = {"token_mask": "probability", "probability_threshold": 0.5, "loss_type": "dapo"}
+    credit = {"baseline": "optimal", "difficulty": "history", "importance": "eligible", "selector": "random"}
+    trainer = trainer_of(CreditTrainer, demo_reward, folder, **sizes, **mask, **credit)
     batches, rewards = kept_batches(trainer)
     trainer.train()
     print_result(

@@ -1,9 +1,9 @@
 """Segment credit on two processes whose trees differ in size. See `test_two_processes.py`."""
 
-from worker import QUIET, kept_batches, logged, print_result, run_main, size_of
+from worker import QUIET, kept, kept_batches, logged, print_result, run_main, size_of, trainer_of
 
 from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
+from trl_credit.demo import demo_reward, demo_settings
 
 
 TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "difficulty": "history"}
@@ -28,27 +28,16 @@ def constant(completions, **kwargs):
 
 def run(case: str, folder: str) -> None:
     settings = demo_settings(CreditConfig, **{**QUIET, "per_device_train_batch_size": 6, "max_steps": 3, **CASES[case]})
-    args = CreditConfig(f"{folder}/{case}", loss_type="dapo", **settings)
     reward = constant if case == "nothing" else demo_reward
-    trainer = CreditTrainer(demo_model_path(), reward, args, train_dataset=demo_dataset(64))
-    before, collectives = size_of(trainer.model), 0
+    trainer = trainer_of(CreditTrainer, reward, f"{folder}/{case}", loss_type="dapo", **settings)
+    before = size_of(trainer.model)
     batches, rewards = kept_batches(trainer)
-    gather, reduce = trainer.accelerator.gather, trainer.accelerator.reduce
-
-    def counted(call):
-        def inner(*a, **k):
-            nonlocal collectives
-            collectives += 1
-            return call(*a, **k)
-
-        return inner
-
-    trainer.accelerator.gather, trainer.accelerator.reduce = counted(gather), counted(reduce)
+    gathered, reduced = (kept(trainer.accelerator, name) for name in ("gather", "reduce"))
     trainer.train()
     masks = [b["completion_mask"] * b.get("tool_mask", 1) for b in batches]
     print_result(
         case=case,
-        collectives=collectives,
+        collectives=len(gathered) + len(reduced),
         rewards=[r[:, 0].tolist() for r in rewards],
         num_items=[float(b["num_items_in_batch"]) for b in batches],
         tokens=[int(m.sum()) for m in masks],

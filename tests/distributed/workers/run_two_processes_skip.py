@@ -1,13 +1,10 @@
 """Trains on two processes with all passes and without useless ones; `test_two_processes.py` compares."""
 
-from pathlib import Path
-
 import torch
 from transformers import TrainerCallback
-from worker import QUIET, print_result, run_main, size_of
+from worker import print_result, run_main, size_of, trainer_of
 
-from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo import demo_dataset, demo_model_path
+from trl_credit import CreditTrainer
 
 
 class Steps(TrainerCallback):
@@ -37,20 +34,10 @@ def main(folder: str) -> None:
             calls.append(1)
             return [x if i < counted else 0.5 for i, x in enumerate(found)]
 
-        args = CreditConfig(
-            str(Path(folder) / skip),
-            **QUIET,
-            max_steps=8,
-            per_device_train_batch_size=2,
-            gradient_accumulation_steps=2,
-            steps_per_generation=4,
-            max_completion_length=16,
-            learning_rate=1e-3,
-            weight_decay=0.1,
-            length_sort="off",
-            skip_zero_advantage=skip,
-        )
-        trainer = CreditTrainer(demo_model_path(), reward, args, train_dataset=demo_dataset(64))
+        sizes = {"max_steps": 8, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        sizes |= {"steps_per_generation": 4, "max_completion_length": 16, "learning_rate": 1e-3, "weight_decay": 0.1}
+        knobs = {"length_sort": "off", "skip_zero_advantage": skip}
+        trainer = trainer_of(CreditTrainer, reward, f"{folder}/{skip}", **sizes, **knobs)
         steps = Steps(trainer.accelerator.unwrap_model(trainer.model))
         trainer.add_callback(steps)
         trainer.train()

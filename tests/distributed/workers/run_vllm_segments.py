@@ -3,10 +3,10 @@
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.utils as utils
 from run_vllm import keep_weights
-from worker import QUIET, logged, print_result, run_main
+from worker import kept, logged, print_result, run_main, trainer_of
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
+from trl_credit.demo import demo_reward, demo_settings
 
 
 def main(algo: str, engine: str, folder: str) -> None:
@@ -14,9 +14,8 @@ def main(algo: str, engine: str, folder: str) -> None:
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
     tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2} if algo == "spo_tree" else {}
-    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1}
-    quiet = {name: value for name, value in QUIET.items() if name != "num_generations"}
-    settings = demo_settings(config_class, **quiet, **sizes, **tree)
+    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
+    settings = demo_settings(config_class, **sizes, **tree)
     if engine == "vllm":
         settings |= {
             "use_vllm": True,
@@ -24,28 +23,23 @@ def main(algo: str, engine: str, folder: str) -> None:
             "vllm_gpu_memory_utilization": 0.1,
             "vllm_max_model_length": 64,
         }
-    args = config_class(folder, **settings)
-    trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
-    result = {"calls": [], "syncs": 0, "prefix_caching": None, "trees": []}
+    trainer = trainer_of(trainer_class, demo_reward, folder, **settings)
+    result, syncs = {"calls": [], "prefix_caching": None, "trees": []}, []
     if engine == "vllm":
         llm, backend = trainer.vllm_generation.llm, trainer.vllm_generation
         result["prefix_caching"] = llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
-        generate, sync = llm.generate, backend.sync_weights
+        generate, syncs = llm.generate, kept(backend, "sync_weights")
 
         def counted_generate(prompts, sampling_params=None, **kwargs):
             params = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
             result["calls"].append([[len(p["prompt_token_ids"]), s.n, s.max_tokens] for p, s in zip(prompts, params)])  # noqa: B905
             return generate(prompts, sampling_params=sampling_params, **kwargs)
 
-        def counted_sync():
-            result["syncs"] += 1
-            sync()
-
-        llm.generate, backend.sync_weights = counted_generate, counted_sync
+        llm.generate = counted_generate
     if trainer.forest is not None:
         new_rows = trainer.forest._new_rows
 
-        def kept(trees):
+        def keep_trees(trees):
             result["trees"] += [
                 {
                     "answer": tree.example["answer"],
@@ -65,9 +59,9 @@ def main(algo: str, engine: str, folder: str) -> None:
             ]
             return new_rows(trees)
 
-        trainer.forest._new_rows = kept
+        trainer.forest._new_rows = keep_trees
     trainer.train()
-    print_result(log=logged(trainer), **result)
+    print_result(log=logged(trainer), syncs=len(syncs), **result)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ TRL sends weights to a server over NCCL, which needs GPUs. So no weights are sen
 """
 
 from trl.generation.vllm_client import VLLMClient
-from worker import QUIET, logged, print_result, run_main
+from worker import logged, print_result, run_main, trainer_of
 
 from trl_credit import ALGORITHMS
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
+from trl_credit.demo import demo_reward, demo_settings
 
 
 def main(folder: str, port: str) -> None:
@@ -28,18 +28,11 @@ def main(folder: str, port: str) -> None:
         calls.clear()
         config_class, trainer_class = ALGORITHMS[algo]
         tree = {"tree_branching": [3, 2, 2]} if algo == "spo_tree" else {}
-        quiet = {name: value for name, value in QUIET.items() if name != "num_generations"}
-        settings = demo_settings(config_class, **quiet, per_device_train_batch_size=16, max_steps=2, **tree)
-        args = config_class(
-            f"{folder}/{algo}",
-            num_iterations=1,
-            use_vllm=True,
-            vllm_mode="server",
-            vllm_server_base_url=f"http://127.0.0.1:{port}",
-            vllm_server_timeout=20.0,
-            **settings,
-        )
-        trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+        sizes = {"per_device_train_batch_size": 16, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
+        settings = demo_settings(config_class, **sizes, **tree)
+        settings |= {"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 20.0}
+        settings |= {"vllm_server_base_url": f"http://127.0.0.1:{port}"}
+        trainer = trainer_of(trainer_class, demo_reward, f"{folder}/{algo}", **settings)
         trainer.train()
         result[algo] = {"calls": list(calls), "syncs": len(sent), "log": logged(trainer)}
     print_result(**result)

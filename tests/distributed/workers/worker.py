@@ -8,9 +8,19 @@ from typing import Any
 import torch
 from accelerate import PartialState
 
+from trl_credit.demo import demo_dataset, demo_model_path
+
 
 QUIET = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "num_generations": 4}
 ON_CPU = {"use_cpu": True, "bf16": False}
+
+
+def trainer_of(trainer_class: Any, reward: Callable, folder: object, *, prompts: int = 64, **settings: Any) -> Any:
+    """A trainer of the embedded model with settings of a short run; `callbacks` go to the trainer."""
+    callbacks = settings.pop("callbacks", None)
+    args = trainer_class.config_class(str(folder), **{**QUIET, **settings})
+    data = demo_dataset(prompts)
+    return trainer_class(demo_model_path(), reward, args, train_dataset=data, callbacks=callbacks)
 
 
 def run_main(main: Callable[..., None]) -> None:
@@ -38,13 +48,16 @@ def logged(trainer: Any) -> list[dict]:
     return [row for row in trainer.state.log_history if "reward" in row]
 
 
+def kept(owner: Any, name: str) -> list[Any]:
+    """A list that grows with what a method returns."""
+    found, method = [], getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: found.append(method(*args, **kwargs)) or found[-1])
+    return found
+
+
 def kept_batches(trainer: Any) -> tuple[list[dict], list[torch.Tensor]]:
     """Lists that grow with every generation batch and with its rewards (N, functions)."""
-    batches, rewards = [], []
-    generate, score = trainer._generate_and_score_completions, trainer._calculate_rewards
-    trainer._generate_and_score_completions = lambda x: batches.append(generate(x)) or batches[-1]
-    trainer._calculate_rewards = lambda *a: rewards.append(score(*a)) or rewards[-1]
-    return batches, rewards
+    return kept(trainer, "_generate_and_score_completions"), kept(trainer, "_calculate_rewards")
 
 
 def parity(completions: list[str], **kwargs: Any) -> list[float]:
