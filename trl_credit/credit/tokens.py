@@ -24,8 +24,8 @@ class Tokens:
         policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
         mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that
-            were cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless and
-            may not be finite.
+            were cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless
+            and may not be finite.
     """
 
     logp_t: torch.Tensor
