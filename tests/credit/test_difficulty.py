@@ -128,7 +128,7 @@ class TestDifficultyBelief:
         ("change", "message"),
         [
             ({"version": 3}, "version 3"),
-            ({"version": True}, "version True"),
+            ({"version": 1}, "version 1"),
             ({"mode": "hard"}, "mode='hard'"),
             ({"window": 4}, "window=4"),
             ({"window": True}, "window=True"),
@@ -157,17 +157,16 @@ class TestDifficultyBelief:
         assert belief.state_dict() == before
 
     def test_a_fixed_belief_takes_no_history(self):
-        state = {"version": 1, "mode": "fixed", "window": 10, "accuracies": [0.5], "beliefs": [0.5]}
+        belief = DifficultyBelief("fixed")
+        state = belief.state_dict() | {"accuracies": [0.5], "beliefs": [0.5]}
         with pytest.raises(ValueError, match="no history"):
-            DifficultyBelief("fixed").load_state_dict(state)
+            belief.load_state_dict(state)
 
-    def test_the_state_of_0_1_has_the_rates_of_0_1(self):
-        saved = {"version": 1, "mode": "history", "window": 2, "accuracies": [0.2, 0.6], "beliefs": [0.2, 0.4]}
-        belief = DifficultyBelief("history", window=2)
-        assert belief.load_state_dict(saved) == (1.0, 0.01)
-        assert (belief.belief, belief.rate, belief.rate_min) == (0.4, 6.0, 0.02)
-        other = DifficultyBelief("history", window=2, rate=3.0)
+    def test_a_belief_keeps_its_own_rates(self):
+        belief, other = DifficultyBelief("history", window=2), DifficultyBelief("history", window=2, rate=3.0)
+        belief.update(0.4)
         assert other.load_state_dict(belief.state_dict()) == (6.0, 0.02)
+        assert (other.belief, other.rate, other.rate_min) == (0.4, 3.0, 0.02)
 
     @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
     @pytest.mark.parametrize("accuracy", [-0.01, 1.01, NAN, INF])
@@ -223,21 +222,15 @@ class TestRate:
         assert sum(half) / len(half) == pytest.approx(math.sqrt(12 / 99) / rate, rel=0.12)
 
 
-def test_a_run_resumes_with_its_rates_and_from_a_belief_of_0_1(make_trainer, tmp_path):
+def test_a_run_resumes_with_its_rates_or_with_those_that_may_change(make_trainer, tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 1}
     old = {"difficulty_rate": 1.0, "difficulty_rate_min": 0.01}
     make_trainer("ha_dw", max_steps=1, **settings, **old).train()
     checkpoint = tmp_path / "run" / "checkpoint-1"
     with pytest.raises(ValueError, match=r"difficulty_rate 1.0 → 6.0, difficulty_rate_min 0.01 → 0.02.*allow_changed"):
         make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=str(checkpoint))
-    # 0.1 kept neither the identity of a run nor the rates of its belief
-    (checkpoint / "credit_run.json").unlink()
-    state = json.loads((checkpoint / "credit_state.json").read_text())
-    belief = state["parts"]["difficulty"]
-    belief["version"] = 1
-    del belief["rate"], belief["rate_min"]
-    (checkpoint / "credit_state.json").write_text(json.dumps(state))
-    trainer = make_trainer("ha_dw", max_steps=2, **settings)
+    belief = json.loads((checkpoint / "credit_state.json").read_text())["parts"]["difficulty"]
+    trainer = make_trainer("ha_dw", max_steps=2, allow_changed=[*old], **settings)
     trainer.train(resume_from_checkpoint=str(checkpoint))
     assert trainer.difficulty.state_dict()["accuracies"][:1] == belief["accuracies"]
 

@@ -80,11 +80,11 @@ def as_prompts(
     return concatenate_datasets([*parts, Dataset(pyarrow.table(made))], axis=1)
 
 
-def prompt_tokens(prompt: str | list[dict], tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Number of tokens of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
+def prompt_ids(tokenizer: "PreTrainedTokenizerBase", prompt: str | list[dict]) -> list[int]:
+    """Token ids of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
     if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+        return tokenizer(prompt)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 def row_id(own: Sequence[object], name: str, number: int) -> str:

@@ -71,7 +71,7 @@ class Captured:
         self._taken: dict[str, torch.Tensor] = {}
         self._is_finite = torch.isfinite(loss.detach())
         self.failed: Exception | None = None
-        found = _tensors(config, loss_pass, tokens, credit)
+        found = self._tensors(loss_pass, tokens, credit)
         for name, factor in (("divisor", divisor), ("kl_factor", kl_factor)):
             factor = torch.as_tensor(factor, device=tokens.logp_t.device, dtype=torch.float64)
             found[name] = factor.expand(tokens.logp_t.size(0), 1)
@@ -97,10 +97,8 @@ class Captured:
         if self.failed is not None:
             raise self.failed
         parts = {name: None if x is None else x.cpu() for name, x in self._parts.items()}
-        lists = _lists(self._config, parts, clip=self._clip, carries_loss=self._carries_loss)
         kl_t, rounded_t = _kl_credit(self._config, parts) if self._has_kl else (None, None)
-        lists["kl_credit"] = kl_t
-        lists["credit"] = None
+        lists = self._lists(parts) | {"kl_credit": kl_t, "credit": None}
         if len(self._taken) == 2:
             gradient_t, scale = (self._taken[name].double().cpu() for name in ("gradient", "scale"))
             credit_t = -(gradient_t / scale * parts["divisor"])
@@ -118,59 +116,54 @@ class Captured:
             found.append(Row(tag, prompt_ids, ids[:length], own))
         return found
 
+    def _tensors(self, loss_pass: LossPass, tokens: Tokens, credit: Credit) -> dict[str, torch.Tensor | None]:
+        """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
+        config, inputs, shape = self._config, loss_pass.inputs, tokens.logp_t.shape
+        names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
+        kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
+        if config.policy_loss != "clip":  # M keeps the last token of each segment, and the loss reaches all of them
+            kept_t = kept_t * (tokens.segment_ids >= 0)
+        for mask in (credit.mask, loss_pass.entropy_mask_t):
+            kept_t = kept_t if mask is None else kept_t * mask
+        return {name: inputs[name] for name in names} | {
+            "segment_ids": inputs.get(keys.SEGMENT_IDS),
+            "turn_ids": inputs.get(keys.TURN_IDS),
+            "loss_mask": tokens.mask_t,
+            "policy_mask": kept_t,
+            "advantages": wide(credit.advantage).expand(shape),
+            "inference_logprobs": tokens.sampling_logp_t,
+            "old_logprobs": tokens.old_logp_t,
+            "trainer_logprobs": tokens.logp_t,
+            "ref_logprobs": tokens.ref_logp_t,
+            "entropy": tokens.entropy_t,
+            "log_weight": used_log_weight(config, credit, tokens).expand(shape),
+            "selected": credit.selected,
+        }
 
-def _tensors(
-    config: CreditConfig, loss_pass: LossPass, tokens: Tokens, credit: Credit
-) -> dict[str, torch.Tensor | None]:
-    """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
-    inputs, shape = loss_pass.inputs, tokens.logp_t.shape
-    names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
-    kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
-    if config.policy_loss != "clip":  # M keeps the last token of each segment, and the loss reaches all of them
-        kept_t = kept_t * (tokens.segment_ids >= 0)
-    for mask in (credit.mask, loss_pass.entropy_mask_t):
-        kept_t = kept_t if mask is None else kept_t * mask
-    return {name: inputs[name] for name in names} | {
-        "segment_ids": inputs.get(keys.SEGMENT_IDS),
-        "turn_ids": inputs.get(keys.TURN_IDS),
-        "loss_mask": tokens.mask_t,
-        "policy_mask": kept_t,
-        "advantages": wide(credit.advantage).expand(shape),
-        "inference_logprobs": tokens.sampling_logp_t,
-        "old_logprobs": tokens.old_logp_t,
-        "trainer_logprobs": tokens.logp_t,
-        "ref_logprobs": tokens.ref_logp_t,
-        "entropy": tokens.entropy_t,
-        "log_weight": used_log_weight(config, credit, tokens).expand(shape),
-        "selected": credit.selected,
-    }
-
-
-def _lists(
-    config: CreditConfig, parts: dict[str, torch.Tensor | None], *, clip: tuple[float, float], carries_loss: bool
-) -> dict[str, torch.Tensor | None]:
-    inside = parts["loss_mask"].bool()
-    numbers = ("advantages", "log_weight")  # meaningless outside of the loss
-    found = {name: parts[name].double().masked_fill(~inside, 0.0) for name in numbers}
-    found |= {name: parts[name] for name in parts if name.endswith("_logprobs") or name == "entropy"}
-    found |= {name: parts[name] for name in ("segment_ids", "turn_ids")}
-    found |= {name: parts[name].bool() & inside for name in ("loss_mask", "policy_mask")}
-    found["selected"] = None if parts["selected"] is None else parts["selected"].bool() & inside
-    clipped = None
-    if not carries_loss and config.loss_type not in ("sapo", "vespo"):  # these have no clip range
-        ratio, advantage = found["log_weight"].exp(), found["advantages"]
-        if config.loss_type == "cispo":
-            clipped = (ratio > clip[1]) & (advantage > 0)
-        else:
-            clip_range = (1 - clip[0], 1 + clip[1])
-            clipped = is_clipped(
-                found["log_weight"], advantage_t=advantage, clip_range=clip_range, form=config.clip_form
-            )
-        if config.loss_type != "cispo" and config.delta is not None:
-            clipped |= (ratio > config.delta) & (advantage < 0)
-        clipped &= found["policy_mask"]
-    found["is_clipped"] = clipped
-    return found
+    def _lists(self, parts: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+        """The columns of the log, except for credit."""
+        config, clip, inside = self._config, self._clip, parts["loss_mask"].bool()
+        numbers = ("advantages", "log_weight")  # meaningless outside of the loss
+        found = {name: parts[name].double().masked_fill(~inside, 0.0) for name in numbers}
+        found |= {name: parts[name] for name in parts if name.endswith("_logprobs") or name == "entropy"}
+        found |= {name: parts[name] for name in ("segment_ids", "turn_ids")}
+        found |= {name: parts[name].bool() & inside for name in ("loss_mask", "policy_mask")}
+        found["selected"] = None if parts["selected"] is None else parts["selected"].bool() & inside
+        clipped = None
+        if not self._carries_loss and config.loss_type not in ("sapo", "vespo"):  # these have no clip range
+            ratio, advantage = found["log_weight"].exp(), found["advantages"]
+            if config.loss_type == "cispo":
+                clipped = (ratio > clip[1]) & (advantage > 0)
+            else:
+                clip_range = (1 - clip[0], 1 + clip[1])
+                clipped = is_clipped(
+                    found["log_weight"], advantage_t=advantage, clip_range=clip_range, form=config.clip_form
+                )
+            if config.loss_type != "cispo" and config.delta is not None:
+                clipped |= (ratio > config.delta) & (advantage < 0)
+            clipped &= found["policy_mask"]
+        found["is_clipped"] = clipped
+        return found
 
 
 def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -70,7 +70,7 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     """Wraps a `rollout_func` of TRL so that a completion without tokens raises a `ValueError` that names its prompt."""
 
     @functools.wraps(rollout_func)
-    def guarded(prompts: list, trainer: Any) -> dict[str, Any]:
+    def guarded(prompts: list, trainer: object) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
         for i, ids in enumerate(output.get("completion_ids", [])):
             if len(ids) == 0:

@@ -94,8 +94,8 @@ def make_pair(first: StoredSamples, second: StoredSamples, names: tuple[str, str
     lines = [(line, partners[line["id"]]) for line in first.lines if line["id"] in partners]
     if not lines:
         raise ValueError(f"{where} have no problem id in common: check that it is one set")
-    for what, read in (("answer or column", _gold), ("prompt", _prompt_digest)):
-        different = [a["id"] for a, b in lines if None not in (read(a), read(b)) and read(a) != read(b)]
+    for what, read in (("answer or column", _gold), ("prompt", lambda line: line["prompt"])):
+        different = [a["id"] for a, b in lines if read(a) != read(b)]
         if different:
             raise ValueError(
                 f"{where} cannot be compared: {len(different)} of {len(lines)} problems of the same id have another "
@@ -136,7 +136,3 @@ def _is_comparable(metric: str, first_samples: int, second_samples: int) -> bool
 def _gold(line: dict[str, Any]) -> dict[str, Any]:
     # prompts are messages for one tokenizer and text for another: their digests are compared instead
     return {key: value for key, value in line["reference"].items() if key != "prompt"}
-
-
-def _prompt_digest(line: dict[str, Any]) -> str | None:
-    return line.get("prompt")  # samples of version 0.1 have none

@@ -238,7 +238,7 @@ def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
     """Writes the reward's verdicts into the samples of some lines."""
     pairs = [(line, sample) for line in lines for sample in line["samples"]]
     texts = [sample["text"] for _, sample in pairs]
-    problems = [line.get("problem", "") for line, _ in pairs]  # which version 0.1 did not keep
+    problems = [line.get("problem", "") for line, _ in pairs]  # other rewards do not read it
     verdicts = judge(reward, texts, [line["reference"] for line, _ in pairs], problems)
     for (_, sample), verdict in zip(pairs, verdicts, strict=True):
         sample.update(verdict)
