@@ -155,10 +155,8 @@ class DifficultyBelief:
         if not isinstance(state, dict) or "version" not in state:
             raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
         if state["version"] != _STATE_VERSION:
-            raise ValueError(
-                f"the difficulty belief was saved as version {state['version']!r}, and this trl_credit reads version "
-                f"{_STATE_VERSION}: resume with the trl_credit that saved it, or start without the saved belief"
-            )
+            found = f"version {state['version']!r}, not {_STATE_VERSION}"
+            raise ValueError(f"the difficulty belief was saved as {found}: resume with the trl_credit that saved it")
         expected = self.state_dict().keys()
         if state.keys() != expected:
             raise ValueError(
@@ -169,8 +167,7 @@ class DifficultyBelief:
             saved, own = state[name], getattr(self, name)
             if type(saved) is not type(own) or saved != own:
                 raise ValueError(
-                    f"the difficulty belief was saved with {name}={saved!r}, and this run has {name}={own!r}: "
-                    f"resume with {name}={saved!r}, or start without the saved belief"
+                    f"the difficulty belief was saved with {name}={saved!r}, not {own!r}: resume with that one"
                 )
         for name in ("accuracies", "beliefs"):
             values = state[name]
@@ -265,10 +262,8 @@ def difficulty_weight(
         ValueError: the shapes differ, `prior` is not in [0, 1], or `scale` is not finite and above 0.
     """
     if advantages.shape != p_hat.shape:
-        raise ValueError(
-            f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)} must have one shape: repeat p_hat "
-            "for every response of its group, p_hat.repeat_interleave(num_generations)"
-        )
+        shapes = f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)}"
+        raise ValueError(f"{shapes} must have one shape: give p_hat.repeat_interleave(num_generations)")
     check_fraction(prior=prior)
     _check_positive(scale=scale)
     # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff

@@ -5,16 +5,22 @@ Changes no number of the run: hooks return nothing, and only copies are kept.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ..config import CreditConfig
 from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
 from ..loss import keys
+from ..loss.custom_credit import CustomCredit
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import used_log_weight, wide
+from ..loss.normalizer import Normalizer
+from ..rollouts.policy import Policy
+from ..support.processes import Processes
 
 
 class Row(NamedTuple):
@@ -33,46 +39,64 @@ class Row(NamedTuple):
     lists: dict[str, Any]
 
 
+class LoggedTrainer(Protocol):
+    """The parts of a trainer that the rollout log reads."""
+
+    args: CreditConfig
+    accelerator: Accelerator
+    model: torch.nn.Module
+    state: TrainerState
+    processes: Processes
+    normalizer: Normalizer
+    custom_credit: CustomCredit
+    engine: Policy
+    reward_func_names: Sequence[str]
+    epsilon_low: float
+    epsilon_high: float
+    current_gradient_accumulation_steps: int
+
+    @property
+    def algorithm_name(self) -> str: ...
+
+    @property
+    def micro_batches_done(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def run_id(self) -> str | None: ...
+
+
 class Captured:
     """Some rows of a micro-batch, from the loss to the end of the backward pass.
 
     Args:
-        config ([`CreditConfig`]):
-            The run's knobs.
+        trainer ([`LoggedTrainer`]):
+            The trainer of the run.
         loss_pass ([`LossPass`]):
             Holds what the loss saw.
         loss (`torch.Tensor`):
             What the backward pass starts from. Factors that multiply it later are divided out.
         places (sequence of `int`):
             Rows of the micro-batch.
-        divisor, kl_factor (`torch.Tensor` or `float`):
-            See [`~trl_credit.loss.normalizer.Normalizer`].
-        clip (`tuple[float, float]`):
-            ε_low and ε_high.
     """
 
-    def __init__(
-        self,
-        config: CreditConfig,
-        loss_pass: LossPass,
-        loss: torch.Tensor,
-        places: Sequence[int],
-        *,
-        divisor: torch.Tensor | float,
-        kl_factor: torch.Tensor | float,
-        clip: tuple[float, float],
-        carries_loss: bool,
-        has_kl: bool,
-    ) -> None:
-        tokens, credit = loss_pass.seen
-        self._config, self._clip = config, clip
-        self._carries_loss, self._has_kl = carries_loss, has_kl
+    def __init__(self, trainer: LoggedTrainer, loss_pass: LossPass, loss: torch.Tensor, places: Sequence[int]) -> None:
+        (tokens, credit), normalizer, custom = loss_pass.seen, trainer.normalizer, trainer.custom_credit
+        self._config, self._clip = trainer.args, (trainer.epsilon_low, trainer.epsilon_high)
+        self._carries_loss = custom.carries_loss
+        self._has_kl = trainer.args.beta != 0.0 and not custom.replaces_kl
+        how = {"accumulation": trainer.current_gradient_accumulation_steps, "row_weight": loss_pass.row_weight}
+        items = torch.as_tensor(loss_pass.inputs[keys.NUM_ITEMS])
+        divisor = normalizer.divisor(tokens, items=items, processes=trainer.processes.count, **how)
+        factors = {"divisor": divisor, "kl_factor": normalizer.kl_factor(tokens, divisor, **how)}
         self._index = torch.tensor(places, device=tokens.logp_t.device)
         self._taken: dict[str, torch.Tensor] = {}
         self._is_finite = torch.isfinite(loss.detach())
         self.failed: Exception | None = None
         found = self._tensors(loss_pass, tokens, credit)
-        for name, factor in (("divisor", divisor), ("kl_factor", kl_factor)):
+        for name, factor in factors.items():
             factor = torch.as_tensor(factor, device=tokens.logp_t.device, dtype=torch.float64)
             found[name] = factor.expand(tokens.logp_t.size(0), 1)
         # copies on the device, transferred once after the backward pass

@@ -246,10 +246,8 @@ def write_grid(grid: Grid, folder: Path) -> None:
             raise ValueError(f"{run.folder} holds a run that this comparison did not make: choose another folder")
         if before is not None and before != now:
             changed = differences(_all_settings(before), _all_settings(now), defaults={})
-            raise ValueError(
-                f"{run.folder} was made with other settings ({in_words(changed) or 'their order'}): use these, or "
-                "choose another --output_dir"
-            )
+            other = f"other settings ({in_words(changed) or 'their order'})"
+            raise ValueError(f"{run.folder} was made with {other}: use these, or choose another --output_dir")
     for run in grid.runs:
         if "--config" in run.words:
             write_atomically(run.words[run.words.index("--config") + 1], _yaml(grid.settings[run.entry.name]))
