@@ -15,7 +15,7 @@ from pathlib import Path
 from trl.rewards import accuracy_reward as trl_reward
 
 from trl_credit.rewards import accuracy_reward
-from trl_credit.rewards.judging import JudgePool, default_pool
+from trl_credit.rewards.judging import JudgePool
 
 
 ROWS = 1000
@@ -49,7 +49,6 @@ def main() -> None:
         print(f"{len(batch)} answers: ours {ours:.2f} s, TRL's {theirs:.2f} s, ratio {ours / theirs:.2f}")
     versions = ", ".join(f"{name} {version(name)}" for name in ("trl", "math-verify", "sympy"))
     print(f"median ratio {sorted(ratios)[len(ratios) // 2]:.2f}; {JudgePool().size} workers; {versions}")
-    print(default_pool().counts)
 
 
 if __name__ == "__main__":

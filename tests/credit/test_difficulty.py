@@ -108,7 +108,7 @@ class TestDifficultyBelief:
         ("change", "message"),
         [
             ({"version": 3}, "version 3"),
-            ({"version": True}, "version True"),
+            ({"version": 1}, "version 1"),
             ({"mode": "hard"}, "mode='hard'"),
             ({"window": 4}, "window=4"),
             ({"window": True}, "window=True"),
@@ -139,7 +139,7 @@ class TestDifficultyBelief:
     def test_a_fixed_belief_takes_no_history(self):
         state = {**DifficultyBelief("fixed").state_dict(), "accuracies": [0.5], "beliefs": [0.5]}
         with pytest.raises(ValueError, match="no history"):
-            DifficultyBelief("fixed").load_state_dict(state)
+            belief.load_state_dict(state)
 
     @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
     @pytest.mark.parametrize("accuracy", [-0.01, 1.01, NAN, INF])

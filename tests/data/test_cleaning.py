@@ -13,9 +13,9 @@ from trl_credit.data.cleaning import (
     is_damaged,
     normalise,
     repair_latex,
-    strip_dapo_wrapper,
     without_spaces,
 )
+from trl_credit.data.sets import read_dapo
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,8 @@ def test_clean_drops_and_counts_and_keeps_the_order():
 
 
 def test_wrapper_of_dapo():
-    assert strip_dapo_wrapper(DAPO_TEXT) == "What is $1+1$?" == strip_dapo_wrapper("What is $1+1$?")
+    for text in (DAPO_TEXT, "What is $1+1$?"):
+        assert read_dapo({"prompt": text, "answer": "2"}) == {"problem": "What is $1+1$?", "answer": "2"}
     assert to_prompt("What is $1+1$?", PROMPT_STYLES["dapo"], conversational=False) == DAPO_TEXT
 
 

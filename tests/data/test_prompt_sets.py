@@ -12,11 +12,11 @@ from trl_credit.data import (
     PromptStyle,
     load_from_arguments,
     load_prompts,
-    prompt_tokens,
     sets,
     sources,
     to_prompt,
 )
+from trl_credit.data.prompts import prompt_ids
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.rewards import check_answers
@@ -213,7 +213,7 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
     style = PromptStyle(system="2+2")
     data = load_prompts(path, conversational=conversational, style=style, tokenizer=tokenizer, max_prompt_tokens=limit)
     assert data["answer"] == kept and 0 < len(kept) < len(rows)
-    assert max(prompt_tokens(prompt, tokenizer) for prompt in data["prompt"]) == limit
+    assert max(len(prompt_ids(tokenizer, prompt)) for prompt in data["prompt"]) == limit
     with pytest.raises(ValueError, match="no row .* is left .*29 with too long a prompt.*--max_prompt_tokens"):
         load_prompts(path, tokenizer=tokenizer, max_prompt_tokens=1)
 

@@ -13,10 +13,12 @@ import pytest
 from evaluation_helpers import SCRIPT, SMALL, run, sample_file, save_noisy_model
 
 from trl_credit.demo import demo_dataset
-from trl_credit.lab.evaluation import bootstrap_interval, evaluate, majority_at_k, pass_at_k, rescore
+from trl_credit.lab.evaluation import evaluate, rescore
 from trl_credit.lab.evaluation.models import model_identity, weights_fingerprint
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.sample_store import read_samples, write_samples
+from trl_credit.lab.evaluation.scores import majority_at_k, pass_at_k
+from trl_credit.lab.statistics import bootstrap_interval
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

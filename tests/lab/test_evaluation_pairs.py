@@ -10,10 +10,12 @@ from evaluation_helpers import sample_file, save_noisy_model, stored
 from transformers import AutoTokenizer
 
 from trl_credit.demo import demo_model_path
-from trl_credit.lab.evaluation import compare_models, holm, paired_difference, pass_at_k, runner
+from trl_credit.lab.evaluation import compare_models, runner
 from trl_credit.lab.evaluation.power import Spread, needed_samples
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.sample_store import read_samples
+from trl_credit.lab.evaluation.scores import pass_at_k
+from trl_credit.lab.statistics import holm, paired_difference
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,12 +116,6 @@ def test_problems_and_sets_of_one_model_are_left_out_and_named(call):
     assert "Left out: only a has other (demo)." in out
     assert "Left out: 6 problems of demo that only one of a and b has." in out
     assert call("a", "b", "--sets", "demo")[1].count("Left out") == 1
-
-
-def test_samples_without_digests_of_prompts_are_compared_by_ids_and_golds(call):
-    stored("a", "a", draws(0, 0.5), prompts=False)
-    stored("b", "b", draws(1, 0.5))
-    assert call("a", "b")[0] == 0
 
 
 def test_models_are_sampled_once_and_compared_from_what_is_there(call, monkeypatch):

@@ -5,8 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from trl_credit.lab.evaluation import pass_at_k, sign_flip_p
 from trl_credit.lab.evaluation.power import Spread, needed, needed_problems, needed_samples
+from trl_credit.lab.evaluation.scores import pass_at_k
+from trl_credit.lab.statistics import sign_flip_p
 
 
 CASES = [(True, True), (True, True), (False, False), (True, False), (False, True), (False, False), (False, True)]

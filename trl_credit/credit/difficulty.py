@@ -12,8 +12,6 @@ from .scan import check_fraction
 
 _MODES = ("history", "hard", "fixed")
 _STATE_VERSION = 2
-# version 1, of trl_credit 0.1, does not keep its rates: these were the defaults
-_RATES_0_1 = {"rate": 1.0, "rate_min": 0.01}
 # share of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
 _RANGE_TOLERANCE = 1e-6
 
@@ -149,22 +147,16 @@ class DifficultyBelief:
         η and η_min stay those of this belief: they are for the next steps.
 
         Returns:
-            `tuple[float, float]`: η and η_min of the saved belief. A state of trl_credit 0.1 keeps none; it had the
-            defaults of that version.
+            `tuple[float, float]`: η and η_min of the saved belief.
 
         Raises:
             ValueError: the state has another version, mode or window, or `state_dict` did not write it.
         """
         if not isinstance(state, dict) or "version" not in state:
             raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
-        version = state["version"]
-        if type(version) is not int or not 1 <= version <= _STATE_VERSION:
-            raise ValueError(
-                f"the difficulty belief was saved as version {version!r}, and this trl_credit reads up to version "
-                f"{_STATE_VERSION}: resume with the trl_credit that saved it, or start without the saved belief"
-            )
-        if version == 1:
-            state = _RATES_0_1 | state
+        if state["version"] != _STATE_VERSION:
+            found = f"version {state['version']!r}, not {_STATE_VERSION}"
+            raise ValueError(f"the difficulty belief was saved as {found}: resume with the trl_credit that saved it")
         expected = self.state_dict().keys()
         if state.keys() != expected:
             raise ValueError(
@@ -175,8 +167,7 @@ class DifficultyBelief:
             saved, own = state[name], getattr(self, name)
             if type(saved) is not type(own) or saved != own:
                 raise ValueError(
-                    f"the difficulty belief was saved with {name}={saved!r}, and this run has {name}={own!r}: "
-                    f"resume with {name}={saved!r}, or start without the saved belief"
+                    f"the difficulty belief was saved with {name}={saved!r}, not {own!r}: resume with that one"
                 )
         for name in ("accuracies", "beliefs"):
             values = state[name]
@@ -190,7 +181,7 @@ class DifficultyBelief:
             raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must be equally many")
         if self.mode == "fixed" and n_beliefs:
             raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
-        for name in _RATES_0_1:
+        for name in ("rate", "rate_min"):
             if type(state[name]) not in (int, float):
                 raise ValueError(f"{name} must be a number, got {state[name]!r}")
         self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
@@ -271,10 +262,8 @@ def difficulty_weight(
         ValueError: the shapes differ, `prior` is not in [0, 1], or `scale` is not finite and above 0.
     """
     if advantages.shape != p_hat.shape:
-        raise ValueError(
-            f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)} must have one shape: repeat p_hat "
-            "for every response of its group, p_hat.repeat_interleave(num_generations)"
-        )
+        shapes = f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)}"
+        raise ValueError(f"{shapes} must have one shape: give p_hat.repeat_interleave(num_generations)")
     check_fraction(prior=prior)
     _check_positive(scale=scale)
     # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff

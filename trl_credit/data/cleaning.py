@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 
 
 SHORTEST_OPENING = 40  # normalised characters; shorter problems count as overlap only if they are equal
-DAPO_WRAPPER = (
-    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n",
-    '\n\nRemember to put your answer on its own line after "Answer:".',
-)
 
 _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _END = r"(?![A-Za-z])"
@@ -128,12 +123,6 @@ def normalise(text: str) -> str:
     for pattern, by in _NORMAL:
         text = pattern.sub(by, text)
     return text
-
-
-def strip_dapo_wrapper(text: str) -> str:
-    """The problem without the two sentences that DAPO-Math-17k puts around each."""
-    begin, end = DAPO_WRAPPER
-    return text.removeprefix(begin).removesuffix(end)
 
 
 def clean(

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from ..rewards.reasoning_gym import reasoning_gym_rows
 from .cleaning import CleaningReport, clean, find_overlap
-from .prompts import IDS, as_prompts, find_column, problems, prompt_tokens, row_id
+from .prompts import IDS, as_prompts, find_column, problems, prompt_ids, row_id
 from .readers import FILE_FORMATS, place
 from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style
 from .sources import load_known, load_other
@@ -163,7 +163,8 @@ def load_prompts(
     if decontaminate:
         data = _without_overlap(data, problems(source, name, prompt_column), report, decontaminate, data_dir)
     if max_prompt_tokens is not None:
-        fits = [i for i, prompt in enumerate(data["prompt"]) if prompt_tokens(prompt, tokenizer) <= max_prompt_tokens]
+        lengths = (len(prompt_ids(tokenizer, prompt)) for prompt in data["prompt"])
+        fits = [i for i, length in enumerate(lengths) if length <= max_prompt_tokens]
         report.too_long = len(data) - len(fits)
         data = data.select(fits)
     report.kept = len(data)

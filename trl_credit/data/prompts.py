@@ -69,10 +69,8 @@ def as_prompts(
     elif style.chat:
         parts.append(_columns(source, [prompt_column], None).rename_columns({prompt_column: "prompt"}))
     else:
-        raise ValueError(
-            f"{name!r} holds messages in its column {prompt_column!r}, which need a chat template, and this "
-            "--prompt_style is plain text: take another style, or write the prompts as text"
-        )
+        where = f"{name!r} holds messages in its column {prompt_column!r}"
+        raise ValueError(f"{where}, and this --prompt_style is plain text: take another style, or write them as text")
     if answer_column is not None:
         made["answer"] = pyarrow.array(_answers(source, name, answer_column), pyarrow.string())
     ids = [source[column][:] for column in IDS if column in source.column_names]
@@ -80,11 +78,11 @@ def as_prompts(
     return concatenate_datasets([*parts, Dataset(pyarrow.table(made))], axis=1)
 
 
-def prompt_tokens(prompt: str | list[dict], tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Number of tokens of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
+def prompt_ids(tokenizer: "PreTrainedTokenizerBase", prompt: str | list[dict]) -> list[int]:
+    """Token ids of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
     if isinstance(prompt, str):
-        return len(tokenizer(prompt)["input_ids"])
-    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+        return tokenizer(prompt)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 def row_id(own: Sequence[object], name: str, number: int) -> str:
@@ -99,10 +97,8 @@ def _prompts(source: Dataset | Records, name: str, column: str) -> list[str | li
         if not prompt:
             raise ValueError(f"{name!r}, {place(source, number)} has no {column}: remove it, or check --prompt_column")
         if not isinstance(prompt, str) and not _are_messages(prompt):
-            raise ValueError(
-                f"{name!r}, {place(source, number)}: column {column!r} holds a {type(prompt).__name__}, not text or a "
-                "list of messages with `role` and `content`: write it as text, or check --prompt_column"
-            )
+            what = f"column {column!r} holds a {type(prompt).__name__}, not text or messages with `role` and `content`"
+            raise ValueError(f"{name!r}, {place(source, number)}: {what}: write it as text, or check --prompt_column")
     return prompts
 
 

@@ -48,10 +48,8 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
         return read_file(name)
     if path.is_dir():
         inside = ", ".join(_data_files(path)[:5]) or "none"
-        raise ValueError(
-            f"{name!r} is a folder: give --dataset_name a {_SUFFIXES} file (it has {inside}); --data_dir takes folders "
-            "with sets that are known by name"
-        )
+        files = f"a {_SUFFIXES} file (it has {inside}); --data_dir takes folders with sets that are known by name"
+        raise ValueError(f"{name!r} is a folder: give --dataset_name {files}")
     if is_data_file or ("/" in name and not _HUB_NAME.fullmatch(name)):
         meant = closest(path.stem, _data_files(path.parent), key=lambda file: Path(file).stem)
         hint = "" if meant is None else f" (did you mean {str(path.parent / meant)!r}?)"
@@ -88,9 +86,9 @@ def _find_file(name: str, split: str, data_dir: str) -> Path:
     found = [path for stem in stems for suffix in FILE_FORMATS if (path := Path(data_dir, stem + suffix)).is_file()]
     found += [path for stem in dict.fromkeys([*stems, name]) if (path := Path(data_dir, stem)).is_dir()]
     if not found:
+        needed = f"it needs one of {', '.join(stems)} as {_SUFFIXES} or as a folder of save_to_disk"
         raise ValueError(
-            f"there is no {name!r} in {data_dir!r}: it needs one of {', '.join(stems)} as {_SUFFIXES} or as a folder "
-            "of save_to_disk. Leave out --data_dir to load it from the Hub."
+            f"there is no {name!r} in {data_dir!r}: {needed}. Leave out --data_dir to load it from the Hub."
         )
     if len(found) > 1:
         raise ValueError(f"{name!r} is in {data_dir!r} more than once, keep one of {', '.join(p.name for p in found)}")

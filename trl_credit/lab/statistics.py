@@ -106,26 +106,24 @@ def wilson_interval(share: float, n: int, *, level: float = LEVEL) -> tuple[floa
     return (0.0 if share == 0 else low), (1.0 if share == 1 else high)
 
 
-def mean_interval(scores: Sequence[float], *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """Interval of the mean score over problems: bootstrap, or Wilson's if all scores are equal.
+def mean_interval(scores: Sequence[float], *, seed: int = 0) -> Interval:
+    """95 % interval of the mean score over problems: bootstrap, or Wilson's if all scores are equal.
 
     For equal scores a bootstrap claims that the score is known exactly, however few problems there are. Wilson's
     interval treats each problem as entirely right or wrong, which is the largest variance that scores in [0, 1] can
-    have. Takes the arguments of [`bootstrap_interval`].
+    have.
 
     Raises:
         ValueError: as in `bootstrap_interval`, or equal scores outside [0, 1].
     """
-    low, high = bootstrap_interval(scores, level=level, resamples=resamples, seed=seed)
+    low, high = bootstrap_interval(scores, seed=seed)
     if min(scores) < max(scores):
         return Interval(low, high, "bootstrap")
-    return Interval(*wilson_interval(low, len(scores), level=level), "wilson")
+    return Interval(*wilson_interval(low, len(scores)), "wilson")
 
 
-def difference_interval(
-    differences: Sequence[float], *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0
-) -> Interval:
-    """Interval of a mean difference over problems: bootstrap, or Wilson's bound if all differences are equal.
+def difference_interval(differences: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Interval:
+    """95 % interval of a mean difference over problems: bootstrap, or Wilson's bound if all differences are equal.
 
     The bootstrap draws problems, each with all its samples. The variance of a problem's difference already contains the
     variance of its samples; drawing samples too would count that twice.
@@ -137,31 +135,21 @@ def difference_interval(
     Raises:
         ValueError: as in [`bootstrap_interval`].
     """
-    low, high = bootstrap_interval(differences, level=level, resamples=resamples, seed=seed)
+    low, high = bootstrap_interval(differences, resamples=resamples, seed=seed)
     if min(differences) < max(differences):
         return Interval(low, high, "bootstrap")
-    _, u = wilson_interval(0.0, len(differences), level=level)
+    _, u = wilson_interval(0.0, len(differences))
     return Interval(low - u * (1 + low), high + u * (1 - high), "wilson")
 
 
-def paired_difference(
-    first: Sequence[float],
-    second: Sequence[float],
-    *,
-    level: float = LEVEL,
-    resamples: int = 10_000,
-    draws: int = 100_000,
-    seed: int = 0,
-) -> Difference:
+def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Difference:
     """Compares the scores of two models on the same problems, problem by problem.
 
     Args:
         first, second (`Sequence[float]`):
             One score in [0, 1] per problem, in the same order.
-        level (`float`, *optional*, defaults to 0.95):
-            Coverage of the interval.
-        resamples, draws, seed (*optional*):
-            Arguments of [`difference_interval`] and [`sign_flip_p`].
+        seed (`int`, *optional*, defaults to 0):
+            Seed of [`difference_interval`] and [`sign_flip_p`].
 
     Raises:
         ValueError: no problems, different lengths, or a score outside [0, 1].
@@ -174,8 +162,8 @@ def paired_difference(
     differences = np.round(b - a, _DIGITS)
     return Difference(
         float(differences.mean()),
-        difference_interval(differences, level=level, resamples=resamples, seed=seed),
-        sign_flip_p(differences, draws=draws, seed=seed),
+        difference_interval(differences, seed=seed),
+        sign_flip_p(differences, seed=seed),
         int((differences > 0).sum()),
         int((differences < 0).sum()),
         int((differences == 0).sum()),

@@ -5,16 +5,22 @@ Changes no number of the run: hooks return nothing, and only copies are kept.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ..config import CreditConfig
 from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
 from ..loss import keys
+from ..loss.custom_credit import CustomCredit
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import used_log_weight, wide
+from ..loss.normalizer import Normalizer
+from ..rollouts.policy import Policy
+from ..support.processes import Processes
 
 
 class Row(NamedTuple):
@@ -33,46 +39,64 @@ class Row(NamedTuple):
     lists: dict[str, Any]
 
 
+class LoggedTrainer(Protocol):
+    """The parts of a trainer that the rollout log reads."""
+
+    args: CreditConfig
+    accelerator: Accelerator
+    model: torch.nn.Module
+    state: TrainerState
+    processes: Processes
+    normalizer: Normalizer
+    custom_credit: CustomCredit
+    engine: Policy
+    reward_func_names: Sequence[str]
+    epsilon_low: float
+    epsilon_high: float
+    current_gradient_accumulation_steps: int
+
+    @property
+    def algorithm_name(self) -> str: ...
+
+    @property
+    def micro_batches_done(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def run_id(self) -> str | None: ...
+
+
 class Captured:
     """Some rows of a micro-batch, from the loss to the end of the backward pass.
 
     Args:
-        config ([`CreditConfig`]):
-            The run's knobs.
+        trainer ([`LoggedTrainer`]):
+            The trainer of the run.
         loss_pass ([`LossPass`]):
             Holds what the loss saw.
         loss (`torch.Tensor`):
             What the backward pass starts from. Factors that multiply it later are divided out.
         places (sequence of `int`):
             Rows of the micro-batch.
-        divisor, kl_factor (`torch.Tensor` or `float`):
-            See [`~trl_credit.loss.normalizer.Normalizer`].
-        clip (`tuple[float, float]`):
-            ε_low and ε_high.
     """
 
-    def __init__(
-        self,
-        config: CreditConfig,
-        loss_pass: LossPass,
-        loss: torch.Tensor,
-        places: Sequence[int],
-        *,
-        divisor: torch.Tensor | float,
-        kl_factor: torch.Tensor | float,
-        clip: tuple[float, float],
-        carries_loss: bool,
-        has_kl: bool,
-    ) -> None:
-        tokens, credit = loss_pass.seen
-        self._config, self._clip = config, clip
-        self._carries_loss, self._has_kl = carries_loss, has_kl
+    def __init__(self, trainer: LoggedTrainer, loss_pass: LossPass, loss: torch.Tensor, places: Sequence[int]) -> None:
+        (tokens, credit), normalizer, custom = loss_pass.seen, trainer.normalizer, trainer.custom_credit
+        self._config, self._clip = trainer.args, (trainer.epsilon_low, trainer.epsilon_high)
+        self._carries_loss = custom.carries_loss
+        self._has_kl = trainer.args.beta != 0.0 and not custom.replaces_kl
+        how = {"accumulation": trainer.current_gradient_accumulation_steps, "row_weight": loss_pass.row_weight}
+        items = torch.as_tensor(loss_pass.inputs[keys.NUM_ITEMS])
+        divisor = normalizer.divisor(tokens, items=items, processes=trainer.processes.count, **how)
+        factors = {"divisor": divisor, "kl_factor": normalizer.kl_factor(tokens, divisor, **how)}
         self._index = torch.tensor(places, device=tokens.logp_t.device)
         self._taken: dict[str, torch.Tensor] = {}
         self._is_finite = torch.isfinite(loss.detach())
         self.failed: Exception | None = None
-        found = _tensors(config, loss_pass, tokens, credit)
-        for name, factor in (("divisor", divisor), ("kl_factor", kl_factor)):
+        found = self._tensors(loss_pass, tokens, credit)
+        for name, factor in factors.items():
             factor = torch.as_tensor(factor, device=tokens.logp_t.device, dtype=torch.float64)
             found[name] = factor.expand(tokens.logp_t.size(0), 1)
         # copies on the device, transferred once after the backward pass
@@ -97,10 +121,8 @@ class Captured:
         if self.failed is not None:
             raise self.failed
         parts = {name: None if x is None else x.cpu() for name, x in self._parts.items()}
-        lists = _lists(self._config, parts, clip=self._clip, carries_loss=self._carries_loss)
         kl_t, rounded_t = _kl_credit(self._config, parts) if self._has_kl else (None, None)
-        lists["kl_credit"] = kl_t
-        lists["credit"] = None
+        lists = self._lists(parts) | {"kl_credit": kl_t, "credit": None}
         if len(self._taken) == 2:
             gradient_t, scale = (self._taken[name].double().cpu() for name in ("gradient", "scale"))
             credit_t = -(gradient_t / scale * parts["divisor"])
@@ -118,59 +140,54 @@ class Captured:
             found.append(Row(tag, prompt_ids, ids[:length], own))
         return found
 
+    def _tensors(self, loss_pass: LossPass, tokens: Tokens, credit: Credit) -> dict[str, torch.Tensor | None]:
+        """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
+        config, inputs, shape = self._config, loss_pass.inputs, tokens.logp_t.shape
+        names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
+        kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
+        if config.policy_loss != "clip":  # M keeps the last token of each segment, and the loss reaches all of them
+            kept_t = kept_t * (tokens.segment_ids >= 0)
+        for mask in (credit.mask, loss_pass.entropy_mask_t):
+            kept_t = kept_t if mask is None else kept_t * mask
+        return {name: inputs[name] for name in names} | {
+            "segment_ids": inputs.get(keys.SEGMENT_IDS),
+            "turn_ids": inputs.get(keys.TURN_IDS),
+            "loss_mask": tokens.mask_t,
+            "policy_mask": kept_t,
+            "advantages": wide(credit.advantage).expand(shape),
+            "inference_logprobs": tokens.sampling_logp_t,
+            "old_logprobs": tokens.old_logp_t,
+            "trainer_logprobs": tokens.logp_t,
+            "ref_logprobs": tokens.ref_logp_t,
+            "entropy": tokens.entropy_t,
+            "log_weight": used_log_weight(config, credit, tokens).expand(shape),
+            "selected": credit.selected,
+        }
 
-def _tensors(
-    config: CreditConfig, loss_pass: LossPass, tokens: Tokens, credit: Credit
-) -> dict[str, torch.Tensor | None]:
-    """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
-    inputs, shape = loss_pass.inputs, tokens.logp_t.shape
-    names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
-    kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
-    if config.policy_loss != "clip":  # M keeps the last token of each segment, and the loss reaches all of them
-        kept_t = kept_t * (tokens.segment_ids >= 0)
-    for mask in (credit.mask, loss_pass.entropy_mask_t):
-        kept_t = kept_t if mask is None else kept_t * mask
-    return {name: inputs[name] for name in names} | {
-        "segment_ids": inputs.get(keys.SEGMENT_IDS),
-        "turn_ids": inputs.get(keys.TURN_IDS),
-        "loss_mask": tokens.mask_t,
-        "policy_mask": kept_t,
-        "advantages": wide(credit.advantage).expand(shape),
-        "inference_logprobs": tokens.sampling_logp_t,
-        "old_logprobs": tokens.old_logp_t,
-        "trainer_logprobs": tokens.logp_t,
-        "ref_logprobs": tokens.ref_logp_t,
-        "entropy": tokens.entropy_t,
-        "log_weight": used_log_weight(config, credit, tokens).expand(shape),
-        "selected": credit.selected,
-    }
-
-
-def _lists(
-    config: CreditConfig, parts: dict[str, torch.Tensor | None], *, clip: tuple[float, float], carries_loss: bool
-) -> dict[str, torch.Tensor | None]:
-    inside = parts["loss_mask"].bool()
-    numbers = ("advantages", "log_weight")  # meaningless outside of the loss
-    found = {name: parts[name].double().masked_fill(~inside, 0.0) for name in numbers}
-    found |= {name: parts[name] for name in parts if name.endswith("_logprobs") or name == "entropy"}
-    found |= {name: parts[name] for name in ("segment_ids", "turn_ids")}
-    found |= {name: parts[name].bool() & inside for name in ("loss_mask", "policy_mask")}
-    found["selected"] = None if parts["selected"] is None else parts["selected"].bool() & inside
-    clipped = None
-    if not carries_loss and config.loss_type not in ("sapo", "vespo"):  # these have no clip range
-        ratio, advantage = found["log_weight"].exp(), found["advantages"]
-        if config.loss_type == "cispo":
-            clipped = (ratio > clip[1]) & (advantage > 0)
-        else:
-            clip_range = (1 - clip[0], 1 + clip[1])
-            clipped = is_clipped(
-                found["log_weight"], advantage_t=advantage, clip_range=clip_range, form=config.clip_form
-            )
-        if config.loss_type != "cispo" and config.delta is not None:
-            clipped |= (ratio > config.delta) & (advantage < 0)
-        clipped &= found["policy_mask"]
-    found["is_clipped"] = clipped
-    return found
+    def _lists(self, parts: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+        """The columns of the log, except for credit."""
+        config, clip, inside = self._config, self._clip, parts["loss_mask"].bool()
+        numbers = ("advantages", "log_weight")  # meaningless outside of the loss
+        found = {name: parts[name].double().masked_fill(~inside, 0.0) for name in numbers}
+        found |= {name: parts[name] for name in parts if name.endswith("_logprobs") or name == "entropy"}
+        found |= {name: parts[name] for name in ("segment_ids", "turn_ids")}
+        found |= {name: parts[name].bool() & inside for name in ("loss_mask", "policy_mask")}
+        found["selected"] = None if parts["selected"] is None else parts["selected"].bool() & inside
+        clipped = None
+        if not self._carries_loss and config.loss_type not in ("sapo", "vespo"):  # these have no clip range
+            ratio, advantage = found["log_weight"].exp(), found["advantages"]
+            if config.loss_type == "cispo":
+                clipped = (ratio > clip[1]) & (advantage > 0)
+            else:
+                clip_range = (1 - clip[0], 1 + clip[1])
+                clipped = is_clipped(
+                    found["log_weight"], advantage_t=advantage, clip_range=clip_range, form=config.clip_form
+                )
+            if config.loss_type != "cispo" and config.delta is not None:
+                clipped |= (ratio > config.delta) & (advantage < 0)
+            clipped &= found["policy_mask"]
+        found["is_clipped"] = clipped
+        return found
 
 
 def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> tuple[torch.Tensor, torch.Tensor]:

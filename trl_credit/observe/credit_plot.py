@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 
@@ -91,8 +90,8 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
         return []
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
+    # not pyplot, whose state is global and may need a display
     figure = Figure(figsize=(4 * columns, 2.6 * rows + 0.4), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)  # not pyplot, whose state is global and may need a display
     for i, (heading, unit, names) in enumerate(panels):
         factor = 100 if unit.startswith("%") else 1
         axes = figure.add_subplot(rows, columns, i + 1)

@@ -1,28 +1,21 @@
 """The entries of a rollout log: responses, trees and the header."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from transformers import PreTrainedTokenizerBase, TrainerState
 from trl import GRPOConfig
 
 from .. import __version__
 from ..config import CreditConfig, active_part, defaults
 from ..loss import keys
-from ..loss.custom_credit import CustomCredit
-from ..loss.normalizer import Normalizer
-from ..rollouts.policy import Policy
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE, base_name
-from ..support.processes import Processes
-from .captured import Row
+from .captured import LoggedTrainer, Row
 from .schema import Shard
 from .token_texts import TokenTexts
 
@@ -52,35 +45,6 @@ class Origin:
     def group(self, tag: int) -> float:
         """The group of a row; infinity for a filler."""
         return self.places[tag][0] if tag in self.places else float("inf")
-
-
-class LoggedTrainer(Protocol):
-    """The parts of a trainer that the rollout log reads."""
-
-    args: CreditConfig
-    accelerator: Accelerator
-    model: torch.nn.Module
-    state: TrainerState
-    processes: Processes
-    normalizer: Normalizer
-    custom_credit: CustomCredit
-    engine: Policy
-    reward_func_names: Sequence[str]
-    epsilon_low: float
-    epsilon_high: float
-    current_gradient_accumulation_steps: int
-
-    @property
-    def algorithm_name(self) -> str: ...
-
-    @property
-    def micro_batches_done(self) -> int: ...
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-    @property
-    def run_id(self) -> str | None: ...
 
 
 def origin_of(trainer: LoggedTrainer, made: GenerationBatch) -> Origin:

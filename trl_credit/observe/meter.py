@@ -56,7 +56,8 @@ class Meter:
             self._names += stats
             self._sums.append(sums)
         else:
-            self.append(_quotients(stats, self._processes.sum(sums)))
+            total = self._processes.sum(sums)
+            self.append(zip(stats, (total[::2] / total[1::2]).tolist(), strict=True))
 
     def append(self, values: Iterable[tuple[str, float]]) -> None:
         """Logs values that are the same on all processes."""
@@ -138,7 +139,3 @@ def _as_float(part: Any, device: torch.device) -> torch.Tensor:
     if isinstance(part, torch.Tensor):
         return part.to(device).detach().float()
     return torch.full((), float(part), device=device)
-
-
-def _quotients(names: Iterable[str], sums: torch.Tensor) -> Iterable[tuple[str, float]]:
-    return zip(names, (sums[::2] / sums[1::2]).tolist(), strict=True)

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 
@@ -33,8 +32,8 @@ def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: 
         low.append(max(row["reward"] - std, row.get("reward_min", -math.inf)))
         high.append(min(row["reward"] + std, row.get("reward_max", math.inf)))
     steps, rewards = [row["step"] for row in rows], [row["reward"] for row in rows]
+    # not pyplot, whose state is global and may need a display
     figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)  # not pyplot, whose state is global and may need a display
     axes = figure.add_subplot()
     axes.fill_between(steps, low, high, alpha=0.15, linewidth=0, label="± standard deviation over responses")
     axes.plot(steps, rewards, marker="." if len(steps) < 60 else None, label="mean reward")

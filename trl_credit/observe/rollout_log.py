@@ -18,8 +18,8 @@ from ..config import CreditConfig
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
-from .captured import Captured, Row
-from .log_entries import LoggedTrainer, Origin, header_of, joined, origin_of, response_of, trees_of
+from .captured import Captured, LoggedTrainer, Row
+from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
 from .schema import remove_after, shard_path, write_shard
 from .token_texts import TokenTexts
 
@@ -43,7 +43,7 @@ class RolloutLog(TrainerCallback):
     must call all methods but `lost`.
 
     Args:
-        trainer ([`~trl_credit.observe.log_entries.LoggedTrainer`]):
+        trainer ([`~trl_credit.observe.captured.LoggedTrainer`]):
             Before its training begins.
 
     Attributes:
@@ -121,27 +121,10 @@ class RolloutLog(TrainerCallback):
         if not self.is_due or self._problem is not None:
             return
         with self._harmless():
-            trainer, tokens = self._trainer, loss_pass.seen[0]
             tags = loss_pass.inputs[keys.LOG_ROW].tolist()
             places = [i for i, tag in enumerate(tags) if self._origin.group(tag) < self._args.log_credit_groups]
-            if not places:
-                return
-            how = {"accumulation": trainer.current_gradient_accumulation_steps, "row_weight": loss_pass.row_weight}
-            items = torch.as_tensor(loss_pass.inputs[keys.NUM_ITEMS])
-            divisor = trainer.normalizer.divisor(tokens, items=items, processes=trainer.processes.count, **how)
-            custom = trainer.custom_credit
-            captured = Captured(
-                self._args,
-                loss_pass,
-                loss,
-                places,
-                divisor=divisor,
-                kl_factor=trainer.normalizer.kl_factor(tokens, divisor, **how),
-                clip=(trainer.epsilon_low, trainer.epsilon_high),
-                carries_loss=custom.carries_loss,
-                has_kl=self._args.beta != 0.0 and not custom.replaces_kl,
-            )
-            self._open.append(captured)
+            if places:
+                self._open.append(Captured(self._trainer, loss_pass, loss, places))
 
     def after(self) -> None:
         """At the end of a micro-batch."""

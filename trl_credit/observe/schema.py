@@ -112,9 +112,7 @@ def read_shard(path: str | Path) -> Shard:
                 else:
                     shard.responses.append(entry)
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} is not UTF-8 text: it is damaged or not a rollout log ({error.reason})"
-            ) from error
+            raise ValueError(f"{path} is not UTF-8: it is damaged or not a rollout log ({error.reason})") from error
     if shard is None:
         raise ValueError(f"{path} is empty: it is not a rollout log")
     return shard
@@ -144,10 +142,8 @@ def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
     if kind == "header" and entry.get("schema") != SCHEMA:
         raise ValueError(f"{where} has schema {entry.get('schema')!r}, not {SCHEMA!r}: it is not a rollout log")
     if kind == "header" and entry.get("version") != VERSION:
-        raise ValueError(
-            f"{where} has version {entry.get('version')!r} of the schema, and this trl-credit reads {VERSION}: "
-            "install the trl-credit that wrote it"
-        )
+        found = f"version {entry.get('version')!r} of the schema, not {VERSION}"
+        raise ValueError(f"{where} has {found}: install the trl-credit that wrote it")
     for name, required in _REQUIRED[kind].items():
         if not isinstance(entry.get(name), required) or isinstance(entry[name], bool):
             raise ValueError(f"{where} has no {name} of type {required.__name__}: the file is damaged")

@@ -70,14 +70,12 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     """Wraps a `rollout_func` of TRL so that a completion without tokens raises a `ValueError` that names its prompt."""
 
     @functools.wraps(rollout_func)
-    def guarded(prompts: list, trainer: Any) -> dict[str, Any]:
+    def guarded(prompts: list, trainer: object) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
         for i, ids in enumerate(output.get("completion_ids", [])):
             if len(ids) == 0:
-                raise ValueError(
-                    f"rollout_func returned an empty completion for prompt {i} of the batch: return at least the "
-                    "end-of-sequence token."
-                )
+                what = f"an empty completion for prompt {i} of the batch"
+                raise ValueError(f"rollout_func returned {what}: return at least the end-of-sequence token.")
         return output
 
     return guarded
@@ -181,10 +179,8 @@ class _Call:
         if number is not None and math.isfinite(number):
             return number
         shown = str(number) if number is not None else f"{_brief(reward)} (a {type(reward).__name__})"
-        raise self._refused(
-            f"{shown} for response {i} of the batch, to prompt {self._prompt(i)}: return a finite number, or None "
-            "where the function does not apply"
-        )
+        where = f"response {i} of the batch, to prompt {self._prompt(i)}"
+        raise self._refused(f"{shown} for {where}: return a finite number, or None where the function does not apply")
 
     def _refused(self, what: str) -> RewardError:
         return RewardError(f"reward function {self.name!r} returned {what}.")

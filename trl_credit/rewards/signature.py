@@ -78,10 +78,8 @@ def check_columns(rows: Rows) -> None:
         ValueError: a column has such a name.
     """
     if clash := [column for column in rows.columns or () if column in GIVEN and column not in _NOT_GIVEN]:
-        raise ValueError(
-            f"{rows.what} has a column {_listed(clash)}, and TRL gives reward functions another argument of that name: "
-            "rename the column, or remove it."
-        )
+        what = f"{rows.what} has a column {_listed(clash)}, and TRL gives reward functions another argument"
+        raise ValueError(f"{what} of that name: rename the column, or remove it.")
 
 
 def required_parameters(function: Callable) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -131,7 +130,6 @@ def _figure(
     theme: Theme, size: tuple[float, float], rows: int, columns: int, *, sharex: bool = True, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=size, layout="constrained", facecolor=theme.page)  # pyplot has global state
-    FigureCanvasAgg(figure)
     panels = list(figure.subplots(rows, columns, sharex=sharex, sharey=sharey, squeeze=False).flat)
     for panel in panels:
         panel.set_facecolor(theme.page)

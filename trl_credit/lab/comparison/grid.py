@@ -19,6 +19,7 @@ from ...settings.arguments import inactive_settings, parse_arguments
 from ...settings.files import read_settings
 from ...support.errors import choose, one_line
 from ...support.files import write_atomically
+from ...support.signals import without_flag
 from ..evaluation.protocols import PROTOCOLS
 
 
@@ -170,7 +171,10 @@ def make_grid(
             inactive = inactive_settings([*algo, *config_flags, *flags, *own_flags])
             left_out = [name for name in inactive if name not in _flag_names(own_flags)]
             own = {name: value for name, value in shared.items() if name not in left_out}
-            words = [*_without(flags, left_out), *own_flags]
+            kept = flags
+            for name in left_out:
+                kept = without_flag(without_flag(kept, name), f"no_{name}")
+            words = [*kept, *own_flags]
             given = {*_flag_names(words), *own}
             words += [word for n, value in _DEFAULTS.items() if n not in given for word in (f"--{n}", value)]
             args = _checked([*algo, *words], config_flags, own if own != shared else None)
@@ -223,18 +227,6 @@ def _flag_names(words: Iterable[str]) -> list[str]:
     return [w[2:].partition("=")[0].replace("-", "_") for w in words if w.startswith("--")]
 
 
-def _without(words: Iterable[str], names: Sequence[str]) -> list[str]:
-    """A command line without some flags and their values."""
-    kept, skip = [], False
-    for word in words:
-        if word.startswith("--"):
-            (name,) = _flag_names([word])
-            skip = name in names or name.removeprefix("no_") in names
-        if not skip:
-            kept.append(word)
-    return kept
-
-
 def write_grid(grid: Grid, folder: Path) -> None:
     """Writes `grid.json` with the runs of a folder, and the settings of each algorithm if files of settings are given.
 
@@ -254,10 +246,8 @@ def write_grid(grid: Grid, folder: Path) -> None:
             raise ValueError(f"{run.folder} holds a run that this comparison did not make: choose another folder")
         if before is not None and before != now:
             changed = differences(_all_settings(before), _all_settings(now), defaults={})
-            raise ValueError(
-                f"{run.folder} was made with other settings ({in_words(changed) or 'their order'}): use these, or "
-                "choose another --output_dir"
-            )
+            other = f"other settings ({in_words(changed) or 'their order'})"
+            raise ValueError(f"{run.folder} was made with {other}: use these, or choose another --output_dir")
     for run in grid.runs:
         if "--config" in run.words:
             write_atomically(run.words[run.words.index("--config") + 1], _yaml(grid.settings[run.entry.name]))

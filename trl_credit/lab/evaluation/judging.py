@@ -82,10 +82,7 @@ def custom_reward(name: str, reference: dict[str, Any]) -> Callable[..., list[fl
     """
     function = resolve_reward(name)
     if "prompt" not in reference:
-        raise ValueError(
-            f"--reward {name!r}: these samples hold no prompts, since they were judged by the set's own reward. "
-            "Evaluate again with --reward and --overwrite"
-        )
+        raise ValueError(f"--reward {name!r}: these samples hold no prompts. Evaluate again with --reward --overwrite")
     for parameter in required_parameters(function):
         if parameter in _TRAINING_ONLY:
             raise ValueError(f"--reward {name!r} needs {parameter!r}, which exists in training only")

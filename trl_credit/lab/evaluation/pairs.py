@@ -86,20 +86,18 @@ def make_pair(first: StoredSamples, second: StoredSamples, names: tuple[str, str
     for key in SAME:
         values = [one.header.get(key) for one in (first, second)]
         if values[0] != values[1]:
-            raise ValueError(
-                f"{where} cannot be compared: {key} is {values[0]!r} and {values[1]!r}. Evaluate one of them again "
-                "with the other's"
-            )
+            differ = f"{key} is {values[0]!r} and {values[1]!r}"
+            raise ValueError(f"{where} cannot be compared: {differ}. Evaluate one of them again with the other's")
     partners = {line["id"]: line for line in second.lines}
     lines = [(line, partners[line["id"]]) for line in first.lines if line["id"] in partners]
     if not lines:
         raise ValueError(f"{where} have no problem id in common: check that it is one set")
-    for what, read in (("answer or column", _gold), ("prompt", _prompt_digest)):
-        different = [a["id"] for a, b in lines if None not in (read(a), read(b)) and read(a) != read(b)]
+    for what, read in (("answer or column", _gold), ("prompt", lambda line: line["prompt"])):
+        different = [a["id"] for a, b in lines if read(a) != read(b)]
         if different:
+            which = f"problems of the same id have another {what}, such as {different[0]!r}"
             raise ValueError(
-                f"{where} cannot be compared: {len(different)} of {len(lines)} problems of the same id have another "
-                f"{what}, such as {different[0]!r}. Evaluate both on one version of the set"
+                f"{where} cannot be compared: {len(different)} of {len(lines)} {which}. Use one set for both"
             )
     return Pair(first, second, lines, len(first.lines) + len(second.lines) - 2 * len(lines))
 
@@ -111,32 +109,24 @@ def comparable_metrics(pair: Pair, asked: Sequence[str] | None) -> list[str]:
         ValueError: a metric needs more samples than there are or cannot be compared between different numbers of
             samples, or no metric is in common.
     """
-    counts = pair.first.samples, pair.second.samples
-    where = pair.first.label
+    counts, where = (pair.first.samples, pair.second.samples), pair.first.label
+
+    def is_comparable(metric: str) -> bool:  # the bias of best@k depends on the number of samples
+        return split_metric(metric)[0] != "best" or counts[0] == counts[1]
+
     for metric in asked or ():
         if (k := split_metric(metric)[1]) > min(counts):
             raise ValueError(f"--metrics {metric} needs {k} samples per problem, and {where} has {min(counts)}")
-        if not _is_comparable(metric, *counts):
-            raise ValueError(
-                f"--metrics {metric} depends on the number of samples, which is {counts[0]} and {counts[1]} on "
-                f"{where}: use pass@k"
-            )
+        if not is_comparable(metric):
+            numbers = f"{counts[0]} and {counts[1]} on {where}"
+            raise ValueError(f"--metrics {metric} depends on the number of samples, which is {numbers}: use pass@k")
     both = [metric for metric in pair.first.header["metrics"] if metric in pair.second.header["metrics"]]
-    found = list(asked or [metric for metric in both if _is_comparable(metric, *counts)])
+    found = list(asked or [metric for metric in both if is_comparable(metric)])
     if not found:
         raise ValueError(f"no metric of {where} can be compared: give --metrics pass@1")
     return found
 
 
-def _is_comparable(metric: str, first_samples: int, second_samples: int) -> bool:
-    # the bias of best@k depends on the number of samples
-    return split_metric(metric)[0] != "best" or first_samples == second_samples
-
-
 def _gold(line: dict[str, Any]) -> dict[str, Any]:
     # prompts are messages for one tokenizer and text for another: their digests are compared instead
     return {key: value for key, value in line["reference"].items() if key != "prompt"}
-
-
-def _prompt_digest(line: dict[str, Any]) -> str | None:
-    return line.get("prompt")  # samples of version 0.1 have none

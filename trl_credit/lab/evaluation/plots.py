@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -34,7 +33,6 @@ def draw_rows(rows: Sequence[Row]) -> bytes:
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(1 + 5 * columns, 0.6 + 3.6 * lines), dpi=120, layout="constrained")  # pyplot has state
-    FigureCanvasAgg(figure)
     for place, ((name, protocol), panel) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
         steps = _steps(panel)

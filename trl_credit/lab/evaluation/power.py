@@ -9,6 +9,8 @@ import numpy as np
 
 
 MAX_SAMPLES = 10_000  # beyond it, a few more problems are cheaper
+# (z_(1−α/2) + z_power)² of the normal distribution, for a power of 0.8 at α = 0.05, two-sided
+_FACTOR = (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)) ** 2
 
 
 class Spread:
@@ -50,19 +52,17 @@ class Spread:
         return max(0.0, single - 2 * _covariance(self._shared, max(first, second), self.k))
 
 
-def needed_problems(difference: float, variance: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
+def needed_problems(difference: float, variance: float) -> int | None:
     """(z_(1−α/2) + z_power)² · variance / difference², rounded up, at least 2. `None` for a difference of 0.
 
-    By the normal distribution, two-sided. `variance` is that of the problems' differences.
+    By the normal distribution, two-sided, with power 0.8 at α = 0.05. `variance` is that of the problems' differences.
     """
     if difference == 0:
         return None
-    return max(2, ceil(_factor(power, alpha) * variance / difference**2))
+    return max(2, ceil(_FACTOR * variance / difference**2))
 
 
-def needed_samples(
-    difference: float, spread: Spread, problems: int, *, power: float = 0.8, alpha: float = 0.05
-) -> float | None:
+def needed_samples(difference: float, spread: Spread, problems: int) -> float | None:
     """The fewest samples n of each problem for which between + within(n) ≤ problems · difference² / (z + z)².
 
     Infinity above 10,000, for instance if the variance between problems alone is too large. `None` for a difference
@@ -70,7 +70,7 @@ def needed_samples(
     """
     if difference == 0:
         return None
-    allowed = problems * difference**2 / _factor(power, alpha) - spread.between
+    allowed = problems * difference**2 / _FACTOR - spread.between
 
     def enough(n: int) -> bool:
         return spread.within(n, n) <= allowed
@@ -94,11 +94,6 @@ def needed(difference: float, differences: Sequence[float], spread: Spread | Non
         return None, None
     samples = None if spread is None else needed_samples(difference, spread, len(differences))
     return needed_problems(difference, float(np.var(differences, ddof=1))), samples
-
-
-def _factor(power: float, alpha: float) -> float:
-    normal = NormalDist()
-    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) ** 2
 
 
 def _covariance(powers: np.ndarray, n: int, k: int) -> float:

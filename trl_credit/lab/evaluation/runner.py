@@ -158,7 +158,7 @@ def evaluate(
                     **loading,
                     **(engine_kwargs or {}),
                 )
-                fill(file, problems[job.set_name], sampler, job.protocol, CHUNK[backend], progress=progress)
+                fill(file, problems[job.set_name], sampler, job.protocol, progress)
             rows.append(score_row(file.header, file.lines))
             add_rows(folder, rows)
         if sampler is not None:
@@ -187,22 +187,14 @@ def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dic
     return jobs
 
 
-def fill(
-    file: SampleFile,
-    problems: Sequence[Problem],
-    sampler: Sampler,
-    protocol: Protocol,
-    chunk_size: int,
-    *,
-    progress: bool = False,
-) -> None:
+def fill(file: SampleFile, problems: Sequence[Problem], sampler: Sampler, protocol: Protocol, progress: bool) -> None:
     """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
     header = file.header
     token_limits([p.prompt_ids for p in problems], protocol, sampler.context)  # refuses a long prompt at once
     label = f"{Path(header['model']).name}: {header['set']} ({header['protocol']})"
     with tqdm(total=len(problems), initial=len(file.lines), desc=label, unit="problem", disable=not progress) as bar:
-        for begin in range(len(file.lines), len(problems), chunk_size):
-            chunk = problems[begin : begin + chunk_size]
+        for begin in range(len(file.lines), len(problems), file.chunk_size):
+            chunk = problems[begin : begin + file.chunk_size]
             seeds = problem_seeds(header, chunk)
             samples = sampler.sample([p.prompt_ids for p in chunk], seeds, protocol)
             file.append(sample_lines(header, chunk, samples))
@@ -238,7 +230,7 @@ def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
     """Writes the reward's verdicts into the samples of some lines."""
     pairs = [(line, sample) for line in lines for sample in line["samples"]]
     texts = [sample["text"] for _, sample in pairs]
-    problems = [line.get("problem", "") for line, _ in pairs]  # which version 0.1 did not keep
+    problems = [line.get("problem", "") for line, _ in pairs]  # other rewards do not read it
     verdicts = judge(reward, texts, [line["reference"] for line, _ in pairs], problems)
     for (_, sample), verdict in zip(pairs, verdicts, strict=True):
         sample.update(verdict)

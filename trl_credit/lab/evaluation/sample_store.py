@@ -34,7 +34,7 @@ class SampleFile:
     """
 
     def __init__(self, path: Path, header: dict[str, Any], *, chunk_size: int) -> None:
-        self.path, self.header = path, {"version": VERSION, **header}
+        self.path, self.header, self.chunk_size = path, {"version": VERSION, **header}, chunk_size
         self.lines: list[dict[str, Any]] = []
         self._is_clean = False
         found, lines = read_samples(path) if path.is_file() else (None, [])
@@ -173,10 +173,8 @@ def read_stored(path: Path) -> StoredSamples:
         where = f"{path}, problem {line['id']!r}"
         for sample in line["samples"]:
             if not isinstance(sample.get("correct"), bool):
-                raise ValueError(
-                    f"{where}: the verdict {sample.get('correct')!r} is neither true nor false: judge the samples of "
-                    "that folder again with --rescore --output_dir"
-                )
+                verdict = f"the verdict {sample.get('correct')!r} is neither true nor false"
+                raise ValueError(f"{where}: {verdict}: judge the samples again with --rescore --output_dir")
         if len(line["samples"]) != header["samples"]:
             raise ValueError(
                 f"{where} has {len(line['samples'])} samples instead of {header['samples']}: give --overwrite"

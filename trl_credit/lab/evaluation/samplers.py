@@ -63,10 +63,8 @@ def token_limits(prompts: Sequence[list[int]], protocol: Protocol, context: int 
     room = min(c for c in (protocol.max_context, context, 1 << 62) if c is not None)
     for prompt in prompts:
         if len(prompt) >= room:
-            raise ValueError(
-                f"a prompt of {len(prompt)} tokens leaves no room for a response within {room}: raise --max_context, "
-                "use a model with a longer context, or leave the problem out"
-            )
+            where = f"a prompt of {len(prompt)} tokens leaves no room for a response within {room}"
+            raise ValueError(f"{where}: raise --max_context, use a model with a longer context, or leave it out")
     return [min(protocol.max_new_tokens, room - len(prompt)) for prompt in prompts]
 
 

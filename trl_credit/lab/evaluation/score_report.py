@@ -156,7 +156,7 @@ def _is_late(model: str, step: int) -> bool:
 
 
 def _is_wilson(score: dict[str, Any]) -> bool:
-    return score.get("interval") == "wilson"  # rows of version 0.1 have no `interval`
+    return score["interval"] == "wilson"
 
 
 def _cell(score: dict[str, Any] | None) -> str:

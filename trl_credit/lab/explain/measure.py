@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ...data.prompts import prompt_ids
 from ...observe.schema import Shard
 from ...observe.token_texts import TokenTexts
 
@@ -25,13 +26,6 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise ValueError(f"--model {name!r}: {error}") from error
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     return model.to(device).eval(), tokenizer
-
-
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompt: str | list[dict[str, Any]]) -> list[int]:
-    """Token ids of a prompt: of a text itself, of messages by the chat template."""
-    if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
-    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
 
 
 def _completion_ids(tokenizer: PreTrainedTokenizerBase, response: dict[str, Any]) -> list[int]:

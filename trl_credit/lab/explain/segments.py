@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config import CreditConfig
+from ...data.prompts import prompt_ids
 from ...observe.schema import Shard
 from ...rewards.signature import GIVEN, required_parameters
 from ...rollouts.chain import chain_credit, find_boundaries
 from ...trainer.named import ALGORITHMS
 from .credits import groups_of, rewards_of
-from .measure import prompt_ids
 
 
 # fields of a response that are not columns of its data set

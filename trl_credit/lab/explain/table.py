@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .. import tables
 from .credits import Explained
 
 
@@ -24,11 +25,8 @@ def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[l
 
 def markdown_table(explained: Sequence[Explained], *, grpo: Explained | None) -> str:
     """[`rows_of`] in Markdown, with the notes below."""
-    rows = [COLUMNS, *rows_of(explained, grpo=grpo)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(COLUMNS))
-    notes = [f"{one.name}: {one.note}." for one in explained if one.note]
-    return "\n".join([*lines, *([""] if notes else []), *notes])
+    table = tables.markdown_table(COLUMNS, rows_of(explained, grpo=grpo))
+    return "\n".join([table, *(f"{one.name}: {one.note}." for one in explained if one.note)]).rstrip()
 
 
 def _flat(one: Explained, column: str) -> np.ndarray:

@@ -119,7 +119,10 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     prompts, count = rows / args.num_generations, rows
     prompt, length = _prompt(assumed, notes), Range(_response(assumed, most, notes), most)
     generated, responses, continued, new, squares = length * rows, Range(rows, rows), NOTHING, NOTHING, 0.0
-    trees = [_tree(args, x) for x in (length.mean, length.most)] if args.rollouts == "tree" else []
+    trees = []
+    if args.rollouts == "tree":
+        tree = {"branching": args.tree_branching, "segment": args.tree_segment_length}
+        trees = [formulas.tree_size(**tree, length=x) for x in (length.mean, length.most)]
     if args.rollouts == "chain":
         shared = formulas.prompts_on(rows // layout.processes, args.num_generations, layout.processes)
         continued, tokens, prefill = _chain(args, assumed, length.mean, rows, shared, notes)
@@ -267,10 +270,6 @@ def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
     )[:count]
     later = [b for b in begins if b > 0][: args.max_valued_steps]
     return [0, *later] if args.initial_value != "group" and (first or 0 in begins) else later
-
-
-def _tree(args: CreditConfig, length: float) -> formulas.TreeSize:
-    return formulas.tree_size(args.tree_branching, segment=args.tree_segment_length, length=length)
 
 
 def _row(

@@ -101,8 +101,8 @@ def manual_shape(parameters: str, *, layers: int | None, hidden: int | None, voc
     matrix = count - vocabulary * hidden
     inner = (matrix // layers - 4 * hidden**2) // (3 * hidden)
     if inner < 1:
+        sizes = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
         raise ValueError(
-            f"--parameters {parameters} is too few for {layers} layers of width {hidden:,} and {vocabulary:,} tokens: "
-            "check --layers, --hidden_size and --vocabulary"
+            f"--parameters {parameters} is too few for {sizes}: check --layers, --hidden_size, --vocabulary"
         )
     return Shape(count, count, matrix, vocabulary, hidden, layers, inner, hidden, hidden)

@@ -14,18 +14,15 @@ class CreditView:
     Args:
         html (`str`):
             The page.
-        height (`int`, *optional*, defaults to `760`):
-            Height of the frame in CSS pixels.
     """
 
-    def __init__(self, html: str, height: int = 760) -> None:
+    def __init__(self, html: str) -> None:
         self.html = html
-        self.height = height
 
     def _repr_html_(self) -> str:
         # without allow-same-origin the frame cannot touch the notebook
         return (
-            f'<iframe title="Credit per token" sandbox="allow-scripts" width="100%" height="{self.height}" '
+            f'<iframe title="Credit per token" sandbox="allow-scripts" width="100%" height="760" '
             f'style="border:0" srcdoc="{escape(self.html)}"></iframe>'
         )
 

@@ -78,13 +78,11 @@ class JudgePool:
 
     def __init__(self, size: int | None = None, *, memory: float = MEMORY) -> None:
         self.size = size or _default_size()
-        self.counts = Counts()
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for _ in range(self.size):
             self._idle.put(_Worker(memory))
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="judge")
         self._remembered: dict[_Question, str] = {}
-        self._lock = threading.Lock()
         atexit.register(self.close)
 
     def equal(
@@ -141,11 +139,8 @@ class JudgePool:
             failed=sum(outcome.startswith("error") for outcome in outcomes),
             unevaluated=outcomes.count("unevaluated"),
         )
-        with self._lock:
-            for name, number in vars(counts).items():
-                setattr(self.counts, name, getattr(self.counts, name) + number)
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered = {}
+        if len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered = {}
         return [outcome == "1" for outcome in outcomes], counts
 
     def close(self) -> None:
