@@ -139,7 +139,7 @@ class TestDifficultyBelief:
     def test_a_fixed_belief_takes_no_history(self):
         state = {**DifficultyBelief("fixed").state_dict(), "accuracies": [0.5], "beliefs": [0.5]}
         with pytest.raises(ValueError, match="no history"):
-            belief.load_state_dict(state)
+            DifficultyBelief("fixed").load_state_dict(state)
 
     @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
     @pytest.mark.parametrize("accuracy", [-0.01, 1.01, NAN, INF])

@@ -243,7 +243,7 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
     given = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
-    text = printed(*given, "--reward", f"{tmp_path}/mine.py:lacking")
+    text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
