@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
 from chromium import Chromium, find_chromium
 from viewer_helpers import SOLUTION, header, response, tokens_of, with_trace

@@ -82,7 +82,7 @@ def main(args: Namespace, recorder: Recorder) -> None:
     if importlib.util.find_spec("vllm") is None:
         recorder.not_run(what, "vllm is not installed")
     elif args.dry_run:
-        recorder.not_run(what, "sleep mode needs a GPU; tests/test_vllm.py has an engine on a CPU")
+        recorder.not_run(what, "sleep mode needs a GPU; tests/trainer/test_vllm.py has an engine on a CPU")
     else:
         with recorder.attempt(what):
             run(args.task, recorder)
