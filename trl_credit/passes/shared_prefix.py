@@ -122,10 +122,10 @@ class SharedPrefix:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
         processes = self._trainer.processes
-        if self.is_exact is None and not self._draws and processes.largest(int(wants)):
+        if self.is_exact is None and not self._draws and processes.max(int(wants)):
             found = compared()
             failed = found is not None and not bool(found[0] <= found[1])  # not >, which a NaN would pass
-            self._trainer.findings[IS_EXACT] = not processes.largest(int(failed))
+            self._trainer.findings[IS_EXACT] = not processes.max(int(failed))
             if not self.is_exact:
                 far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
                 message = f"log-probabilities of rows with a shared prompt are {far} those of plain rows of this model"

@@ -192,7 +192,7 @@ def chain_credit(
 
     groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
     requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
-    any_boundary, most_states = policy.processes.all_largest([int(boundaries.any()), len(requests.states)])
+    any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(requests.states)])
     if not any_boundary:
         reason = f": no token is less probable than probability_threshold={config.probability_threshold}"
         reason *= config.segmentation == "cutpoints"
