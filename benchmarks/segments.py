@@ -17,7 +17,7 @@ import transformers
 from stepping import random_model
 from transformers.utils import logging
 
-from trl_credit import CreditConfig, CreditTrainer
+from trl_credit import CreditConfig, CreditTrainer, SPOTreeConfig
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 from trl_credit.rollouts.chain import plan_requests
 from trl_credit.rollouts.policy import Continuation
@@ -59,7 +59,7 @@ def tree(branching: list[int], length: int, prompt: int) -> Tree:
                 parent.children.append(
                     Node(parent, Continuation(ids, None), level + 1, value=float(rng.random() < 0.5))
                 )
-    assign_tree_credit([found])
+    assign_tree_credit([found], SPOTreeConfig())
     return found
 
 

@@ -173,12 +173,12 @@ class Trees(Responses):
         if plan.has_replayed:  # the same on all processes
             self._fill_old_logps(batch, plan, replayed)
         policy.log_planned(plan)
-        if plan.is_empty:
+        if not plan.drawn:
             logger.warning("no segment of this generation batch has an advantage: no process makes an update")
         advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
         p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
         prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
-        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": prompts, "plan": plan}
+        shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
         return GenerationBatch(batch, advantages, p_hat, plan.accuracy, **shown)
 
     def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
