@@ -44,7 +44,7 @@ def states(rows: int, width: int, share: float) -> str:
     old, new = [], []
     for _ in range(2):
         old.append(seconds(lambda: by_whole_prefixes(boundaries, groups, written)))
-        new.append(seconds(lambda: len(plan_requests(boundaries, groups=groups, completion_ids=written).states)))
+        new.append(seconds(lambda: len(plan_requests(boundaries, groups=groups, completion_ids=written)[0])))
     assert {count for _, count in old + new} == {new[0][1]}
     return f"{rows} × {width} | {int(boundaries.sum()):,} | {min(old)[0]:.4f} | {min(new)[0]:.4f}"
 
