@@ -17,7 +17,7 @@ import transformers
 from stepping import random_model
 from transformers.utils import logging
 
-from trl_credit import CreditConfig, CreditTrainer
+from trl_credit import CreditConfig, CreditTrainer, SPOTreeConfig
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward, demo_settings
 from trl_credit.rollouts.chain import plan_requests
 from trl_credit.rollouts.policy import Continuation
@@ -44,7 +44,7 @@ def states(rows: int, width: int, share: float) -> str:
     old, new = [], []
     for _ in range(2):
         old.append(seconds(lambda: by_whole_prefixes(boundaries, groups, written)))
-        new.append(seconds(lambda: len(plan_requests(boundaries, groups=groups, completion_ids=written).states)))
+        new.append(seconds(lambda: len(plan_requests(boundaries, groups=groups, completion_ids=written)[0])))
     assert {count for _, count in old + new} == {new[0][1]}
     return f"{rows} × {width} | {int(boundaries.sum()):,} | {min(old)[0]:.4f} | {min(new)[0]:.4f}"
 
@@ -59,7 +59,7 @@ def tree(branching: list[int], length: int, prompt: int) -> Tree:
                 parent.children.append(
                     Node(parent, Continuation(ids, None), level + 1, value=float(rng.random() < 0.5))
                 )
-    assign_tree_credit([found])
+    assign_tree_credit([found], SPOTreeConfig())
     return found
 
 

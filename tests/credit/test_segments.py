@@ -167,18 +167,17 @@ def test_the_digests_of_prefixes_tell_what_the_prefixes_tell(seed, vocabulary):
             known[key] = len(states)
             states.append((row, b))
         index_t[row, b] = known[key]
-    requests = plan_requests(boundaries, groups=groups, completion_ids=ids)
-    assert requests.states == states and torch.equal(requests.index_t, index_t)
-    assert requests.shared == boundaries.sum() - len(states)
+    found, numbers_t = plan_requests(boundaries, groups=groups, completion_ids=ids)
+    assert found == states and torch.equal(numbers_t, index_t)
 
 
 def test_states_take_memory_by_number_and_not_by_length():
     boundaries = torch.ones(2, 2048, dtype=torch.bool)
     tracemalloc.start()
-    requests = plan_requests(boundaries, groups=["q", "q"], completion_ids=[list(range(2048)), list(range(1, 2049))])
+    states, _ = plan_requests(boundaries, groups=["q", "q"], completion_ids=[list(range(2048)), list(range(1, 2049))])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(requests.states) == 2 * 2048 - 1
+    assert len(states) == 2 * 2048 - 1
     assert peak < 500 * boundaries.sum()  # 8,000 bytes each where whole prefixes are kept
 
 

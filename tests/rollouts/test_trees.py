@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trl_credit import SPOTreeConfig
 from trl_credit.credit.trees import backed_up_value, sibling_advantage
 from trl_credit.rollouts.tree import (
     Continuation,
@@ -39,7 +40,7 @@ def build(shape, tree=None, parent=None):
 
 def credit(shape, **settings):
     tree = build(shape)
-    assign_tree_credit([tree], **settings)
+    assign_tree_credit([tree], SPOTreeConfig(**settings))
     return tree
 
 
@@ -66,10 +67,10 @@ def test_an_early_finisher_counts_as_one_child():
     assert values(a.children) == pytest.approx([2 / 3, -1 / 3, -1 / 3]) and values(b.children) == [0, 0, 0]
     assert a.advantage + a.children[0].advantage == pytest.approx(1 - 4 / 9)
     assert len(training_rows(credit(shape))) == 6
-    loo = credit(shape, kind="loo").root
+    loo = credit(shape, segment_advantage="loo").root
     assert values(loo.children) == pytest.approx([-1 / 6, -2 / 3, 5 / 6])
     assert values(loo.children[0].children) == pytest.approx([1, -0.5, -0.5])
-    std = credit(shape, kind="std").root
+    std = credit(shape, segment_advantage="std").root
     assert values(std.children) == pytest.approx([-0.267261, -1.069045, 1.336306], abs=1e-6)
     assert values(std.children[0].children) == pytest.approx([1.414214, -0.707107, -0.707107], abs=1e-6)
 
@@ -106,20 +107,21 @@ def test_equal_siblings_have_no_advantage_at_all(kind):
 
 
 def test_process_reward():
-    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_best_of=4).root
+    best_of_four = {"process_reward_weight": 5.0, "process_reward_best_of": 4}
+    root = credit([[1, 0], [1, 1]], **best_of_four).root
     a, b = root.children
     best = {v: 1 - (1 - v) ** 4 for v in (0.5, 0.75, 1.0)}
     assert a.advantage == pytest.approx(-0.25 + 5 * (best[0.5] - best[0.75]))
     assert b.advantage == pytest.approx(0.25 + 5 * (1 - best[0.75]))
-    root = credit([[1, 0], [1, 1]], process_weight=5.0, process_form="value").root
+    root = credit([[1, 0], [1, 1]], **best_of_four, process_reward_form="value").root
     assert root.children[1].children[0].advantage == pytest.approx(1.0)  # V(child), though it has no advantage
     assert root.children[0].advantage == pytest.approx(0.5 + 5 * (best[0.5] - best[0.75]))
     with pytest.raises(ValueError, match="reward_range"):
-        credit([[-2, 0], [1, 1]], process_weight=5.0)
+        credit([[-2, 0], [1, 1]], process_reward_weight=5.0)
     # values that are not known, and those that a mean rounds
-    root = credit([[1.1] * 10, [math.nan] * 2, math.nan, 0.1], process_weight=1.0, reward_range=(0.0, 1.1)).root
+    root = credit([[1.1] * 10, [math.nan] * 2, math.nan, 0.1], process_reward_weight=1.0, reward_range=(0.0, 1.1)).root
     assert all(math.isfinite(n.advantage) for n in root.walk())
-    root = credit([[5, math.nan], [1, 3]], process_weight=1.0, reward_range=(1.0, 5.0)).root
+    root = credit([[5, math.nan], [1, 3]], process_reward_weight=1.0, reward_range=(1.0, 5.0)).root
     assert root.children[0].children[1].advantage == 0.0 and root.children[0].advantage > 0
 
 
@@ -181,7 +183,7 @@ def test_the_longest_of_many_packed_rows_is_not_what_repeated_ancestors_make_it(
         for parent in [node for node in tree.root.walk() if node.depth == level]:
             for _ in range(6):
                 parent.children.append(Node(parent, Continuation([2] * 60, None), level + 1, value=rng.random()))
-    assign_tree_credit([tree])
+    assign_tree_credit([tree], SPOTreeConfig())
     for max_rows, longest in ((8, 2086), (16, 1113), (32, 626)):  # 2,513, 1,965 and 2,209 without counting them
         rows = packed_rows(tree, max_rows=max_rows)
         assert len(rows) <= max_rows and max(lengths(rows)) == longest < 1.05 * sum(lengths(rows)) / len(rows)

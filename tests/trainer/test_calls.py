@@ -140,7 +140,7 @@ def test_one_call_more_is_seen(make_trainer, monkeypatch):
 
         def loss(*args, trainer=trainer, inner=inner, calls=calls, **kwargs):
             for _ in range(calls):
-                trainer.processes.largest(1)
+                trainer.processes.max(1)
             return inner(*args, **kwargs)
 
         trainer.compute_loss = loss

@@ -76,17 +76,18 @@ def leave_one_out_mean(rewards: torch.Tensor, *, num_generations: int) -> torch.
 
 
 def whiten(
-    advantage_t: torch.Tensor,
+    advantages: torch.Tensor,
     *,
     mask_t: torch.Tensor,
     reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
     eps: float = 1e-8,
 ) -> torch.Tensor:
-    """Â = (A − mean) / √(var + ε) with mean and sample variance over the tokens of `mask_t`. Shapes (B, T).
+    """Â = (A − mean) / √(var + ε) with mean and sample variance over the tokens of `mask_t`. (B,) or (B, T) → (B, T).
 
     `reduce` sums a tensor over processes; it is called twice. Equal advantages become 0, and so does a single one.
     Tokens outside the mask are shifted and scaled in the same way.
     """
+    advantage_t = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask_t.shape)
     x_t, m_t = advantage_t.double() * mask_t, mask_t.double()
     total, count = reduce(torch.stack([x_t.sum(), m_t.sum()]))
     centred = advantage_t.double() - total / count.clamp(min=1)

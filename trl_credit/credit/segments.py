@@ -39,49 +39,26 @@ def cutpoint_boundaries(
 
     Returns:
         `torch.Tensor`: bool, shape (B, T).
-
-    Raises:
-        ValueError: `threshold`, `interval` or `num_segments` out of range, or not exactly one of the two given.
     """
-    if not threshold > 0.0:
-        raise ValueError(f"threshold must be positive, got {threshold}")
-    if (interval is None) == (num_segments is None):
-        raise ValueError("give either interval (cutpoints per segment) or num_segments")
     mask_t = mask_t.bool()
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
-    rank = cut.cumsum(-1) - 1
-    if interval is not None:
-        chosen = rank % _positive("interval", interval) == 0
-    else:
-        count = cut.sum(-1, keepdim=True)
-        chosen = _begins_part(rank, count, _positive("num_segments", num_segments))
-    boundaries = cut & chosen
+    boundaries = _every_nth(cut, interval) if num_segments is None else _begins_of_parts(cut, num_segments)
     return boundaries | (mask_t & (mask_t.cumsum(-1) == 1)) if include_first else boundaries
 
 
 def fixed_length_boundaries(length: int, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """A segment begins at the first and then at every `length`-th loss token. Bool, shape (B, T).
-
-    Raises:
-        ValueError: `length` is below 1.
-    """
-    mask_t = mask_t.bool()
-    return ((mask_t.cumsum(-1) - 1) % _positive("length", length) == 0) & mask_t
+    """A segment begins at the first and then at every `length`-th loss token. Bool, shape (B, T)."""
+    return _every_nth(mask_t.bool(), length)
 
 
 def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
     """`count` segments per row, whose lengths differ by at most one token, longer ones first. Bool, shape (B, T).
 
     A row with fewer tokens has one segment per token.
-
-    Raises:
-        ValueError: `count` is below 1.
     """
-    mask_t = mask_t.bool()
-    rank = mask_t.cumsum(-1) - 1
-    return _begins_part(rank, mask_t.sum(-1, keepdim=True), _positive("count", count)) & mask_t
+    return _begins_of_parts(mask_t.bool(), count)
 
 
 def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -157,9 +134,8 @@ def best_of_value(value: torch.Tensor, *, best_of: int, reward_range: tuple[floa
     Any shape. `reward_range`: the values that become 0 and 1. NaN stays NaN.
 
     Raises:
-        ValueError: `best_of` is below 1, or a value lies outside `reward_range`.
+        ValueError: a value lies outside `reward_range`.
     """
-    _positive("best_of", best_of)
     low, high = reward_range
     unit = (value - low) / (high - low)
     slack = 1e-5  # a mean of equal numbers may round to one above them
@@ -241,17 +217,17 @@ def _columns(segment_ids: torch.Tensor, mask_t: torch.Tensor) -> tuple[torch.Ten
     return inside, torch.where(inside, segment_ids, columns - 1), columns
 
 
-def _begins_part(rank: torch.Tensor, count: torch.Tensor, parts: int) -> torch.Tensor:
-    """Whether item `rank` of `count` begins one of `parts` parts, whose sizes differ by at most one, larger first."""
+def _every_nth(tokens: torch.Tensor, n: int) -> torch.Tensor:
+    """The first and then every n-th of the tokens that are true. Bool, shapes (B, T) → (B, T)."""
+    return tokens & ((tokens.cumsum(-1) - 1) % n == 0)
+
+
+def _begins_of_parts(tokens: torch.Tensor, parts: int) -> torch.Tensor:
+    """Where parts of the tokens that are true begin, whose sizes differ by at most one, larger first. As above."""
+    rank, count = tokens.cumsum(-1) - 1, tokens.sum(-1, keepdim=True)
     parts = count.clamp(max=parts, min=1)
     small, larger = count // parts, count % parts
     head = larger * (small + 1)
     in_head = rank % (small + 1) == 0
     in_tail = (rank - head) % small.clamp(min=1) == 0
-    return torch.where(rank < head, in_head, in_tail)
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return value
+    return tokens & torch.where(rank < head, in_head, in_tail)

@@ -17,7 +17,7 @@ def token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: 
 
 def sequence_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     """W_t = (1/n) Σ_k (ℓ_k − ℓ°_k), n = Σ m: GSPO (arXiv 2507.18071, Eq. 7). Shapes (B, T), constant in each row."""
-    mean = _row_mean(logp_t - old_logp_t, mask_t)
+    mean = _masked(logp_t - old_logp_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)
     return mean.expand_as(logp_t)
 
 
@@ -150,7 +150,3 @@ def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tenso
 def _masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     # where, not a product: log-probabilities of padding may be -inf or NaN, and 0 * NaN is NaN
     return torch.where(mask_t.bool(), x_t, torch.zeros((), dtype=x_t.dtype, device=x_t.device))
-
-
-def _row_mean(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
-    return _masked(x_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)

@@ -76,13 +76,8 @@ class BeliefState:
 
     def __init__(self, config: CreditConfig) -> None:
         self.setting = f"difficulty={config.difficulty!r}"
-        self.belief = DifficultyBelief(
-            mode=config.difficulty,
-            window=config.difficulty_window,
-            rate=config.difficulty_rate,
-            rate_min=config.difficulty_rate_min,
-            threshold=config.difficulty_threshold,
-        )
+        knobs = {name: getattr(config, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
+        self.belief = DifficultyBelief(config.difficulty, **knobs)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """The belief as JSON types."""

@@ -70,12 +70,12 @@ class CustomCredit:
             one that declares an attribute decides it.
         name (`str` or `None`):
             For the messages; `None` for a built-in function, which is not checked.
-        largest (`Callable`):
+        max (`Callable`):
             A collective call: the largest number of all processes.
     """
 
-    def __init__(self, functions: Sequence[Callable], *, name: str | None, largest: Callable[[int], int]) -> None:
-        self.name, self._largest = name, largest
+    def __init__(self, functions: Sequence[Callable], *, name: str | None, max: Callable[[int], int]) -> None:
+        self.name, self._max = name, max
 
         def declares(what: str) -> bool:
             return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
@@ -105,7 +105,7 @@ class CustomCredit:
             problem = self._conflict(config, credit)
         if first:
             code = parts if problem is None else -1
-            low, high = -self._largest(-code), self._largest(code)
+            low, high = -self._max(-code), self._max(code)
             if problem is None and low < 0:
                 problem = "failed on another process: see its message"
             elif low != high and problem is None:

@@ -69,7 +69,7 @@ class LossPass:
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         advantages = inputs[keys.ADVANTAGES]
         if config.whiten_advantages == "microbatch":
-            advantages = whitened(advantages, kept_t, mask_t, reduce=self.reduce)
+            advantages = whiten(advantages, mask_t=kept_t if kept_t.any() else mask_t, reduce=self.reduce)
         if config.advantage_floor is not None:  # once, after all other changes of the advantages
             advantages = advantages.clamp(min=config.advantage_floor)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
@@ -95,16 +95,3 @@ def known_policy_mask(
     if (known := inputs.get(keys.POLICY_MASK)) is not None:
         return known
     return policy_mask(config, old_logp_t=old_logp_t, segment_ids=segments_of(inputs, mask_t), mask_t=mask_t)
-
-
-def whitened(
-    advantages: torch.Tensor,
-    kept_t: torch.Tensor,
-    mask_t: torch.Tensor,
-    *,
-    reduce: Callable[[torch.Tensor], torch.Tensor],
-) -> torch.Tensor:
-    """Advantages (B,) or (B, T) with mean 0 and variance 1 over the kept tokens of all processes, shape (B, T)."""
-    kept_t = kept_t if kept_t.any() else mask_t
-    advantages = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask_t.shape)
-    return whiten(advantages, mask_t=kept_t, reduce=reduce)

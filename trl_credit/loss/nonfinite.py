@@ -1,29 +1,16 @@
 """Skips updates whose loss or gradient is not finite."""
 
 from collections import deque
-from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
-
-from ..config import CreditConfig
+from transformers import Trainer
 
 
 WINDOW = 100  # updates
 # A rare bad batch costs nothing. If every fourth update is skipped, the learning rate's schedule runs ahead of what is
 # learned, and the cause is a setting, not a batch.
 SHARE = 0.25
-
-
-class UpdatingTrainer(Protocol):
-    """The attributes of a trainer that skipping an update needs."""
-
-    args: CreditConfig
-    accelerator: Accelerator
-    model: torch.nn.Module
-    model_wrapped: Any
-    is_deepspeed_enabled: bool
 
 
 class NonFinite:
@@ -33,11 +20,11 @@ class NonFinite:
     resets the count.
 
     Args:
-        trainer ([`UpdatingTrainer`]):
-            The trainer whose updates are skipped.
+        trainer (`Trainer`):
+            The trainer whose updates are skipped. Its `args` are a [`CreditConfig`].
     """
 
-    def __init__(self, trainer: UpdatingTrainer) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self._trainer, self.patience = trainer, trainer.args.nonfinite_patience
         self.in_a_row = 0
         self._skips_current = False
@@ -113,6 +100,6 @@ class NonFinite:
         raise FloatingPointError(f"the {what} is not finite{before}. The last checkpoint is intact: {fix}")
 
 
-def updates_in_backward(trainer: UpdatingTrainer) -> bool:
+def updates_in_backward(trainer: Trainer) -> bool:
     """Whether the optimizer updates inside the backward pass, where an update cannot be undone."""
     return trainer.is_deepspeed_enabled or any(kind in trainer.args.optim for kind in ("lomo", "layerwise"))

@@ -3,23 +3,27 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from accelerate import Accelerator
 from torch import nn
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..loss.nonfinite import UpdatingTrainer
 from ..support.processes import Processes
 
 
-class PassTrainer(UpdatingTrainer, Protocol):
+class PassTrainer(Protocol):
     """The parts of a trainer that decide about its passes."""
 
+    args: CreditConfig
+    accelerator: Accelerator
+    model: nn.Module
     optimizer: Any
     processes: Processes
     findings: dict[str, Any]
     credit_method: Callable | None
     has_custom_loss: bool
     is_fsdp_enabled: bool
+    is_deepspeed_enabled: bool
 
     def add_callback(self, callback: TrainerCallback) -> None: ...
 

@@ -38,21 +38,19 @@ class Packing:
         padding: Padding tokens in front.
         length: Tokens of the packed row, with padding.
         kept: Tokens at the end for which the head is computed.
-        squares: Pairs of tokens in attention.
-        calls: Calls of attention in each layer.
+        branches: Which token sees which. Each piece is a call of attention in each layer.
     """
 
     groups: list[list[int]]
     padding: int
     length: int
     kept: int
-    squares: int
-    calls: int
+    branches: Branches
 
     @property
     def cost(self) -> Pass:
         """What the pass costs."""
-        return Pass(self.length, self.squares, self.kept)
+        return Pass(self.length, self.branches.squares(), self.kept)
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,11 @@ class Arrangement:
         order: Order of the rows; micro-batches take them one after the other.
         costs: Costs of the passes over the micro-batches.
         packings: Packing of each micro-batch, `None` for unpacked rows.
-        is_worth_it: Whether it should be preferred over unpacked rows.
     """
 
     order: list[int]
     costs: list[Pass]
     packings: list[Packing | None]
-    is_worth_it: bool = True
 
 
 def arranged(
@@ -129,8 +125,7 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     needed = kept + sum(rows[group[0]].prompt - 1 for group in groups)
     # at least one token in front: TRL asks for one more logit than it keeps
     length = -(-max(needed, kept + 1) // multiple) * multiple
-    branches = _branches(groups, rows, length - needed)
-    return Packing(groups, length - needed, length, kept, branches.squares(), len(branches.pieces))
+    return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed))
 
 
 def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
@@ -198,5 +193,4 @@ def layout_of(
         place[i, :response] = at + 1 - (length - packing.kept) + np.arange(response)
         at += response + 1
     found = (torch.from_numpy(x).to(device) for x in (source, mask))
-    branches = _branches(packing.groups, rows, packing.padding)
-    return Layout(*found, branches, torch.from_numpy(place).to(device), packing.kept)
+    return Layout(*found, packing.branches, torch.from_numpy(place).to(device), packing.kept)

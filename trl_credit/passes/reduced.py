@@ -95,7 +95,7 @@ class ReducedPasses(PlainPasses):
         if prefix.may_pack:
             how = {"size": size, "window": padding.window, "needed": needed}
             shared = prefix.share(rows, plain.costs, **how) if is_whole else None
-            if prefix.verify(shared is not None and shared.is_worth_it, lambda: self._compared(batches, rows, shared)):
+            if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
                 return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
 
@@ -186,8 +186,7 @@ class ReducedPasses(PlainPasses):
         rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
         chosen = self.padding.arrangement(rows, size, there, window=len(rows))
         if may_pack and is_whole:
-            shared = self.prefix.share(rows, chosen.costs, size=size, window=len(rows))
-            chosen = shared if shared is not None and shared.is_worth_it else chosen
+            chosen = self.prefix.share(rows, chosen.costs, size=size, window=len(rows)) or chosen
         if not (self.padding.trims or any(chosen.packings)):
             return self._forward(model, *args, **given)
         found: list[torch.Tensor | None] = []

@@ -1,7 +1,6 @@
 """Prompts that several rows of a micro-batch share, computed once. Credit, loss and metrics see unpacked tensors."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from accelerate.logging import get_logger
@@ -78,7 +77,8 @@ class SharedPrefix:
         window: int,
         needed: Sequence[bool] | None = None,
     ) -> Arrangement | None:
-        """How the rows of a batch would be packed, `None` where no micro-batch has two rows with one prompt.
+        """How to pack the rows of a batch, `None` where no micro-batch has two rows with one prompt, or plain rows cost
+        less.
 
         Args:
             rows (sequence of [`PromptRow`]):
@@ -104,9 +104,10 @@ class SharedPrefix:
         if not any(found.packings):
             return None
         before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
-        made = (x.calls for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
-        is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * sum(made)
-        return replace(found, is_worth_it=self._mode == "on" or is_worth_it)
+        made = (x for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
+        calls = sum(len(packing.branches.pieces) for packing in made)
+        is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
+        return found if self._mode == "on" or is_worth_it else None
 
     def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
         """Whether this process may pack, after comparing once whether that changes anything. Collective until then.
@@ -122,10 +123,10 @@ class SharedPrefix:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
         processes = self._trainer.processes
-        if self.is_exact is None and not self._draws and processes.largest(int(wants)):
+        if self.is_exact is None and not self._draws and processes.max(int(wants)):
             found = compared()
             failed = found is not None and not bool(found[0] <= found[1])  # not >, which a NaN would pass
-            self._trainer.findings[IS_EXACT] = not processes.largest(int(failed))
+            self._trainer.findings[IS_EXACT] = not processes.max(int(failed))
             if not self.is_exact:
                 far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
                 message = f"log-probabilities of rows with a shared prompt are {far} those of plain rows of this model"

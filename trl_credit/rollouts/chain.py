@@ -22,20 +22,6 @@ from .policy import Policy
 logger = get_logger(__name__)
 
 
-class Requests(NamedTuple):
-    """States to value by rollouts: each different prefix once.
-
-    Attributes:
-        states: (row, b) of every different prefix: the first b tokens of a response.
-        index_t: Number of the state at each boundary that is valued by rollouts, −1 elsewhere, shape (B, T).
-        shared: Number of boundaries that use another boundary's rollouts.
-    """
-
-    states: list[tuple[int, int]]
-    index_t: torch.Tensor
-    shared: int
-
-
 def find_boundaries(
     config: CreditConfig,
     *,
@@ -96,12 +82,16 @@ def described(found: object) -> str:
 
 def plan_requests(
     boundaries: torch.Tensor, *, groups: Sequence[Hashable], completion_ids: Sequence[Sequence[int]]
-) -> Requests:
-    """The different prefixes at the boundaries (B, T) of all rows; rows of one group share them.
+) -> tuple[list[tuple[int, int]], torch.Tensor]:
+    """The different prefixes at the boundaries (B, T) of all rows: states to value by rollouts, each once.
 
     A running 128-bit BLAKE2b digest identifies a prefix, so time and memory grow with the number of tokens and of
     boundaries, not with their product. Among n prefixes of a group a collision has a probability below n² / 2¹²⁹:
     2e-28 for 351,000.
+
+    Returns:
+        (row, b) of every different prefix, the first b tokens of a response; rows of one group share them. And the
+        number of the prefix at each boundary, −1 elsewhere, shape (B, T).
     """
     index_t = torch.full(boundaries.shape, -1, dtype=torch.long)
     states: list[tuple[int, int]] = []
@@ -117,7 +107,7 @@ def plan_requests(
                 states.append((row, b))
             numbers.append(number)
         index_t[row, begins] = torch.tensor(numbers, dtype=torch.long)
-    return Requests(states, index_t.to(boundaries.device), int(boundaries.sum()) - len(states))
+    return states, index_t.to(boundaries.device)
 
 
 class ChainCredit(NamedTuple):
@@ -191,17 +181,18 @@ def chain_credit(
         known = known | from_group
 
     groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
-    requests = plan_requests(boundaries & ~known, groups=groups, completion_ids=completion_ids)
-    any_boundary, most_states = policy.processes.all_largest([int(boundaries.any()), len(requests.states)])
+    asked = boundaries & ~known
+    places, index_t = plan_requests(asked, groups=groups, completion_ids=completion_ids)
+    any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
     if not any_boundary:
         reason = f": no token is less probable than probability_threshold={config.probability_threshold}"
         reason *= config.segmentation == "cutpoints"
         logger.warning(f"segmentation={config.segmentation!r} found no boundary, so this batch gets no credit{reason}.")
-    states = [(inputs[row], prompt_ids[row], completion_ids[row][:b]) for row, b in requests.states]
+    states = [(inputs[row], prompt_ids[row], completion_ids[row][:b]) for row, b in places]
     values, tokens = _rollout_values(policy, states, filler=inputs[0], most=most_states)
-    asked = requests.index_t >= 0
-    if asked.any():
-        value_t = torch.where(asked, values[requests.index_t.clamp(min=0)], value_t)
+    without_rollouts = int(asked.sum()) - len(states) + int(known.sum())  # a known value, or another boundary's
+    if states:
+        value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)
         boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
         value_t = value_t.nan_to_num()
 
@@ -212,8 +203,8 @@ def chain_credit(
         "segments_per_response": (boundaries.sum(), len(inputs)),
         "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),
         "responses_unsplit": (unsplit.sum(), len(inputs)),
-        "rollouts": (n * len(requests.states), one),
-        "rollouts_saved": (n * (requests.shared + int(known.sum())), one),
+        "rollouts": (n * len(states), one),
+        "rollouts_saved": (n * without_rollouts, one),
         "rollout_tokens": (tokens, one),
         "rollout_token_share": (tokens, tokens + int(mask_t.sum())),
     }

@@ -11,7 +11,6 @@ import torch
 from accelerate.utils import gather_object
 
 from ..config import CreditConfig
-from ..config.segments import best_of
 from ..credit.difficulty import group_accuracy
 from ..passes.attention import branch_problem
 from .policy import Plan, Policy
@@ -69,14 +68,7 @@ class Forest:
         with policy.timed("rollouts"):
             grow_trees(trees, policy, branching=config.tree_branching, segment_length=config.tree_segment_length)
         self._score(trees, inputs[:1])
-        assign_tree_credit(
-            trees,
-            kind=config.segment_advantage,
-            process_weight=config.process_reward_weight,
-            process_best_of=best_of(config),
-            process_form=config.process_reward_form,
-            reward_range=config.reward_range,
-        )
+        assign_tree_credit(trees, config)
 
         iteration, expired = self.buffer.iteration, self.buffer.expired
         seed = f"{config.seed} {iteration}"
@@ -102,7 +94,6 @@ class Forest:
             rewards=torch.tensor(rewards),
             accuracy=sum(scored) / len(scored) if scored else math.nan,
             has_replayed=any(row.birth < iteration for row in drawn),
-            is_empty=not drawn,
             iteration=iteration,
             logged_texts=texts,
             logged_advantages=advantages,

@@ -33,7 +33,6 @@ class Plan:
         rewards: Shape (N, functions): rewards of N responses sampled from all processes' trees, in order of prompts.
         accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
         has_replayed: Whether any process trains on rows of an earlier batch.
-        is_empty: Whether no process has a row with credit.
         iteration: Iteration of the replay buffer that drew the rows.
         logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
         drawn: The rows with credit of all processes; each process trains on every `num_processes`-th of them.
@@ -45,7 +44,6 @@ class Plan:
     rewards: torch.Tensor
     accuracy: float
     has_replayed: bool
-    is_empty: bool
     iteration: int
     logged_texts: list
     logged_advantages: list[float]

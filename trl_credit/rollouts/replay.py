@@ -31,7 +31,6 @@ _COLUMNS = {
     "quarters": ("b", torch.int64),
     "visible_until": ("i", torch.int64),
 }
-_OPTIONAL = ("quarters",)  # missing in files of trl_credit 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +230,7 @@ class ReplayBuffer:
                 metadata = file.metadata() or {}
                 state = json.loads(metadata["state"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
-            # files of trl_credit 0.1 have no checksum
-            if metadata.get("sha256", whole := _checksum(tensors, metadata["state"])) != whole:
+            if metadata["sha256"] != _checksum(tensors, metadata["state"]):
                 raise ValueError("its checksum does not match its content")
             rows = _unpack(tensors, state["questions"])
             version, internal, gauss = state["random"]
@@ -259,13 +257,9 @@ def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
 def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
     columns: dict[str, list[Any]] = {}
     for name in _COLUMNS:
-        if name in _OPTIONAL and name not in tensors:
-            columns[name] = [None] * len(questions)
-            continue
         lengths = tensors[f"{name}/length"].tolist()
         parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
         columns[name] = [None if length < 0 else next(parts).tolist() for length in lengths]
-    columns["accuracy"], columns["birth"] = tensors["accuracy"].tolist(), tensors["birth"].tolist()
-    return [
-        Row(question, **{name: values[i] for name, values in columns.items()}) for i, question in enumerate(questions)
-    ]
+    columns |= {name: tensors[name].tolist() for name in ("accuracy", "birth")}
+    rows = zip(questions, *columns.values(), strict=True)
+    return [Row(question, **dict(zip(columns, values, strict=True))) for question, *values in rows]

@@ -71,7 +71,7 @@ class Responses:
             Samples and scores.
     """
 
-    has_phases = False  # whether a batch needs more than one call of an engine
+    calls_engine_again = False  # whether a batch needs more than one call of an engine
     stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.resumable.Stateful`]
 
     def __init__(self, policy: Policy) -> None:
@@ -80,7 +80,7 @@ class Responses:
     def check(self, inputs: list[dict[str, Any]]) -> None:
         """Raises a `ValueError` for rows of the data set that this source cannot sample."""
         has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
-        if self.has_phases and has_images:
+        if self.calls_engine_again and has_images:
             what = f"rollouts={self.policy.args.rollouts!r} continues responses from token ids, without their images"
             raise ValueError(f"{what}: use a data set without image columns, or set rollouts='none'.")
 
@@ -97,7 +97,7 @@ class Responses:
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
         return GenerationBatch(batch, advantages, *_accuracies(policy, batch))
 
-    def forward(
+    def around_forward(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
     ) -> AbstractContextManager[None]:
         """Wraps each forward pass over its rows.
@@ -116,7 +116,7 @@ class Responses:
 class Chain(Responses):
     """Responses with credit per segment, from values of the states where segments begin (SPO-chain, VinePPO)."""
 
-    has_phases = True
+    calls_engine_again = True
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy = self.policy
@@ -143,7 +143,7 @@ class Chain(Responses):
 class Trees(Responses):
     """Rows from trees of segments, each compared with its siblings, new or replayed (SPO-tree)."""
 
-    has_phases = True
+    calls_engine_again = True
     name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
 
     def __init__(self, policy: Policy, *, model_config: Any) -> None:
@@ -173,12 +173,12 @@ class Trees(Responses):
         if plan.has_replayed:  # the same on all processes
             self._fill_old_logps(batch, plan, replayed)
         policy.log_planned(plan)
-        if plan.is_empty:
+        if not plan.drawn:
             logger.warning("no segment of this generation batch has an advantage: no process makes an update")
         advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
         p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
         prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
-        shown = {"is_logged": True, "is_empty": plan.is_empty, "prompts": prompts, "plan": plan}
+        shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
         return GenerationBatch(batch, advantages, p_hat, plan.accuracy, **shown)
 
     def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
@@ -202,7 +202,7 @@ class Trees(Responses):
                 batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
         batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
 
-    def forward(
+    def around_forward(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
     ) -> AbstractContextManager[None]:
         # plain rows have no token types, except in passes over packed rows that replace theirs

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ..config import CreditConfig
+from ..config.segments import best_of
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
 from .policy import Continuation, Policy
@@ -129,40 +131,31 @@ def grow_trees(trees: Sequence[Tree], policy: Policy, *, branching: Sequence[int
                     frontier.append((tree, child))
 
 
-def assign_tree_credit(
-    trees: Sequence[Tree],
-    *,
-    kind: str = "mean",
-    process_weight: float = 0.0,
-    process_best_of: int = 4,
-    process_form: str = "advantage",
-    reward_range: tuple[float, float] = (0.0, 1.0),
-) -> None:
+def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
     """Writes the value of every node, from the leaves up, and its advantage among its siblings into the node.
+
+    With a process reward of weight α it is A + α A^μ, where A^μ = V^μ(child) − V^μ(parent) for the best of several
+    tries. With `process_reward_form="value"` it is V(child) + α A^μ (the paper's form, without a baseline).
 
     Args:
         trees (sequence of [`Tree`]):
             Trees whose leaves all have a value.
-        kind (`str`, *optional*, defaults to `"mean"`):
-            See [`~trl_credit.credit.trees.sibling_advantage`].
-        process_weight (`float`, *optional*, defaults to `0.0`):
-            α of the process reward: A + α A^μ, where A^μ = V^μ(child) − V^μ(parent) for the best of `process_best_of`
-            tries. With `process_form="value"`, V(child) + α A^μ (the paper's form, without a baseline).
-        reward_range (`tuple[float, float]`, *optional*, defaults to `(0.0, 1.0)`):
-            The values that are 0 and 1 in V^μ.
+        config ([`CreditConfig`]):
+            With `segment_advantage`, the knobs of the process reward, and `reward_range`, which is 0 and 1 in V^μ.
     """
+    weight = config.process_reward_weight
     by_depth: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
     for parent in (node for tree in trees for node in tree.root.walk() if node.children):
         by_depth[parent.depth, len(parent.children)].append(parent)
     for _, nodes in sorted(by_depth.items(), reverse=True, key=lambda item: item[0]):
         children = torch.tensor([[child.value for child in node.children] for node in nodes])
         values = backed_up_value(children)
-        credit = sibling_advantage(children, kind=kind)
-        if process_weight != 0.0:
-            best = partial(best_of_value, best_of=process_best_of, reward_range=reward_range)
+        credit = sibling_advantage(children, kind=config.segment_advantage)
+        if weight != 0.0:
+            best = partial(best_of_value, best_of=best_of(config), reward_range=config.reward_range)
             difference = best(children) - best(values).unsqueeze(1)
-            base = credit if process_form == "advantage" else children.nan_to_num()
-            credit = torch.where(children.isnan(), 0.0, base + process_weight * difference.nan_to_num())
+            base = credit if config.process_reward_form == "advantage" else children.nan_to_num()
+            credit = torch.where(children.isnan(), 0.0, base + weight * difference.nan_to_num())
         for node, value, row in zip(nodes, values.tolist(), credit.tolist(), strict=True):
             node.value = value
             for child, advantage in zip(node.children, row, strict=True):

@@ -44,11 +44,11 @@ class Processes:
         gathered = self.gather(torch.stack(sent, 1))
         return [_restored(gathered[:, i], column.dtype) for i, column in enumerate(columns)]
 
-    def largest(self, n: int) -> int:
+    def max(self, n: int) -> int:
         """The largest `n` of all processes. Collective."""
-        return self.all_largest([n])[0]
+        return self.max_of_each([n])[0]
 
-    def all_largest(self, numbers: Sequence[int]) -> list[int]:
+    def max_of_each(self, numbers: Sequence[int]) -> list[int]:
         """The largest of all processes, for each number. One collective call."""
         mine = torch.tensor([list(numbers)], device=self.device)
         return self.gather(mine).amax(0).tolist()

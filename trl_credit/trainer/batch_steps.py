@@ -4,10 +4,11 @@ import math
 
 import torch
 
+from ..credit.advantages import whiten
 from ..credit.difficulty import DifficultyBelief, difficulty_weight
 from ..loss import keys
 from ..loss.batch import shown_advantages
-from ..loss.loss_pass import known_policy_mask, whitened
+from ..loss.loss_pass import known_policy_mask
 from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.normalizer import Normalizer, prompt_weights
 from ..rollouts.sources import GenerationBatch
@@ -63,7 +64,8 @@ class BatchSteps:
         mask_t = batch.mask_t
         kept_t = known_policy_mask(self._args, batch.data, old_logp_t=batch.old_logp_t, mask_t=mask_t)
         if whitens:
-            batch.advantages = whitened(batch.advantages, kept_t, mask_t, reduce=self._processes.sum)
+            counted_t = kept_t if kept_t.any() else mask_t
+            batch.advantages = whiten(batch.advantages, mask_t=counted_t, reduce=self._processes.sum)
         if kept_t is not mask_t:
             batch.policy_mask_t = kept_t
 

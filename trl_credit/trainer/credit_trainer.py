@@ -159,7 +159,7 @@ class CreditTrainer(ResumableTrainer):
         method = self.credit_method
         functions = (self._credit_function,) if method is None else (method, self._credit_function)
         name = args.credit if method is None else method_label(method)
-        self.custom_credit = CustomCredit(functions, name=name, largest=self.processes.largest)
+        self.custom_credit = CustomCredit(functions, name=name, max=self.processes.max)
         belief = BeliefState(args) if args.difficulty != "none" else None
         self.difficulty: DifficultyBelief | None = belief and belief.belief
         keeps = type(self).credit_state is not CreditTrainer.credit_state
@@ -278,7 +278,7 @@ class CreditTrainer(ResumableTrainer):
         """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""
         source = self.source
         source.check(inputs)
-        with engine_awake(self) if source.has_phases else contextlib.nullcontext():
+        with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():
             made = source.make(inputs)
         made.batch.advantages = made.advantages
         # an evaluation has other prompts, and the rest of a batch has moved the belief before the resume
@@ -328,7 +328,7 @@ class CreditTrainer(ResumableTrainer):
             self._rollout_log.lost(loss_pass, loss)
             if self._nonfinite.drops_gradients:
                 self._meter.flag(~torch.isfinite(loss.detach()))  # checked once, at the end of the step
-            elif self.processes.largest(int(not torch.isfinite(loss))):
+            elif self.processes.max(int(not torch.isfinite(loss))):
                 self._nonfinite.found_in_loss()
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
@@ -337,7 +337,7 @@ class CreditTrainer(ResumableTrainer):
         sampling, loss_pass = self.engine.sampling, self._loss_pass
         if sampling is not None and (known := self.engine.engine_logps(args[2])) is not None:
             return known, None, None
-        with self.source.forward(model, args, kwargs, planned=sampling and sampling.plan):
+        with self.source.around_forward(model, args, kwargs, planned=sampling and sampling.plan):
             output = self._passes.run(model, args, kwargs, loss_pass)
         if loss_pass is not None:
             loss_pass.hook_calls += 1

@@ -114,7 +114,7 @@ class TrlEngine:
     def _take_sampled_logps(self, batch: Batch) -> None:
         """Makes the engine's log-probabilities π_old."""
         if batch.sampling_logp_t is not None:
-            if self.processes.largest(int(batch.sampling_logp_t.isnan().any())):
+            if self.processes.max(int(batch.sampling_logp_t.isnan().any())):
                 self.fill_old_logps(batch)  # for tokens that the engine does not know; planned rows have their plan
             batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
         if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
@@ -169,7 +169,7 @@ class TrlEngine:
         padded = torch.zeros(len(logps), width, device=self.processes.device)
         for row, values in zip(padded, logps, strict=True):
             row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
-        if self.processes.largest(int(padded.isnan().any())):
+        if self.processes.max(int(padded.isnan().any())):
             logger.warning("the engine did not give all log-probabilities: π_old is computed for this batch")
             return None
         return padded
@@ -207,15 +207,15 @@ class TrlEngine:
             `list` of [`Continuation`]: `n · len(prefixes)` of them.
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
-        all_largest = self.processes.all_largest
+        max_of_each = self.processes.max_of_each
         own = [-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)]
-        count, *most = all_largest(own)
+        count, *most = max_of_each(own)
         order = list(range(len(prefixes)))
         if count > 1 and not self._limits_each_prefix:
             order.sort(key=lambda i: -budgets[i])
         parts = [order[i : i + size] for i in range(0, count * size, size)]
         if count > 1:
-            most = all_largest([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
+            most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         found: list[list[Continuation]] = [[]] * len(prefixes)
         hidden = self.args.disable_tqdm or not self.processes.is_main
         bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
@@ -355,7 +355,7 @@ class TrlEngine:
         found: list[list[float]] = [[]] * len(rows)
         end = (self._trainer._tokenizer.eos_token_id,)
         filler = Row("", end, end, (0.0,), (-1,))
-        for i in range(0, self.processes.largest(-(-len(rows) // at_once)) * at_once, at_once):
+        for i in range(0, self.processes.max(-(-len(rows) // at_once)) * at_once, at_once):
             part = order[i : i + at_once]
             logps = self.behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
             for k, logp in zip(part, logps):  # noqa: B905

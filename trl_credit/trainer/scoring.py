@@ -67,7 +67,7 @@ class TrlScoring:
                 The largest number of responses of a process, if known: saves a collective call.
         """
         trainer, own = self._trainer, len(completion_ids)
-        count = trainer.processes.largest(own) if most is None else most
+        count = trainer.processes.max(own) if most is None else most
         if count == 0:
             return torch.zeros(0, len(trainer.reward_funcs), device=trainer.processes.device)
         ids = [*completion_ids, *(completion_ids[:1] or [[trainer._tokenizer.eos_token_id]]) * (count - own)]
