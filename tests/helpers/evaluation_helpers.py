@@ -35,7 +35,7 @@ def save_noisy_model(folder, noise: float) -> PreTrainedModel:
     return model
 
 
-def stored(folder, model, verdicts, *, ids=None, set_name="demo", label="demo", prompts=True, **changes) -> Path:
+def stored(folder, model, verdicts, *, ids=None, set_name="demo", label="demo", **changes) -> Path:
     """Writes an evaluation folder. `verdicts`: whether each sample of each problem is right."""
     header = {
         "version": 1,
@@ -58,7 +58,7 @@ def stored(folder, model, verdicts, *, ids=None, set_name="demo", label="demo", 
     lines = [
         {
             "id": problem,
-            **({"prompt": f"digest {problem}"} if prompts else {}),
+            "prompt": f"digest {problem}",
             "reference": {"answer": "2"},
             "samples": [
                 {"text": "x", "answer": "2" if c else "3", "correct": c, "length": 1, "truncated": False} for c in row

@@ -116,12 +116,6 @@ def test_problems_and_sets_of_one_model_are_left_out_and_named(call):
     assert call("a", "b", "--sets", "demo")[1].count("Left out") == 1
 
 
-def test_samples_without_digests_of_prompts_are_compared_by_ids_and_golds(call):
-    stored("a", "a", draws(0, 0.5), prompts=False)
-    stored("b", "b", draws(1, 0.5))
-    assert call("a", "b")[0] == 0
-
-
 def test_models_are_sampled_once_and_compared_from_what_is_there(call, monkeypatch):
     noisy = save_noisy_model("noisy", 0.3)
     flags = ["--protocol", "demo", "--metrics", "pass@1", "--samples", 4, "--max_problems", 24, "--quiet"]

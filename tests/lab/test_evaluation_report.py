@@ -95,11 +95,6 @@ def test_answers_are_read_permissively_and_strictly_and_the_table_says_which(tmp
     assert [[s["correct_strict"] for s in line["samples"]] for line in lines] == strict
     row = score_row(header, lines)
     assert [row[part]["avg@2"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.5]
-    for line in lines:
-        for sample in line["samples"]:
-            del sample["correct_strict"]  # as in samples of version 0.1
-    old = score_row(header, lines)
-    assert "metrics_strict" not in old and "strict" not in score_markdown([old])
     write_samples(tmp_path / "samples" / "m" / "own-p.jsonl", header, lines)
     assert rescore(tmp_path) == [row]
     text = (tmp_path / "evaluation.md").read_text()
@@ -125,5 +120,3 @@ def test_intervals_of_a_set_without_levels():
     assert "| 0.0 [0.0, 13.8] W " in score_markdown([score_row(header, wrong)])
     row = score_row(header, [*wrong, right])
     assert row["metrics"]["pass@1"]["interval"] == "bootstrap" and "Wilson" not in score_markdown([row])
-    del row["metrics"]["pass@1"]["interval"]  # as in rows of version 0.1
-    assert "| 4.0 [0.0, 12.0] |" in score_markdown([row])

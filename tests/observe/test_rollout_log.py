@@ -150,7 +150,7 @@ def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
     "algo, settings",
     [
         ("s_trace", {"selector": "random", "beta": 0.04, "num_iterations": 2}),
-        ("spo_chain", {"rollouts_per_state": 2}),
+        ("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}),
         ("base", {**TREE, "replay_iterations": 4}),
         ("base", {"loss_type": "bnpo", "whiten_advantages": "batch", **OFF_POLICY}),
     ],

@@ -245,16 +245,6 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
     assert first["num_items_in_batch"] == kept_tokens.sum()
 
 
-def test_one_seed_one_run(trained):
-    replay = {**TREE, "replay_iterations": 3, "replay_cap": 2}
-    for settings in ({"algo": "s_trace", "selector": "random"}, CHAIN, {**CHAIN, "rollout_batch_size": 6}, replay):
-        histories = []
-        for _ in range(2):
-            trainer = trained(**settings, max_steps=3)
-            histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
-        assert histories[0] == histories[1]
-
-
 # Refusals
 
 

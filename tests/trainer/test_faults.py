@@ -32,17 +32,6 @@ def test_a_reward_that_hangs_is_stopped():
     assert time.perf_counter() - start < 30
 
 
-def test_an_exception_of_a_reward_is_kept(make_trainer):
-    def fails(completions, **kwargs):
-        raise KeyError("no such column")
-
-    for timeout in (None, 30.0):
-        trainer = make_trainer(reward_funcs=fails, reward_timeout=timeout)
-        with pytest.raises(RuntimeError, match="'fails' raised KeyError: 'no such column'") as caught:
-            trainer.train()
-        assert isinstance(caught.value.__cause__, KeyError)
-
-
 def poison(trainer, *, steps, where):
     """Makes the loss, or the gradient of a finite loss, NaN in the given optimizer steps."""
     inner = trainer._get_per_token_logps_and_entropies
