@@ -35,6 +35,7 @@ from trl_credit.config import defaults as knob_defaults
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.lab.evaluation.samplers import TransformersSampler
+from trl_credit.rewards import watchdog
 
 
 # a machine that stands still for a quarter of a second shows nothing of what is tried
@@ -74,6 +75,12 @@ def signals_are_given_back():
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """On a machine that stands still for seconds, the process of the tests must not be killed."""
+    monkeypatch.setattr(watchdog, "GRACE", 120.0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The examples of `docs/your_own_algorithm.md`: short, right by the contract, and trained with."""
+"""The examples of `docs/your_own_algorithm.md` are short, keep the contract and train; pages name what there is."""
 
 import re
 
@@ -68,6 +68,27 @@ def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, 
     assert name in card.replace("\\_", "_") and "mine.py" in card
     assert f"{flags[2][2:]}: {flags[3]}" in (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
     assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "your_own_algorithm.md", "reliability.md"])
+def test_the_pages_name_files_and_methods_that_are_there(page):
+    """A path may lie in the folder that is named before it, and a test anywhere in tests/."""
+    folder, missing = ROOT, []
+    tests = {file.name: file for file in (ROOT / "tests").rglob("test_*.py")}
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "trl_credit").rglob("*.py"))
+    for name in re.findall(r"`([\w./]+)`", (ROOT / "docs" / page).read_text(encoding="utf-8")):
+        if name.endswith(("/", ".py")):
+            places = [ROOT / name, ROOT / "trl_credit" / name, folder / name, tests.get(name, ROOT / name)]
+            found = next((place for place in places if place.exists()), None)
+            if found is None:
+                missing.append(name)
+            else:
+                folder = found if found.is_dir() else found.parent
+        elif (method := re.fullmatch(r"([A-Z][a-z]\w+)\.(\w+)", name)) is not None:
+            body = re.search(rf"^class {method[1]}\b.*?^(?=\S|\Z)", code, re.MULTILINE | re.DOTALL)
+            if body is None or f" {method[2]}" not in body[0]:
+                missing.append(name)
+    assert not missing, f"docs/{page} names {', '.join(missing)}, which are not there"
 
 
 def test_the_readmes_example_keeps_the_contract_and_trains(make_trainer, tmp_path, monkeypatch):

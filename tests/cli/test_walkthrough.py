@@ -2,16 +2,15 @@
 
 import json
 import runpy
-from pathlib import Path
 
 import pytest
 import yaml
+from scripts import ROOT
 
 from trl_credit.data.sets import resolve_style
 from trl_credit.settings.arguments import parse_arguments
 
 
-ROOT = Path(__file__).parents[2]
 SUMS = runpy.run_path(str(ROOT / "examples" / "sums" / "sums.py"))
 
 

@@ -1,12 +1,9 @@
 """Defaults of the presets, and the combinations that are refused with the fix in the message."""
 
 import pytest
+from custom_functions import args_of
 
 from trl_credit import ALGORITHMS, CreditConfig
-
-
-def make(config_class=CreditConfig, **settings):
-    return config_class(output_dir="unused", use_cpu=True, bf16=False, report_to="none", **settings)
 
 
 def test_published_settings():
@@ -55,13 +52,14 @@ def test_published_settings():
             "token_mask": "none",
         },
     }
-    assert set(expected) == set(ALGORITHMS)
+    differ = set(expected) ^ set(ALGORITHMS)
+    assert not differ, f"`expected` and ALGORITHMS differ in {differ}: give here what the paper of each sets"
     for name, fields in expected.items():
-        config = make(ALGORITHMS[name][0])
+        config = args_of(ALGORITHMS[name][0])
         assert {key: getattr(config, key) for key in fields} == fields, name
         if config.has_trace:
             assert config.use_bias_correction_kl is False
-    assert make().reward_range == [0.0, 1.0]
+    assert args_of().reward_range == [0.0, 1.0]
 
 
 def test_citations_are_bibtex():
@@ -77,13 +75,13 @@ def test_citations_are_bibtex():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_any_knob_on_any_preset(name):
-    config = make(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")
+    config = args_of(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")
     assert (config.difficulty, config.advantage_floor) == ("history", -0.5)
     if config.rollouts == "none":
-        assert make(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo").baseline == "optimal"
+        assert args_of(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo").baseline == "optimal"
     if config.importance != "sequence" and config.baseline == "group":  # which segments are refused with
-        make(ALGORITHMS[name][0], rollouts="chain", replay_iterations=1)
-        make(ALGORITHMS[name][0], rollouts="tree", mask_truncated_completions=False)
+        args_of(ALGORITHMS[name][0], rollouts="chain", replay_iterations=1)
+        args_of(ALGORITHMS[name][0], rollouts="tree", mask_truncated_completions=False)
 
 
 VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"rollouts": "chain"}, {"rollouts": "tree"}
@@ -155,7 +153,7 @@ ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
 )
 def test_ill_defined_combinations_name_the_field_and_the_fix(settings, message):
     with pytest.raises(ValueError, match=message):
-        make(**settings)
+        args_of(**settings)
 
 
 def test_a_clip_range_that_never_clips_is_trls(tmp_path):

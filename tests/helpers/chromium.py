@@ -6,7 +6,6 @@ with Chromium() as browser:
 """
 
 import json
-import os
 import select
 import shutil
 import subprocess
@@ -38,51 +37,30 @@ class Chromium:
 
     def __init__(self, width: int = 1280, height: int = 860) -> None:
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        to_read, self._write = os.pipe()
-        self._read, to_write = os.pipe()
         # Chromium reads at 3 and writes at 4
-        shell = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
-        flags = (*FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "about:blank")
-        self.process = subprocess.Popen(
-            ["bash", "-c", shell, str(find_chromium()), *flags],
-            pass_fds=(to_read, to_write),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(to_read)
-        os.close(to_write)
+        words = ["bash", "-c", 'exec "$0" "$@" 3<&0 4>&1 0</dev/null 1>&2', str(find_chromium()), *FLAGS]
+        words += ["--remote-debugging-pipe", f"--user-data-dir={self.profile.name}", "about:blank"]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(words, bufsize=0, **pipes)
         self._number, self._buffer, self._session = 0, b"", None
         self.messages: list[str] = []
         self.requests: list[str] = []
-        self._loaded = False
-        target = self._first_page()
+        target = self.call("Target.createTarget", url="about:blank")
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
 
-    def _first_page(self, limit: float = 60.0) -> dict[str, Any]:
-        """The first tab, which may open after the first answer."""
-        end = time.monotonic() + limit
-        while time.monotonic() < end:
-            for target in self.call("Target.getTargets")["targetInfos"]:
-                if target["type"] == "page":
-                    return target
-            time.sleep(0.05)
-        raise TimeoutError("Chromium has no page")
-
     def __enter__(self) -> "Chromium":
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._write)
         try:
-            self.process.wait(10)
+            self.process.communicate(timeout=10)  # which closes its pipe
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        os.close(self._read)
         self.profile.cleanup()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -93,7 +71,7 @@ class Chromium:
             command["sessionId"] = self._session
         data = json.dumps(command).encode() + b"\0"
         while data:
-            data = data[os.write(self._write, data) :]
+            data = data[self.process.stdin.write(data) :]
         while (answer := self._message()).get("id") != self._number:
             self._note(answer)
         if "error" in answer:
@@ -102,10 +80,12 @@ class Chromium:
 
     def open(self, path: str | Path, *, fragment: str = "") -> None:
         """Opens a file and waits until it is loaded and drawn."""
-        self._go("about:blank")  # an address that differs only by its fragment would not load
-        self.messages.clear()
-        self.requests.clear()
-        self._go(Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else ""))
+        for address in ("about:blank", f"{Path(path).resolve().as_uri()}{fragment and '#'}{fragment}"):
+            # an address that differs only by its fragment would not load
+            self.messages.clear()
+            self.requests.clear()
+            self.call("Page.navigate", url=address)
+            self.evaluate("new Promise(done => document.readyState === 'complete' ? done() : (onload = () => done()))")
         self.settle()
 
     def settle(self) -> None:
@@ -168,31 +148,23 @@ class Chromium:
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
 
-    def _go(self, address: str) -> None:
-        self._loaded = False
-        self.call("Page.navigate", url=address)
-        while not self._loaded:
-            self._note(self._message())
-
     def _note(self, message: dict[str, Any]) -> None:
-        method, params = message.get("method"), message.get("params", {})
-        if method == "Page.loadEventFired":
-            self._loaded = True
-        elif method == "Runtime.exceptionThrown":
-            self.messages.append(params["exceptionDetails"].get("exception", {}).get("description", "an exception"))
-        elif method == "Log.entryAdded":
-            self.messages.append(params["entry"]["text"])
-        elif method == "Runtime.consoleAPICalled":
-            self.messages.append(str([a.get("value") for a in params["args"]]))
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
+        match message:
+            case {"method": "Runtime.exceptionThrown", "params": {"exceptionDetails": details}}:
+                self.messages.append(details.get("exception", {}).get("description", "an exception"))
+            case {"method": "Log.entryAdded", "params": {"entry": {"text": text}}}:
+                self.messages.append(text)
+            case {"method": "Runtime.consoleAPICalled", "params": {"args": words}}:
+                self.messages.append(str([word.get("value") for word in words]))
+            case {"method": "Network.requestWillBeSent", "params": {"request": {"url": url}}}:
+                self.requests.append(url)
 
     def _message(self, limit: float = 60.0) -> dict[str, Any]:
         end = time.monotonic() + limit
         while b"\0" not in self._buffer:
-            if not select.select([self._read], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise TimeoutError(f"no answer from Chromium within {limit:.0f} s")
-            data = os.read(self._read, 1 << 20)
+            data = self.process.stdout.read(1 << 20)
             if not data:
                 raise RuntimeError(f"Chromium ended with {self.process.wait()}")
             self._buffer += data

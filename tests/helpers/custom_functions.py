@@ -1,4 +1,4 @@
-"""Custom functions by name, and runs with them."""
+"""Configurations by hand, and custom functions by name."""
 
 from pathlib import Path
 
@@ -15,3 +15,7 @@ def custom(name):
 
 def config(folder, **knobs):
     return CreditConfig(str(folder), report_to="none", **knobs)
+
+
+def args_of(config_class=CreditConfig, **knobs):
+    return config_class(output_dir="unused", use_cpu=True, bf16=False, report_to="none", **knobs)

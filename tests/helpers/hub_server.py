@@ -39,7 +39,8 @@ class ApiError(Exception):
     """An answer other than 200, with the Hub's `X-Error-Code`."""
 
     def __init__(self, status: int, message: str, *, code: str = "", **body: str):
-        self.status, self.code, self.body = status, code, {"error": message, **body}
+        self.status, self.body = status, {"error": message, **body}
+        self.headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
 
 
 class HubServer:
@@ -106,15 +107,12 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         self.parts, self.query = [unquote(p) for p in url.path.strip("/").split("/")], parse_qs(url.query)
         how = self.hub.count(f"{self.command} {url.path}")
+        self.close_connection = how in ("drop", "hang", "lost")
         length = int(self.headers.get("Content-Length") or 0)
-        if how == "drop":
-            self.rfile.read(length // 2)
-            self.close_connection = True
-            return
-        self.body = self.rfile.read(length)
+        self.body = self.rfile.read(length // 2 if how == "drop" else length)
         if how == "hang":
             self.hub.wait_for_end()
-            self.close_connection = True
+        if how in ("drop", "hang"):
             return
         try:
             if isinstance(how, int):
@@ -122,16 +120,12 @@ class Handler(BaseHTTPRequestHandler):
             with self.hub.lock:
                 status, content, headers = self.answer()
         except ApiError as error:
-            status, content = error.status, json.dumps(error.body).encode()
-            headers = {"X-Error-Code": error.code, "X-Error-Message": error.body["error"]}
+            status, content, headers = error.status, json.dumps(error.body).encode(), error.headers
         if how == "lost":
-            self.close_connection = True
             return
         self.send_response(status)
-        for name, value in headers.items():
-            if value:
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        for name, value in (headers | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
@@ -158,14 +152,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.repo(f"{user}/{name.removesuffix('.git')}")
                 result = {"transfer": "basic", "objects": [self.upload_of(o) for o in json.loads(self.body)["objects"]]}
             case "PUT", ["large", oid]:
-                if hashlib.sha256(self.body).hexdigest() != oid:
-                    raise ApiError(400, "the bytes do not have the hash that was announced")
-                self.hub.large[oid] = self.body
-                result = {}
-            case "POST", ["large", "verify"]:
-                if json.loads(self.body)["oid"] not in self.hub.large:
-                    raise ApiError(404, "not uploaded")
-                result = {}
+                assert hashlib.sha256(self.body).hexdigest() == oid
+                self.hub.large[oid], result = self.body, {}
             case "GET" | "HEAD", [user, name, "resolve", branch, *path]:
                 return self.resolve(f"{user}/{name}", branch, "/".join(path))
             case _:
@@ -223,29 +211,21 @@ class Handler(BaseHTTPRequestHandler):
         return {"files": answers}
 
     def upload_of(self, wanted: dict) -> dict:
-        known = {"oid": wanted["oid"], "size": wanted["size"]}
-        if wanted["oid"] in self.hub.large:
-            return known
         upload = {"href": f"{self.hub.url}/large/{wanted['oid']}"}
-        return {**known, "actions": {"upload": upload, "verify": {"href": f"{self.hub.url}/large/verify"}}}
+        return {"oid": wanted["oid"], "size": wanted["size"], "actions": {"upload": upload}}
 
     def commit(self, name: str, branch: str) -> dict:
         files = dict(self.files(name, branch))
         for line in map(json.loads, self.body.splitlines()):
-            value = line["value"]
-            if line["key"] == "header":
-                summary = value["summary"]
-            elif line["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif line["key"] == "deletedFile":
-                if files.pop(value["path"], None) is None:
-                    raise ApiError(404, f"{value['path']} is not there, so it cannot be deleted", code="EntryNotFound")
-            elif line["key"] == "lfsFile":
-                if value["oid"] not in self.hub.large:
-                    raise ApiError(400, f"{value['path']} was not uploaded")
-                files[value["path"]] = self.hub.large[value["oid"]]
-            else:
-                raise ApiError(400, f"unknown operation {line['key']}")
+            match line["key"], line["value"]:
+                case "header", {"summary": summary}:
+                    pass
+                case "file", {"path": path, "content": content}:
+                    files[path] = base64.b64decode(content)
+                case "deletedFile", {"path": path}:
+                    del files[path]
+                case "lfsFile", {"path": path, "oid": oid}:
+                    files[path] = self.hub.large[oid]
         repo = self.repo(name)
         repo.branches[branch] = files
         repo.commits.append(summary)

@@ -7,12 +7,11 @@ import torch
 from conftest import PAIRS
 from datasets import Dataset
 from peft import LoraConfig
-from run_layouts import draw
+from run_layouts import continue_once, draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
 from trl_credit import CreditTrainer, assign_credit
 from trl_credit.passes.branches import Branches
-from trl_credit.rollouts.policy import Continuation
 
 
 # windows of four micro-batches of two rows, two of which share a generation batch
@@ -71,10 +70,6 @@ def tool_rollout(prompts, trainer):
 
 def scripted(trainer_class, model=None):
     """A trainer class whose responses are ragged and follow from their prompts; `model` replaces the given one."""
-
-    def continue_once(prefixes, *, n, budgets, **others):
-        pairs = zip(prefixes, budgets, strict=True)
-        return [Continuation(draw(prefix, i, budget), None) for prefix, budget in pairs for i in range(n)]
 
     class Scripted(trainer_class):
         def __init__(self, *args, **kwargs):

@@ -4,6 +4,7 @@ import itertools
 
 import torch
 from worker import kept
+from worker import logged as steps_of  # noqa: F401
 
 
 CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "loss_type": "dapo"}
@@ -61,10 +62,6 @@ def in_double(trainer):
         with torch.no_grad():
             for p in trainer.ref_model.parameters():
                 p.mul_(0.9)
-
-
-def steps_of(trainer):
-    return [row for row in trainer.state.log_history if "reward" in row]
 
 
 def texts_of(trainer, output):

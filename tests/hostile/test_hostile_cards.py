@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from trl_credit import ALGORITHMS
 from trl_credit.hub import TrainingData, write_model_card
 from trl_credit.hub.markdown import escape
 from trl_credit.hub.public import Public, Secrets
@@ -247,8 +248,9 @@ def parsed(argv: list[str]) -> dict:
     return {f.name: getattr(part, f.name) for group in parts.values() for part in group for f in fields(part)}
 
 
-@pytest.mark.parametrize("algo", LINES)
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_a_recipe_gives_the_run_again(algo, tmp_path, monkeypatch):
+    assert algo in LINES, f"LINES lacks {algo}: give there flags with which it is trained"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base.yaml").write_text(
         "max_completion_length: 40\nbeta: 0.04\nadam_beta1: 0.8\nenv: {NCCL_DEBUG: WARN}\n"

@@ -10,15 +10,13 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from data_helpers import GOOD, read
 from script_helpers import error_of
 from scripts import load_script
-
-from trl_credit.data import load_prompts
 
 
 pytestmark = pytest.mark.hostile("data files", "refused")
 script = load_script("examples/train.py")
-GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 
 
 @pytest.fixture
@@ -35,11 +33,6 @@ def refused(tmp_path, monkeypatch, capsys):
 
     Path("mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0 for _ in completions]\n")
     return run
-
-
-def read(name, content, **settings):
-    Path(name).write_bytes(content)
-    return load_prompts(str(name), style="plain", **settings)
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,17 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from data_helpers import GOOD, read
 
 from trl_credit.data import load_prompts
 
 
 pytestmark = pytest.mark.hostile("data files", "survived")
-GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def read(name, content, **settings):
-    Path(name).write_bytes(content)
-    return load_prompts(str(name), style="plain", **settings)
 
 
 @pytest.mark.parametrize("stem", ["a*b", "a[1]", "a?", "**", "{a,b}", "x=1", "a::b", "a b%20#"])

@@ -7,7 +7,6 @@ import pytest
 from script_helpers import QUICK, error_of
 from scripts import load_script
 
-from trl_credit.rewards import watchdog
 from trl_credit.settings.arguments import parse_arguments
 
 
@@ -199,9 +198,8 @@ REWARDS = {
 
 @pytest.mark.hostile("reward functions", "refused")
 @pytest.mark.parametrize("name", REWARDS)
-def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, monkeypatch, name):
+def test_what_a_reward_does_in_the_first_batch(refused, tmp_path, name):
     source, *said = REWARDS[name]
-    monkeypatch.setattr(watchdog, "GRACE", 120.0)  # on a machine that stands still this process must not be killed
     limit = "1" if name == "late" else "60"
     (tmp_path / "f.py").write_text(source)
     message = refused([*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", limit, "--disable_tqdm", "true"])

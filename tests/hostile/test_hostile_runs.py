@@ -5,8 +5,9 @@ from pathlib import Path
 
 import datasets
 import pytest
-from run_helpers import SAVES, equal, length_reward, refused, survived, trained, weights
+from run_helpers import SAVES, length_reward, refused, survived
 from transformers import AutoTokenizer
+from weight_helpers import same_weights
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.hub import write_model_card
@@ -63,16 +64,16 @@ def test_another_run_in_the_folder(make_trainer, tmp_path, algo, settings, messa
 
 
 @survived
-def test_an_allowed_change_is_kept_and_on_the_card(make_trainer, tmp_path):
+def test_an_allowed_change_is_kept_and_on_the_card(make_trainer, trained, tmp_path):
     make_trainer("grpo", max_steps=1, **SAVES).train()
     allowed = {**SAVES, "learning_rate": 1e-5, "beta": 0.1, "allow_changed": ["learning_rate", "beta"]}
-    changed = trained(make_trainer, "grpo", max_steps=2, **allowed, resume=True)
+    changed = trained("grpo", max_steps=2, **allowed, resume=True)
     change = "From step 1: learning_rate 0.001 → 1e-05, beta 0.0 → 0.1."
     assert changed.changes_of_run() == [change]
     assert f"* {change}" in write_model_card(changed, name="GRPO").read_text().replace("\\_", "_")
     assert "allow_changed" not in (tmp_path / "run" / "recipe.yaml").read_text()  # it belongs to this resume alone
     # the next resume is compared with this one
-    again = trained(make_trainer, "grpo", max_steps=3, **{**SAVES, "learning_rate": 1e-5, "beta": 0.1}, resume=True)
+    again = trained("grpo", max_steps=3, **{**SAVES, "learning_rate": 1e-5, "beta": 0.1}, resume=True)
     assert again.changes_of_run() == changed.changes_of_run() and again.state.global_step == 3
 
 
@@ -92,14 +93,14 @@ def test_flags_that_cannot_act(make_trainer, settings, resume, message):
 
 
 @survived
-def test_a_new_seed_over_an_old_run_goes_on_from_its_own_steps(make_trainer, tmp_path):
+def test_a_new_seed_over_an_old_run_goes_on_from_its_own_steps(make_trainer, trained, tmp_path):
     make_trainer("grpo", max_steps=4, **SAVES).train()
     second = {**SAVES, "seed": 7}
     make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **second).train()
     assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
-    resumed = trained(make_trainer, "grpo", max_steps=3, **second, resume=True)
-    whole = trained(make_trainer, "grpo", max_steps=3, output_dir=str(tmp_path / "whole"), **second)
-    assert equal(weights(resumed), weights(whole))
+    resumed = trained("grpo", max_steps=3, **second, resume=True)
+    whole = trained("grpo", max_steps=3, output_dir=str(tmp_path / "whole"), **second)
+    assert same_weights(resumed, whole)
 
 
 @survived
@@ -132,11 +133,11 @@ def test_two_runs_at_once(make_trainer, tmp_path):
 
 
 @survived
-def test_settings_that_do_not_change_the_loss_may_change(make_trainer, tmp_path):
+def test_settings_that_do_not_change_the_loss_may_change(make_trainer, trained, tmp_path):
     make_trainer("grpo", max_steps=1, **SAVES).train()
-    other = {**SAVES, "save_steps": 2, "logging_steps": 5, "reward_timeout": 60.0, "report_to": "none"}
+    other = {**SAVES, "save_steps": 2, "logging_steps": 5, "reward_timeout": 60.0, "length_sort": "off"}
     cut = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}  # the same batch in other pieces
-    trainer = trained(make_trainer, "grpo", max_steps=2, **other, **cut, resume=True)
+    trainer = trained("grpo", max_steps=2, **other, **cut, resume=True)
     assert trainer.state.global_step == 2 and isinstance(trainer.args, CreditConfig)
     assert isinstance(trainer, CreditTrainer)
 

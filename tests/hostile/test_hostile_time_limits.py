@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from reward_helpers import GIVEN, QUICK
+from scripts import ROOT
 
 from trl_credit import CreditConfig
 from trl_credit.rewards import watchdog
@@ -18,17 +19,8 @@ from trl_credit.rewards.guard import guard_rewards
 from trl_credit.runs.checkpoints import is_complete
 
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
 def quick(completions, **kwargs):
     return [1.0, 0.0]
-
-
-@pytest.fixture(autouse=True)
-def _patience(monkeypatch):
-    """On a machine that stands still for seconds, the process of the tests must not be killed."""
-    monkeypatch.setattr(watchdog, "GRACE", 120.0)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from comparison_helpers import IDENTITY, history, log_state
 from rich.console import Console
+from scripts import ROOT
 from viewer_helpers import Page
 
 from trl_credit.lab.comparison.grid import make_grid, read_entries, write_grid
@@ -28,7 +29,6 @@ from trl_credit.lab.comparison.report import Comparison, report_blocks, write_re
 from trl_credit.lab.comparison.scoring import score_tables
 
 
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = ["--max_steps", "6", "--per_device_train_batch_size", "8", "--num_generations", "4"]
 TRAINED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
 

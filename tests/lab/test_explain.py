@@ -4,9 +4,10 @@ import json
 
 import pytest
 import torch
+from custom_functions import args_of
 from script_helpers import error_of
 
-from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit import ALGORITHMS
 from trl_credit.cli import main
 from trl_credit.credit.effective import travelled
 from trl_credit.demo import demo_model_path
@@ -99,8 +100,7 @@ def own(tmp_path):
 
 
 def config_of(name, **settings):
-    config_class = CreditConfig if name == "base" else ALGORITHMS[name][0]
-    return config_class(output_dir="unused", report_to="none", use_cpu=True, **settings)
+    return args_of(ALGORITHMS[name][0], **settings)
 
 
 def test_how_far_credit_travels():

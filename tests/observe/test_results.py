@@ -142,7 +142,9 @@ def test_trls_name_for_a_card_writes_ours(alone, tmp_path):
     trainer.train()
     trainer.create_model_card(model_name="mine", dataset_name="me/sums", tags="sums")
     card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    assert "\n# mine\n" in card and "datasets:\n- me/sums" in card and "- sums" in card
+    assert "\n# mine\n" in card and "datasets:\n- me/sums" in card
+    assert all(f"- {tag}\n" in card for tag in ("sums", "s-trace", "trl-credit"))
+    assert "S-trace" in card and "2605.05965" in card and "Selective Eligibility Traces" in card
     assert "[on the Hub](https://huggingface.co/datasets/me/sums)), 64 rows" in card
     assert not re.search(r"\bNone\b", card)
 

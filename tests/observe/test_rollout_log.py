@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from run_helpers import trained
 from segment_helpers import TREE
 
 import trl_credit
@@ -16,9 +15,9 @@ def shards(trainer):
     return {step: read_shard(path) for step, path in steps(trainer.args.output_dir)}
 
 
-def logged(make_trainer, algo, **settings):
+def logged(trained, algo, **settings):
     """The responses of all shards of a run of 4 steps, with the trainer."""
-    trainer = trained(make_trainer, algo, log_credit=1, **{"max_steps": 4, "learning_rate": 3e-3, **settings})
+    trainer = trained(algo, log_credit=1, **{"max_steps": 4, "learning_rate": 3e-3, **settings})
     found = [(shard.header, row) for shard in shards(trainer).values() for row in shard.responses]
     assert found
     return trainer, found
@@ -81,9 +80,9 @@ HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must n
     ],
     ids=str,
 )
-def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(make_trainer, algo, settings):
+def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(trained, algo, settings):
     common = {"beta": 0.05, "epsilon": 0.02, "epsilon_high": 0.02, **OFF_POLICY}
-    trainer, found = logged(make_trainer, algo, **common | settings)
+    trainer, found = logged(trained, algo, **common | settings)
     assert check_closed_form(trainer.args, found) > 0
     assert max(abs(x) for _, row in found for x in row["kl_credit"]) > (1e-3 if settings == CORRECTED else 0)
     assert any(w for _, row in found for w in row["log_weight"])
@@ -97,20 +96,20 @@ class Scaled(trl_credit.CreditTrainer):
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo", "luspo", "sapo", "vespo", "cispo", "scaled"])
-def test_an_unclipped_token_on_policy_shows_its_advantage(make_trainer, loss_type):
+def test_an_unclipped_token_on_policy_shows_its_advantage(trained, loss_type):
     settings = {**OFF_POLICY, "num_iterations": 1, "steps_per_generation": 2, "epsilon_high": 5.0, "max_steps": 2}
     if loss_type == "scaled":
-        _, found = logged(make_trainer, (trl_credit.CreditConfig, Scaled), **settings)
+        _, found = logged(trained, (trl_credit.CreditConfig, Scaled), **settings)
     else:
-        _, found = logged(make_trainer, "base", loss_type=loss_type, **settings)
+        _, found = logged(trained, "base", loss_type=loss_type, **settings)
     for _, row in found:
         assert row["credit"] == pytest.approx(row["advantages"], rel=1e-4, abs=1e-6)
     assert any(row["reward"] and any(row["credit"]) for _, row in found)
 
 
-def check_masked(make_trainer, **settings):
+def check_masked(trained, **settings):
     """Checks the closed form of a run whose loss leaves tokens out, and returns its responses."""
-    trainer, found = logged(make_trainer, "base", **settings)
+    trainer, found = logged(trained, "base", **settings)
     check_closed_form(trainer.args, found)
     kept = [m for _, row in found for m in row["policy_mask"]]
     assert 0 < sum(kept) < len(kept)
@@ -119,26 +118,26 @@ def check_masked(make_trainer, **settings):
 
 @pytest.mark.parametrize("released_code", [None, ["spo_normalizer"]], ids=["paper", "code"])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo"])
-def test_masked_tokens_have_no_credit_and_do_not_count(make_trainer, loss_type, released_code):
+def test_masked_tokens_have_no_credit_and_do_not_count(trained, loss_type, released_code):
     masked = {"token_mask": "probability", "probability_threshold": 0.03, "released_code": released_code}
-    for _, row in check_masked(make_trainer, loss_type=loss_type, beta=0.05, max_steps=2, **masked):
+    for _, row in check_masked(trained, loss_type=loss_type, beta=0.05, max_steps=2, **masked):
         assert not any(c for c, m in zip(row["credit"], row["policy_mask"], strict=True) if not m)
 
 
-def test_kl_credit_is_the_slope_of_the_kl_term(make_trainer):
-    _, found = logged(make_trainer, "grpo_lambda", beta=0.5, **OFF_POLICY)
+def test_kl_credit_is_the_slope_of_the_kl_term(trained):
+    _, found = logged(trained, "grpo_lambda", beta=0.5, **OFF_POLICY)
     for _, row in found:
         difference = torch.tensor(row["ref_logprobs"]) - torch.tensor(row["trainer_logprobs"])
         assert row["kl_credit"] == pytest.approx((0.5 * (difference.exp() - 1)).tolist(), rel=1e-2, abs=1e-5)
 
 
-def test_tokens_that_the_entropy_quantile_leaves_out(make_trainer):
-    check_masked(make_trainer, top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
+def test_tokens_that_the_entropy_quantile_leaves_out(trained):
+    check_masked(trained, top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
 
 
-def test_policy_iteration_reaches_all_tokens_of_a_segment(make_trainer):
+def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
     settings = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "policy_loss": "policy_iteration"}
-    _, found = logged(make_trainer, "base", beta=0.1, max_steps=2, **settings)
+    _, found = logged(trained, "base", beta=0.1, max_steps=2, **settings)
     for _, row in found:
         assert row["kl_credit"] is None and row["is_clipped"] is None
         for k in range(max(row["segment_ids"]) + 1):
@@ -151,17 +150,17 @@ def test_policy_iteration_reaches_all_tokens_of_a_segment(make_trainer):
     "algo, settings",
     [
         ("s_trace", {"selector": "random", "beta": 0.04, "num_iterations": 2}),
-        ("spo_chain", {"rollouts_per_state": 2}),
+        ("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}),
         ("base", {**TREE, "replay_iterations": 4}),
         ("base", {"loss_type": "bnpo", "whiten_advantages": "batch", **OFF_POLICY}),
     ],
     ids=str,
 )
-def test_training_is_the_same_to_the_last_bit(make_trainer, tmp_path, algo, settings):
+def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings):
     states = []
     for every in (0, 1):
         folder = str(tmp_path / f"run{every}")
-        trainer = trained(make_trainer, algo, log_credit=every, max_steps=3, output_dir=folder, **settings)
+        trainer = trained(algo, log_credit=every, max_steps=3, output_dir=folder, **settings)
         states.append([*trainer.model.state_dict().values(), torch.get_rng_state()])
     assert shards(trainer)
     assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
@@ -207,9 +206,9 @@ def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
 
 
 @pytest.mark.parametrize("max_steps", [5, 6, 7])
-def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(make_trainer, max_steps):
+def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(trained, max_steps):
     sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 4}
-    trainer = trained(make_trainer, "base", log_credit=5, max_steps=max_steps, **sizes)
+    trainer = trained("base", log_credit=5, max_steps=max_steps, **sizes)
     for shard in shards(trainer).values():
         assert shard.header["steps"] == [5, max_steps] and 0 < shard.header["groups_logged"] < 4
         places = {(row["group"], row["index"]) for row in shard.responses}
@@ -227,8 +226,8 @@ def test_a_run_without_a_logged_step_warns(make_trainer, caplog, every, warns):
     assert len(lines) == warns and all("log_credit=5: no step was logged" in line for line in lines)
 
 
-def test_an_entry_says_what_was_sampled(make_trainer):
-    trainer, found = logged(make_trainer, "s_trace", max_steps=1, mask_truncated_completions=True)
+def test_an_entry_says_what_was_sampled(trained):
+    trainer, found = logged(trained, "s_trace", max_steps=1, mask_truncated_completions=True)
     tokenizer = trainer.processing_class
     cut_off = [row for _, row in found if row["truncated"]]
     assert cut_off and len(cut_off) < len(found)
@@ -242,8 +241,8 @@ def test_an_entry_says_what_was_sampled(make_trainer):
         assert len(row["tokens"]) == 8 or row["token_ids"][-1] == tokenizer.eos_token_id
 
 
-def test_values_of_a_chain(make_trainer):
-    _, found = logged(make_trainer, "spo_chain", rollouts_per_state=2, max_steps=2)
+def test_values_of_a_chain(trained):
+    _, found = logged(trained, "spo_chain", rollouts_per_state=2, max_steps=2)
     several = 0
     for _, row in found:
         values, ids = row["segment_values"], row["segment_ids"]
@@ -255,9 +254,9 @@ def test_values_of_a_chain(make_trainer):
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
-def test_trees_and_their_rows(make_trainer, form):
+def test_trees_and_their_rows(trained, form):
     mask = {"token_mask": "probability", "probability_threshold": 0.5} if form == "nodes" else {}
-    trainer, _ = logged(make_trainer, "base", **{**TREE, "tree_rows": form, **mask}, max_steps=2, log_credit_groups=1)
+    trainer, _ = logged(trained, "base", **{**TREE, "tree_rows": form, **mask}, max_steps=2, log_credit_groups=1)
     for shard in shards(trainer).values():
         nodes = shard.trees[0]
         for node in nodes[1:]:
@@ -279,12 +278,12 @@ def test_trees_and_their_rows(make_trainer, form):
         assert trained == {n["id"] for n in nodes if n["trained"]} == {n["id"] for n in nodes if n["advantage"]}
 
 
-def test_a_resume_removes_what_came_after_the_checkpoint(make_trainer, tmp_path):
+def test_a_resume_removes_what_came_after_the_checkpoint(trained, tmp_path):
     settings = {"log_credit": 1, "save_strategy": "steps", "save_steps": 2}
-    first = trained(make_trainer, "s_trace", max_steps=4, **settings)
+    first = trained("s_trace", max_steps=4, **settings)
     before = shards(first)
     (tmp_path / "run" / "credit_log" / "step-00000009.jsonl").write_text("of an abandoned resume\n")
-    again = trained(make_trainer, "s_trace", max_steps=4, **settings, resume=str(tmp_path / "run" / "checkpoint-2"))
+    again = trained("s_trace", max_steps=4, **settings, resume=str(tmp_path / "run" / "checkpoint-2"))
     after = shards(again)
     assert list(before) == list(after) == [1, 2, 3, 4]
     for step in before:
@@ -292,9 +291,9 @@ def test_a_resume_removes_what_came_after_the_checkpoint(make_trainer, tmp_path)
         assert (before[step].header["run"] == after[step].header["run"]) == (step <= 2)
 
 
-def test_a_new_run_removes_the_log_of_the_one_before(make_trainer, tmp_path):
+def test_a_new_run_removes_the_log_of_the_one_before(make_trainer, trained, tmp_path):
     make_trainer("base", log_credit=1, max_steps=3).train()
-    trainer = trained(make_trainer, "base", log_credit=2, max_steps=2)
+    trainer = trained("base", log_credit=2, max_steps=2)
     assert list(shards(trainer)) == [2]
     make_trainer("base", max_steps=1).train()  # without a log of its own
     assert not shards(trainer)
@@ -311,8 +310,8 @@ class Broken(trl_credit.CreditTrainer):
         raise RuntimeError("no\ntext")
 
 
-def test_a_log_that_fails_stops_and_not_the_run(make_trainer, caplog):
-    trainer = trained(make_trainer, (trl_credit.CreditConfig, Broken), log_credit=1, max_steps=3)
+def test_a_log_that_fails_stops_and_not_the_run(trained, caplog):
+    trainer = trained((trl_credit.CreditConfig, Broken), log_credit=1, max_steps=3)
     assert trainer.state.global_step == 3 and not shards(trainer)
     (line,) = warnings_of(caplog)
     assert "no text" in line and "\n" not in line
@@ -327,8 +326,8 @@ class Infinite(trl_credit.CreditTrainer):
         return trl_credit.Credit(log_weight=log_weight, advantage=super().credit(tokens).advantage)
 
 
-def test_a_loss_that_is_not_finite_is_logged_without_credit(make_trainer):
-    trainer, _ = logged(make_trainer, (trl_credit.CreditConfig, Infinite), max_steps=3, epsilon_high=1e30)
+def test_a_loss_that_is_not_finite_is_logged_without_credit(trained):
+    trainer, _ = logged(trained, (trl_credit.CreditConfig, Infinite), max_steps=3, epsilon_high=1e30)
     for step, shard in shards(trainer).items():
         assert all((row["credit"] is None) == (step == 2) for row in shard.responses)
 

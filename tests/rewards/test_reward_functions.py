@@ -3,7 +3,6 @@
 import pytest
 import trl
 
-from trl_credit.demo import demo_dataset, demo_model_path
 from trl_credit.rewards import (
     accuracy_reward,
     format_reward,
@@ -92,22 +91,12 @@ def test_solutions_of_the_puzzles_are_right_and_only_for_their_own(data_folder):
     assert knights_and_knaves_reward([row["answer"] for row in rows], names, turned) == [0.0] * len(rows)
 
 
-def test_a_stock_trl_trainer_takes_them(tmp_path):
-    data = demo_dataset(16).add_column("names", [["Amelia"]] * 16).add_column("truth", [[True]] * 16)
-    overlong = resolve_reward("soft_overlong", max_completion_length=8)
-    args = trl.GRPOConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=8,
-        max_steps=1,
-        logging_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-    )
-    rewards = [accuracy_reward, format_reward, overlong, knights_and_knaves_reward]
-    trainer = trl.GRPOTrainer(model=demo_model_path(), reward_funcs=rewards, args=args, train_dataset=data)
+def test_a_stock_trl_trainer_takes_them(make_trainer):
+    rewards = [accuracy_reward, format_reward, knights_and_knaves_reward]
+    rewards.append(resolve_reward("soft_overlong", max_completion_length=8))
+    trainer = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), reward_funcs=rewards, max_steps=1, n_prompts=16)
+    data = trainer.train_dataset.add_column("names", [["Amelia"]] * 16)
+    trainer.train_dataset = data.add_column("truth", [[True]] * 16)
     trainer.train()
     logs = trainer.state.log_history[0]
     assert logs["rewards/soft_overlong_punishment/mean"] < 0.0 and logs["accuracy/timed_out"] == 0.0

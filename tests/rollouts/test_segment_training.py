@@ -6,7 +6,6 @@ import pytest
 import torch
 from datasets import Dataset
 from passes_helpers import model_of, scripted
-from safetensors.torch import save_file
 from segment_helpers import (
     CHAIN,
     TREE,
@@ -244,27 +243,6 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
         first["old_per_token_logps"], threshold=0.9, mask_t=first["completion_mask"] * first["tool_mask"]
     )
     assert first["num_items_in_batch"] == kept_tokens.sum()
-
-
-def test_a_checkpoint_without_its_replay_buffer_is_refused(make_trainer, tmp_path):
-    settings = {**TREE, "replay_iterations": 4, "save_strategy": "steps", "save_steps": 1}
-    make_trainer(**settings, max_steps=1).train()
-    checkpoint = tmp_path / "run" / "checkpoint-1"
-    (checkpoint / "replay.safetensors").unlink()
-    for _ in ("missing", "another file"):
-        with pytest.raises(ValueError, match="replay buffer"):
-            make_trainer(**settings).train(resume_from_checkpoint=str(checkpoint))
-        save_file({"x": torch.zeros(1)}, checkpoint / "replay.safetensors")
-
-
-def test_one_seed_one_run(trained):
-    replay = {**TREE, "replay_iterations": 3, "replay_cap": 2}
-    for settings in ({"algo": "s_trace", "selector": "random"}, CHAIN, {**CHAIN, "rollout_batch_size": 6}, replay):
-        histories = []
-        for _ in range(2):
-            trainer = trained(**settings, max_steps=3)
-            histories.append([(row["loss"], row["grad_norm"], row["reward"]) for row in steps_of(trainer)])
-        assert histories[0] == histories[1]
 
 
 # Refusals

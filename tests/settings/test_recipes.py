@@ -13,6 +13,7 @@ import yaml
 from scripts import load_script
 from trl import ModelConfig
 from trl.scripts import sft
+from worker import parity
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import training
@@ -40,10 +41,6 @@ FILES = [row for row in ROWS if not row.flags]
 BY_NAME = {(row.folder, row.name): row for row in ROWS}
 
 
-def read_config(paths) -> dict:
-    return read_settings(paths)[0]
-
-
 def name(row) -> str:
     return str(row.relative_to(RECIPES).with_suffix("")) if isinstance(row, Path) else f"{row.folder}/{row.name}"
 
@@ -56,13 +53,9 @@ def build(row, folder: Path):
     return training.build(argv, command=["trl-credit", "train"])[0]
 
 
-def either_way(completions, **kwargs):
-    return [float(sum(map(ord, text)) % 2) for text in completions]
-
-
 def resolved(row) -> dict:
     """Every field of the row's configuration, set by a file, by a flag or by the algorithm's preset."""
-    merged = read_config([str(row.recipe)]) | row.flags
+    merged = read_settings([str(row.recipe)])[0] | row.flags
     values = {}
     for field in fields(ALGORITHMS[merged["algo"]][0]):
         values[field.name] = field.default if field.default_factory is MISSING else field.default_factory()
@@ -79,11 +72,11 @@ def differences(row, other) -> set[str]:
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_two_steps_on_the_embedded_model(row, tmp_path, one_thread):
     trainer = build(row, tmp_path)
-    own, shrunk = read_config([str(row.recipe)]) | row.flags, read_config([str(EMBEDDED_TREE)])
+    own, shrunk = read_settings([str(row.recipe)])[0] | row.flags, read_settings([str(EMBEDDED_TREE)])[0]
     for key in own.keys() - shrunk.keys() - {"output_dir"}:
         if key in {f.name for f in fields(trainer.args)}:  # the others are the script's or the model's
             assert getattr(trainer.args, key) == own[key], key
-    trainer.reward_funcs[0] = either_way  # of the task's own a small batch may have nothing but zeros
+    trainer.reward_funcs[0] = parity  # of the task's own a small batch may have nothing but zeros
     trainer.train()
     rows = [row for row in trainer.state.log_history if "loss" in row]
     assert trainer.state.global_step == 2 and len(rows) == 2
@@ -103,7 +96,7 @@ def test_embedded_changes_model_data_and_lengths_alone():
 def test_a_row_parses_as_it_is_written(row):
     _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *row.argv])
     given = resolved(row)
-    written = read_config([str(row.recipe)]).keys() | row.flags.keys()
+    written = read_settings([str(row.recipe)])[0].keys() | row.flags.keys()
     for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft wants a word
         for part in (data, args, model):
             assert not hasattr(part, key) or getattr(part, key) == given[key], key

@@ -123,14 +123,6 @@ def test_a_checkpoint_with_a_belief_of_another_mode_is_refused(make_trainer):
         other.train(resume_from_checkpoint=True)
 
 
-def test_model_card_names_and_cites_the_paper(trained, tmp_path):
-    trainer = trained("s_trace", max_steps=1)
-    trainer.create_model_card(model_name="m")
-    card = (tmp_path / "run" / "README.md").read_text()
-    assert "S-trace" in card and "2605.05965" in card and "Selective Eligibility Traces" in card
-    assert "s-trace" in card and "trl-credit" in card
-
-
 def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = trl_credit.GSPOTrainer(tiny_model, count_a, train_dataset=Dataset.from_dict({"prompt": ["1+1="] * 8}))
