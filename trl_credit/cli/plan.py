@@ -9,7 +9,7 @@ import yaml
 
 from ..settings.parser import OneLineParser, unknown_argument
 from ..support.packaged import accelerate_config
-from ..support.startup import begin
+from ..support.startup import begin, prepare_process
 
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ def main(argv: list[str]) -> int:
     from ..lab.plan import as_json, as_text, make_plan
     from ..presets import PRESETS
     from ..settings.arguments import known_flags, parse_arguments
-    from .training import prepare_process
 
     prepare_process()
     flags = [*parser.flags(), *known_flags()]
