@@ -1,9 +1,9 @@
 """`trl-credit eval`, and `examples/evaluate.py` with the same flags."""
 
-import argparse
 import os
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def _parse(argv: list[str]) -> Namespace:
     """Parses the flags. `stored_only` says that models are compared from stored samples.
 
     Raises:
@@ -55,9 +55,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     from ..lab.evaluation.sample_store import is_evaluation
 
     names = f"{', '.join(PROTOCOLS)}, custom"
-    parser = OneLineParser(
-        prog=" ".join(PROGRAM), description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
     add = parser.add_argument
     add(
         "compared",
@@ -139,7 +137,7 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
         raise SystemExit(stop.code) from None
 
 
-def _run(args: argparse.Namespace) -> None:
+def _run(args: Namespace) -> None:
     """Evaluates, judges again or compares, and prints the tables.
 
     Raises:
@@ -161,7 +159,7 @@ def _run(args: argparse.Namespace) -> None:
         _print_table(folder / "differences.md", numbers="differences.json")
 
 
-def _output_folder(args: argparse.Namespace) -> Path:
+def _output_folder(args: Namespace) -> Path:
     model = Path(args.models[0])
     default = model / "evaluation" if len(args.models) == 1 and model.is_dir() else Path("evaluation")
     folder = default if args.output_dir is None else Path(args.output_dir)
@@ -169,7 +167,7 @@ def _output_folder(args: argparse.Namespace) -> Path:
     return folder
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def _options(args: Namespace) -> dict[str, Any]:
     """The keyword arguments of `evaluate` except for the folder."""
     from ..lab.evaluation import PROTOCOLS
 

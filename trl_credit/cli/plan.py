@@ -2,7 +2,7 @@
 
 import json
 import os
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -48,12 +48,8 @@ _FLAGS = (
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
-    parser = OneLineParser(
-        prog="trl-credit plan",
-        description=_HELP,
-        formatter_class=RawDescriptionHelpFormatter,
-        usage="%(prog)s [RECIPE …] [--flag value …]",
-    )
+    usage = "%(prog)s [RECIPE …] [--flag value …]"
+    parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage=usage)
     for name, kind, text in _FLAGS:
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")

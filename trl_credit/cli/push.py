@@ -1,6 +1,5 @@
 """`trl-credit push`, and the main function of `examples/push.py`."""
 
-import argparse
 import os
 import sys
 
@@ -29,9 +28,7 @@ def main(argv: list[str]) -> int:
     quiet_start()
     from ..hub import PushError, PushInterrupted, push
 
-    parser = OneLineParser(
-        prog="trl-credit push", description=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = OneLineParser(prog="trl-credit push", description=_HELP)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
     parser.add_argument("--repo_id", required=True, help="user/name, or only the name")
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from ..config import CreditConfig, defaults
 from ..support.errors import choose
 from ..support.files import write_atomically
-from .checkpoints import RUN_FILE, RUN_VERSION, checkpoint_step, checkpoints_of, read_run
+from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import differences, in_words
 
 
@@ -68,7 +68,7 @@ class RunFolder:
             if not resumes_here:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
-            self.record = {"version": RUN_VERSION, "identity": identity, "lives": starts}
+            self.record = {"version": VERSION, "identity": identity, "lives": starts}
             self.write_record(self.path)
         except BaseException:
             self.release()
