@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..settings.parser import OneLineParser, unknown_argument
+from ..settings.parser import OneLineParser
 from ..support.packaged import accelerate_config
 from ..support.startup import begin, prepare_process
 
@@ -59,18 +59,14 @@ def main(argv: list[str]) -> int:
     from ..lab.evaluation import PROTOCOLS
     from ..lab.plan import as_json, as_text, make_plan
     from ..presets import PRESETS
-    from ..settings.arguments import known_flags, parse_arguments
+    from ..settings.arguments import parse_arguments
 
     prepare_process()
-    flags = [*parser.flags(), *known_flags()]
-    for word in rest:
-        flag = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if word.startswith("--") and flag not in flags:
-            raise ValueError(unknown_argument(flag, flags))
     launcher = _launcher(own.accelerate_config)
     processes = launcher.get("num_processes", 1) if own.num_processes is None else own.num_processes
     recipe = ["--config", *argv[:words]] if words else []
-    choices = parse_arguments([*recipe, *rest], processes=processes, protocols=PROTOCOLS, prog="trl-credit plan")
+    more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
+    choices = parse_arguments([*recipe, *rest], processes=processes, **more)
     shape = _shape(own, choices)
     layout = _layout(choices, launcher, processes)
     rates, assumed = _measured(own, choices)

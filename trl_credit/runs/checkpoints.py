@@ -162,11 +162,6 @@ def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:
     return not following or step <= following[0]
 
 
-def layout_of(checkpoint: str | Path) -> str | None:
-    """How a checkpoint stores its optimizer, a key of `LAYOUTS`; `None` without an optimizer."""
-    return next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
-
-
 def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
     """Refuses a checkpoint whose optimizer this run cannot read, which transformers would skip or misread.
 
@@ -179,7 +174,8 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
     Raises:
         ValueError: the layouts differ, or DeepSpeed has another number of processes.
     """
-    there, this = layout_of(checkpoint), f"a run {LAYOUTS[here][0]}"
+    there = next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
+    this = f"a run {LAYOUTS[here][0]}"
     parts = len({path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")})
     if there not in (None, here):
         what = f"the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read"

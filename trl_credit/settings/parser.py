@@ -9,8 +9,10 @@ from ..support.errors import did_you_mean
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An `ArgumentParser` without abbreviations, whose help keeps the lines of its description. Where argparse would print its usage and exit, `parse_args` and
-    `parse_known_args` raise `ValueError` with one line."""
+    """An `ArgumentParser` without abbreviations, whose help keeps the lines of its description.
+
+    Where argparse would print its usage and exit, `parse_args` and `parse_known_args` raise `ValueError` with one line.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         form = {"formatter_class": argparse.RawDescriptionHelpFormatter}
