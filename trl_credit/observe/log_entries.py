@@ -1,13 +1,11 @@
 """The entries of a rollout log: responses, trees and the header."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase, TrainerState
 from trl import GRPOConfig
 
@@ -20,7 +18,7 @@ from ..rollouts.policy import Policy
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
-from ..runs.identity import FREE, base_name
+from ..runs.identity import FREE, IdentifiedTrainer, base_name
 from ..support.processes import Processes
 from .captured import Row
 from .schema import Shard
@@ -54,24 +52,17 @@ class Origin:
         return self.places[tag][0] if tag in self.places else float("inf")
 
 
-class LoggedTrainer(Protocol):
+class LoggedTrainer(IdentifiedTrainer, Protocol):
     """The parts of a trainer that the rollout log reads."""
 
-    args: CreditConfig
-    accelerator: Accelerator
-    model: torch.nn.Module
     state: TrainerState
     processes: Processes
     normalizer: Normalizer
     custom_credit: CustomCredit
     engine: Policy
-    reward_func_names: Sequence[str]
     epsilon_low: float
     epsilon_high: float
     current_gradient_accumulation_steps: int
-
-    @property
-    def algorithm_name(self) -> str: ...
 
     @property
     def micro_batches_done(self) -> int: ...
