@@ -16,7 +16,7 @@ from trl_credit.cli import eval as command
 
 
 def main(argv: list[str]) -> None:
-    command.main(argv, program=None, description=__doc__)
+    command.main(argv)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from trl_credit.cli import push
 
 
 def main(argv: list[str]) -> None:
-    push.main(argv, description=__doc__, prog=None, script=sys.argv[0])
+    push.main(argv)
 
 
 if __name__ == "__main__":

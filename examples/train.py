@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before torch and TRL are imported
     begin()
 
 import sys
-from pathlib import Path
 
 from trl_credit.cli import training
 from trl_credit.cli.graceful_exit import GracefulExit
@@ -35,7 +34,7 @@ def main(argv: list[str]) -> None:
             rewards = training.make_rewards(choices)
             data = training.make_data(choices, rewards)
             # opens the repository on the Hub, so that a wrong token costs no run
-            pusher = PushCallback.from_arguments(choices.args, script=str(Path(sys.argv[0]).with_name("push.py")))
+            pusher = PushCallback.from_arguments(choices.args)
             command = ["accelerate", "launch", "examples/train.py"]
             trainer = training.make_trainer(choices, rewards, data, command=command)
             training.add_callbacks(trainer, choices, pusher)

@@ -1,7 +1,6 @@
 """Pushes to a real HTTP server: what arrives, what never does, and what a failure costs."""
 
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -183,19 +182,19 @@ def test_the_flags_of_the_trainer_are_taken_over(hub, folder, tmp_path, monkeypa
     config = ALGORITHMS["s_trace"][0]
     flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": hub.token, "report_to": "none"}
     with pytest.raises(ValueError, match="hub_strategy='all_checkpoints'.*--hub_strategy every_save"):
-        PushCallback.from_arguments(config("out", hub_strategy="all_checkpoints", **flags), script="push.py")
+        PushCallback.from_arguments(config("out", hub_strategy="all_checkpoints", **flags))
     assert hub.requests == []
     args = config(str(tmp_path / "named"), hub_strategy="end", hub_revision="v1", **flags)
-    callback = PushCallback.from_arguments(args, script="push.py")
+    callback = PushCallback.from_arguments(args)
     assert not args.push_to_hub and args.hub_model_id == "me/named" and hub.repos["me/named"].private
     assert not callback.every_save
     callback.finish(folder)
     assert "model.safetensors" in hub.repos["me/named"].branches["v1"]
-    assert PushCallback.from_arguments(args, script="push.py") is None
+    assert PushCallback.from_arguments(args) is None
     hub.repos["me/named"].private = False
     args.push_to_hub = True
     with pytest.raises(ValueError, match="exists and is public"):
-        PushCallback.from_arguments(args, script="push.py")
+        PushCallback.from_arguments(args)
 
 
 # From the command line
@@ -246,7 +245,6 @@ def test_a_killed_push_is_repeated_by_its_command(hub, folder, tmp_path):
 def push_script(tmp_path, monkeypatch):
     """`main` of `examples/push.py`, started in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["there/push.py"])
     return load_script("examples/push.py").main
 
 
@@ -257,9 +255,9 @@ def test_a_failed_push_says_how_to_repeat_it(hub, folder, push_script, monkeypat
     hub.break_at(2, 403)
     error = error_of(push_script, words, capsys, code=1)
     assert error.startswith("me/x on the Hub: the token may not write there")
-    assert error.endswith(f"run is complete. To try again: python there/push.py {shlex.join(words)}")
+    assert error.endswith(f"run is complete. To try again: trl-credit push {shlex.join(words)}")
     hub.mend()
-    push_script(shlex.split(error.partition("push.py ")[2]))
+    push_script(shlex.split(error.partition("trl-credit push ")[2]))
     assert "pushed" in capsys.readouterr().out and "config.json" in hub.repos["me/x"].branches["a b"]
 
 

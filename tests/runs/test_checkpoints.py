@@ -6,17 +6,17 @@ import pytest
 from processes import results, run
 
 from trl_credit.runs import checkpoints
-from trl_credit.runs.checkpoints import STATE_VERSION, is_complete, last_checkpoint, read_state, write_state
+from trl_credit.runs.checkpoints import VERSION, is_complete, last_checkpoint, read_state, write_state
 
 
 NEEDED = {"difficulty": "difficulty='history'"}
 
 
 def test_state_survives(tmp_path):
-    write_state(tmp_path, {"difficulty": {"beliefs": [0.1, 0.2]}})
+    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": [0.1, 0.2]}}})
     assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
     assert [p.name for p in tmp_path.iterdir()] == ["credit_state.json"]
-    write_state(tmp_path, {})
+    write_state(tmp_path, {"parts": {}})
     assert read_state(tmp_path, needed={})["parts"] == {}
 
 
@@ -25,16 +25,16 @@ def test_a_state_that_cannot_be_resumed_is_named_with_the_fix(tmp_path):
     assert read_state(tmp_path, needed={})["parts"] == {}  # a checkpoint of plain TRL
     with pytest.raises(ValueError, match=r"no .*credit_state.json.*difficulty='history'.*leave them out"):
         read_state(tmp_path, needed=NEEDED)
-    write_state(tmp_path, {"difficulty": {"beliefs": []}})
+    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": []}}})
     text = path.read_text()
     for damaged in (text[:25], "", "[]", "{}", '{"version": 1}'):
         path.write_text(damaged)
         with pytest.raises(ValueError, match="credit_state.json is damaged.*resume from another checkpoint"):
             read_state(tmp_path, needed=NEEDED)
-    path.write_text(json.dumps({"version": STATE_VERSION + 1, "parts": {}}))
+    path.write_text(json.dumps({"version": VERSION + 1, "parts": {}}))
     with pytest.raises(ValueError, match="newer trl_credit.*upgrade"):
         read_state(tmp_path, needed={})
-    write_state(tmp_path, {"replay": {}})
+    write_state(tmp_path, {"parts": {"replay": {}}})
     with pytest.raises(ValueError, match="holds no state for difficulty='history'"):
         read_state(tmp_path, needed=NEEDED)
     with pytest.raises(ValueError, match="would lose .replay."):

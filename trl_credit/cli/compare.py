@@ -3,7 +3,7 @@
 import shlex
 import signal
 import sys
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,6 @@ that an algorithm does not have is left out for it, and printed. The same comman
 def main(argv: list[str]) -> int:
     """Returns the exit code: 0, 1 if a run failed, 2 for invalid input, 130 after Ctrl-C and 143 after SIGTERM."""
     quiet_start()
-    command = shlex.join([*PROGRAM.split(), *argv])
     try:
         args, flags = _parse(argv)
         folder = Path(args.output_dir)
@@ -44,7 +43,7 @@ def main(argv: list[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(folder / ".compare.lock", timeout=0):
-                return _compare_finished(args, command) if args.runs else _train_grid(args, flags, command)
+                return _compare_finished(args) if args.runs else _train_grid(args, flags)
         except Timeout:
             raise ValueError(f"another comparison is running in {folder}: choose another --output_dir") from None
     except (ValueError, OSError, ImportError) as error:
@@ -55,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
-    parser = OneLineParser(prog=PROGRAM, description=_HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser = OneLineParser(prog=PROGRAM, description=_HELP)
     add = parser.add_argument
     add("--algo", nargs="+", action="extend", metavar="ALGO", help='algorithms, or "NAME=ALGO --flag value …"')
     add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="custom functions, or NAME=…")
@@ -67,6 +66,7 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--jobs", type=int, help="runs at a time (default: one for each GPU, else for each core)")
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
+    args.command = shlex.join([*PROGRAM.split(), *argv])
     if args.runs:
         given = [f"--{n}" for n in ("algo", "credit", "seeds", "config", "jobs") if getattr(args, n) is not None]
         if given or flags:
@@ -80,17 +80,17 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     return args, flags
 
 
-def _compare_finished(args: Namespace, command: str) -> int:
+def _compare_finished(args: Namespace) -> int:
     from ..lab.comparison.groups import group_runs
     from ..lab.comparison.histories import read_history
 
     groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
     baseline = _baseline(args.baseline, {group.label: group.label for group in groups})
-    _report(args, groups, baseline, command, left_out={}, remarks=[])
+    _report(args, groups, baseline, {}, [])
     return 0
 
 
-def _train_grid(args: Namespace, flags: list[str], command: str) -> int:
+def _train_grid(args: Namespace, flags: list[str]) -> int:
     from ..lab.comparison.grid import make_grid, read_entries, write_grid
     from ..lab.comparison.groups import make_group
     from ..lab.comparison.histories import History, read_history
@@ -113,7 +113,7 @@ def _train_grid(args: Namespace, flags: list[str], command: str) -> int:
     except Interrupted as stop:
         done = sum(run.is_finished for run in grid.runs)
         cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-        kept = f"{done} of {len(grid.runs)} runs are finished; go on with: {command}"
+        kept = f"{done} of {len(grid.runs)} runs are finished; go on with: {args.command}"
         print(f"\ninterrupted ({cause}): {kept}", file=sys.stderr)
         return 128 + stop.number
     failed = table.failures(progress)
@@ -128,7 +128,7 @@ def _train_grid(args: Namespace, flags: list[str], command: str) -> int:
     missing = [entry.label for entry in entries if entry.label not in finished]
     remarks = [*failed, *([f"No run is finished of: {', '.join(missing)}."] if missing else [])]
     groups = [make_group(label, runs) for label, runs in finished.items()]
-    _report(args, groups, baseline, command, left_out=grid.left_out, remarks=remarks)
+    _report(args, groups, baseline, grid.left_out, remarks)
     return 1 if failed else 0
 
 
@@ -145,13 +145,7 @@ def _baseline(asked: str | None, labels: dict[str, str]) -> str:
 
 
 def _report(
-    args: Namespace,
-    groups: list["Group"],
-    label: str,
-    command: str,
-    *,
-    left_out: dict[str, list[str]],
-    remarks: list[str],
+    args: Namespace, groups: list["Group"], label: str, left_out: dict[str, list[str]], remarks: list[str]
 ) -> None:
     """Writes the report against the baseline of that label, or the first group if it has no finished run."""
     from ..lab.comparison.report import Comparison, write_report
@@ -159,6 +153,6 @@ def _report(
     baseline = next((group for group in groups if group.label == label), groups[0])
     if baseline.label != label:
         remarks = [*remarks, f"{label} has no finished run: the baseline is {baseline.label}."]
-    comparison = Comparison(tuple(groups), baseline, args.metric, command, left_out, tuple(remarks))
+    comparison = Comparison(tuple(groups), baseline, args.metric, args.command, left_out, tuple(remarks))
     for page in write_report(comparison, Path(args.output_dir)):
         print(page)

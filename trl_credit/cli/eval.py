@@ -1,9 +1,9 @@
 """`trl-credit eval`, and `examples/evaluate.py` with the same flags."""
 
-import argparse
 import os
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any
 from ..settings.parser import OneLineParser
 from ..support.errors import check_output_dir, disk_full, fail
 from ..support.signals import StopSignals
-from ..support.startup import begin
+from ..support.startup import begin, prepare_process
 
 
 PROGRAM = ["trl-credit", "eval"]
-DESCRIPTION = """\
+_HELP = """\
 pass@k, best@k, avg@k and maj@k of models with 95 % intervals, in one table, a JSON file and a figure.
 
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
@@ -35,17 +35,17 @@ _OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "qui
 _OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that act on stored samples
 
 
-def main(argv: list[str], *, program: list[str] | None = PROGRAM, description: str | None = DESCRIPTION) -> int:
-    """Runs an evaluation; returns the exit code. `program` is `None` for a script."""
+def main(argv: list[str]) -> int:
+    """Runs an evaluation; returns the exit code."""
     begin()
     from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
 
-    with StopSignals(program) as stop, _reporting(argv, stop):
-        _run(_parse(argv, prog=None if program is None else " ".join(program), description=description))
+    with StopSignals(PROGRAM) as stop, _reporting(argv, stop):
+        _run(_parse(argv))
     return 0
 
 
-def _parse(argv: list[str], *, prog: str | None, description: str | None) -> argparse.Namespace:
+def _parse(argv: list[str]) -> Namespace:
     """Parses the flags. `stored_only` says that models are compared from stored samples.
 
     Raises:
@@ -55,7 +55,7 @@ def _parse(argv: list[str], *, prog: str | None, description: str | None) -> arg
     from ..lab.evaluation.sample_store import is_evaluation
 
     names = f"{', '.join(PROTOCOLS)}, custom"
-    parser = OneLineParser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
     add = parser.add_argument
     add(
         "compared",
@@ -119,15 +119,12 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
     command that resumes.
     """
     from datasets import disable_progress_bars
-    from transformers.utils import logging
 
     from ..rewards.guard import RewardRaised
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.disable_progress_bar()  # of loading; the evaluation has its own
+    prepare_process()
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning)
-    sys.path.append(os.getcwd())  # for --reward package.module.function
     try:
         yield
     except (ValueError, OSError, ImportError, RewardRaised) as error:
@@ -140,7 +137,7 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
         raise SystemExit(stop.code) from None
 
 
-def _run(args: argparse.Namespace) -> None:
+def _run(args: Namespace) -> None:
     """Evaluates, judges again or compares, and prints the tables.
 
     Raises:
@@ -162,7 +159,7 @@ def _run(args: argparse.Namespace) -> None:
         _print_table(folder / "differences.md", numbers="differences.json")
 
 
-def _output_folder(args: argparse.Namespace) -> Path:
+def _output_folder(args: Namespace) -> Path:
     model = Path(args.models[0])
     default = model / "evaluation" if len(args.models) == 1 and model.is_dir() else Path("evaluation")
     folder = default if args.output_dir is None else Path(args.output_dir)
@@ -170,7 +167,7 @@ def _output_folder(args: argparse.Namespace) -> Path:
     return folder
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def _options(args: Namespace) -> dict[str, Any]:
     """The keyword arguments of `evaluate` except for the folder."""
     from ..lab.evaluation import PROTOCOLS
 

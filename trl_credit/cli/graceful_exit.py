@@ -77,7 +77,9 @@ class GracefulExit(TrainerCallback):
             self.trainer.accelerator.end_training()  # destroys the process group, as torch asks
         if error is None or isinstance(error, SystemExit):
             return
-        self._close_bar()
+        for callback in self.trainer.callback_handler.callbacks:
+            if (bar := getattr(callback, "training_bar", None)) is not None:
+                bar.close()
         if self.stop.number is not None or isinstance(error, KeyboardInterrupt):
             if self.trainer.accelerator.is_main_process:
                 print(f"interrupted {self._after_interrupt()}", file=sys.stderr, flush=True)
@@ -122,8 +124,3 @@ class GracefulExit(TrainerCallback):
     def _resume_command(self) -> str:
         argv = without_flag(self.argv, "resume_from_checkpoint")
         return self.stop.command([*argv, "--resume_from_checkpoint", "true"])
-
-    def _close_bar(self) -> None:
-        for callback in self.trainer.callback_handler.callbacks:
-            if (bar := getattr(callback, "training_bar", None)) is not None:
-                bar.close()

@@ -2,14 +2,14 @@
 
 import json
 import os
-from argparse import Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..settings.parser import OneLineParser, unknown_argument
+from ..settings.parser import OneLineParser
 from ..support.packaged import accelerate_config
-from ..support.startup import begin
+from ..support.startup import begin, prepare_process
 
 
 if TYPE_CHECKING:
@@ -48,12 +48,8 @@ _FLAGS = (
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
-    parser = OneLineParser(
-        prog="trl-credit plan",
-        description=_HELP,
-        formatter_class=RawDescriptionHelpFormatter,
-        usage="%(prog)s [RECIPE …] [--flag value …]",
-    )
+    usage = "%(prog)s [RECIPE …] [--flag value …]"
+    parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage=usage)
     for name, kind, text in _FLAGS:
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -63,19 +59,14 @@ def main(argv: list[str]) -> int:
     from ..lab.evaluation import PROTOCOLS
     from ..lab.plan import as_json, as_text, make_plan
     from ..presets import PRESETS
-    from ..settings.arguments import known_flags, parse_arguments
-    from .training import prepare_process
+    from ..settings.arguments import parse_arguments
 
     prepare_process()
-    flags = [*parser.flags(), *known_flags()]
-    for word in rest:
-        flag = word.partition("=")[0].replace("-", "_").replace("__", "--", 1)
-        if word.startswith("--") and flag not in flags:
-            raise ValueError(unknown_argument(flag, flags))
     launcher = _launcher(own.accelerate_config)
     processes = launcher.get("num_processes", 1) if own.num_processes is None else own.num_processes
     recipe = ["--config", *argv[:words]] if words else []
-    choices = parse_arguments([*recipe, *rest], processes=processes, protocols=PROTOCOLS, prog="trl-credit plan")
+    more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
+    choices = parse_arguments([*recipe, *rest], processes=processes, **more)
     shape = _shape(own, choices)
     layout = _layout(choices, launcher, processes)
     rates, assumed = _measured(own, choices)

@@ -1,6 +1,5 @@
 """`trl-credit push`, and the main function of `examples/push.py`."""
 
-import argparse
 import os
 import sys
 
@@ -9,7 +8,7 @@ from ..support.errors import fail
 from ..support.startup import quiet_start
 
 
-DESCRIPTION = """\
+_HELP = """\
 Pushes a trained model to the Hub, for the first time or again after a push that failed.
 
   trl-credit push runs/s_trace --repo_id me/s-trace --private
@@ -19,16 +18,8 @@ Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit
 """
 
 
-def main(
-    argv: list[str],
-    *,
-    description: str | None = DESCRIPTION,
-    prog: str | None = "trl-credit push",
-    script: str | None = None,
-) -> int:
+def main(argv: list[str]) -> int:
     """Pushes as the flags say, and returns the exit code 0.
-
-    `script` is the path of a script for the command that tries again; `None` stands for `trl-credit push`.
 
     Raises:
         SystemExit: 2 if nothing was sent, 1 if the Hub could not be reached or refused. After Ctrl-C the process ends
@@ -37,7 +28,7 @@ def main(
     quiet_start()
     from ..hub import PushError, PushInterrupted, push
 
-    parser = OneLineParser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(prog="trl-credit push", description=_HELP)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
     parser.add_argument("--repo_id", required=True, help="user/name, or only the name")
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
@@ -46,7 +37,7 @@ def main(
     try:
         flags = vars(parser.parse_args(argv))
         flags["private"] = flags["private"] or None
-        url = push(flags.pop("folder"), **flags, script=script)
+        url = push(flags.pop("folder"), **flags)
     except PushError as error:
         fail(error, code=1)
     except (ValueError, OSError) as error:

@@ -2,7 +2,6 @@
 
 import shutil
 import textwrap
-from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 
 import yaml
@@ -25,9 +24,7 @@ Settings of the papers' runs, for `trl-credit train --config NAME`.
 
 def main(argv: list[str]) -> int:
     """The exit code: 0, or 1 if nothing was found. Raises `ValueError` or `OSError` for wrong input."""
-    parser = OneLineParser(
-        prog="trl-credit recipes", description=_HELP, formatter_class=RawDescriptionHelpFormatter, usage="%(prog)s …"
-    )
+    parser = OneLineParser(prog="trl-credit recipes", description=_HELP, usage="%(prog)s …")
     parser.add_argument("words", nargs="*", metavar="WORD", help="words to search for, or show NAME, or path NAME")
     parser.add_argument("--resolved", action="store_true", help="with show: all settings, in one file")
     args = parser.parse_args(argv)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from datasets import Dataset
 from transformers import AutoTokenizer
-from transformers.utils import logging
 from trl import get_peft_config, get_quantization_config
 
 from ..config.trl_settings import check_model
@@ -23,7 +22,7 @@ from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_output_dir, fail
 from ..support.signals import StopSignals, is_main
-from ..support.startup import show_vllm_version
+from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
 from ..trainer.named import ALGORITHMS
 from .graceful_exit import GracefulExit
@@ -68,13 +67,6 @@ def build(argv: list[str], *, command: list[str], **program: str) -> tuple[Credi
     add_callbacks(trainer, choices, pusher)
     claim_folder(trainer)
     return trainer, pusher
-
-
-def prepare_process() -> None:
-    """Quiets libraries, and makes modules of the current folder importable."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.disable_progress_bar()  # the bar of loading; training has its own
-    sys.path.append(os.getcwd())  # for --reward package.module.function
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from ..settings.parser import OneLineParser
 from ..support.files import write_atomically
 
 
-_HELP = (
-    "Writes one HTML file that shows the credit of each token; it needs neither a server nor a network. The run must "
-    "have been trained with --log_credit."
-)
+_HELP = """\
+Writes one HTML file that shows the credit of each token; it needs neither a server nor a network. The run must have
+been trained with --log_credit."""
 
 
 def main(argv: list[str]) -> int:

@@ -101,8 +101,8 @@ def custom_functions(args: CreditConfig, *, method: Callable | None = None) -> l
     found = []
     if method is not None:
         label = method_label(method)
-        source = source_of_object(method, label)
-        found.append(CustomFunction("credit", _text(label, source), _first_line(method), "the trainer's class"))
+        text = _text(label, source_of_object(method))
+        found.append(CustomFunction("credit", text, _first_line(method), "the trainer's class"))
     for setting, name in args.custom_functions().items():
         given_as = setting if is_object_name(name) else ""
         try:
@@ -137,7 +137,7 @@ def _name(setting: str) -> str:
 
 def _text(name: str, source: FunctionSource) -> str:
     file = source.file.name if source.file is not None else "no file"
-    return f"{name} of {file}, {source.checksum()}"
+    return f"{name} of {file}, {'no source' if source.digest is None else f'SHA-256 {source.digest}'}"
 
 
 def _first_line(function: Callable) -> str:

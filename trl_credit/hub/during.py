@@ -30,7 +30,7 @@ class PushCallback(TrainerCallback):
         every_save (`bool`, *optional*, defaults to `True`):
             Whether checkpoints are pushed, or only the result.
         **options:
-            `private`, `revision`, `token`, `endpoint` and `script` of [`push`].
+            `private`, `revision`, `token` and `endpoint` of [`push`].
     """
 
     def __init__(self, repo_id: str, *, every_save: bool = True, **options: str | bool | None) -> None:
@@ -39,7 +39,7 @@ class PushCallback(TrainerCallback):
         self._ended.set()
 
     @classmethod
-    def from_arguments(cls, args: TrainingArguments, *, script: str | None = None) -> "PushCallback | None":
+    def from_arguments(cls, args: TrainingArguments) -> "PushCallback | None":
         """Takes `push_to_hub` and the `hub_` flags over from the trainer, and opens the repository. `None` if
         `push_to_hub` is not set.
 
@@ -62,8 +62,8 @@ class PushCallback(TrainerCallback):
         if args.process_index == 0:
             args.hub_model_id = open_repo(args.hub_model_id, private=private, token=token)
         every_save = args.hub_strategy == HubStrategy.EVERY_SAVE
-        options = {"private": private, "revision": args.hub_revision, "token": token, "script": script}
-        return cls(args.hub_model_id, every_save=every_save, **options)
+        revision = args.hub_revision
+        return cls(args.hub_model_id, every_save=every_save, private=private, revision=revision, token=token)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if not self.every_save or not state.is_world_process_zero or self.is_pushing:

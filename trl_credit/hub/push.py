@@ -59,7 +59,6 @@ def push(
     token: str | None = None,
     commit_message: str = "End of training",
     endpoint: str | None = None,
-    script: str | None = None,
 ) -> str:
     """Pushes the model in `folder` in one commit and returns the commit's URL. A second push changes nothing.
 
@@ -77,8 +76,6 @@ def push(
             Default to the token of `hf auth login` or HF_TOKEN, and to HF_ENDPOINT.
         commit_message (`str`, *optional*):
             First line of the commit.
-        script (`str`, *optional*):
-            Path of a `push.py` for the command that tries again. `None`: `trl-credit push`.
 
     Raises:
         ValueError: no whole model in `folder`, a bad `repo_id`, a public repository with `private=True`, or a file
@@ -89,7 +86,7 @@ def push(
         PushInterrupted: Ctrl-C.
     """
     root, stop = Path(folder), threading.Event()
-    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint, script=script)
+    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint)
 
     def send() -> str:
         opened = _open(api, repo_id, private)
@@ -147,11 +144,9 @@ def retry_command(
     private: bool | None = None,
     revision: str | None = None,
     endpoint: str | None = None,
-    script: str | None = None,
 ) -> str:
     """The command that pushes again to the same `endpoint`, quoted for a shell. It holds no token."""
-    words = ["trl-credit", "push"] if script is None else ["python", script]
-    words += [str(folder), "--repo_id", repo_id]
+    words = ["trl-credit", "push", str(folder), "--repo_id", repo_id]
     words += ["--private"] * bool(private) + (["--revision", revision] if revision else [])
     return (f"HF_ENDPOINT={shlex.quote(endpoint)} " if endpoint else "") + shlex.join(words)
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ..config import CreditConfig
@@ -20,6 +19,7 @@ from ..loss.loss_pass import LossPass
 from ..loss.metrics import used_log_weight, wide
 from ..loss.normalizer import Normalizer
 from ..rollouts.policy import Policy
+from ..runs.identity import IdentifiedTrainer
 from ..support.processes import Processes
 
 
@@ -39,24 +39,17 @@ class Row(NamedTuple):
     lists: dict[str, Any]
 
 
-class LoggedTrainer(Protocol):
+class LoggedTrainer(IdentifiedTrainer, Protocol):
     """The parts of a trainer that the rollout log reads."""
 
-    args: CreditConfig
-    accelerator: Accelerator
-    model: torch.nn.Module
     state: TrainerState
     processes: Processes
     normalizer: Normalizer
     custom_credit: CustomCredit
     engine: Policy
-    reward_func_names: Sequence[str]
     epsilon_low: float
     epsilon_high: float
     current_gradient_accumulation_steps: int
-
-    @property
-    def algorithm_name(self) -> str: ...
 
     @property
     def micro_batches_done(self) -> int: ...

@@ -3,12 +3,12 @@
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
-from ..config import CreditConfig
+from ..runs.identity import IdentifiedTrainer
 from .sampling import describe_sampling
 
 
@@ -27,16 +27,6 @@ _SHOWN = (
 )
 
 
-class Run(Protocol):
-    """The attributes of a trainer that the first line names."""
-
-    args: CreditConfig
-    train_dataset: Any
-
-    @property
-    def algorithm_name(self) -> str: ...
-
-
 class ConsoleCallback(ProgressCallback):
     """The progress bar of transformers, with one line of the main metrics instead of the whole dict of logs.
 
@@ -51,7 +41,7 @@ class ConsoleCallback(ProgressCallback):
             The trainer that the first line describes.
     """
 
-    def __init__(self, trainer: Run | None = None, **kwargs: Any) -> None:
+    def __init__(self, trainer: IdentifiedTrainer | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._trainer = trainer
         self._warnings = _Warnings(self._show)

@@ -11,9 +11,8 @@ from ..support.files import write_atomically
 
 
 STATE_FILE = "credit_state.json"
-STATE_VERSION = 1
 RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkpoints
-RUN_VERSION = 1
+VERSION = 1  # of both
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
 # how a run stores its optimizer: name → description, and the files that show it
@@ -25,29 +24,20 @@ LAYOUTS = {
 }
 
 
-def write_state(
-    folder: str | Path,
-    parts: dict[str, dict[str, Any]],
-    *,
-    position: tuple[int, int] = (0, 1),
-    found: dict[str, Any] | None = None,
-) -> None:
+def write_state(folder: str | Path, state: dict[str, Any]) -> None:
     """Writes a run's state atomically.
 
     Args:
-        parts (`dict`):
-            State of each part by name, `{}` for a part without any. JSON types.
-        position (`tuple[int, int]`):
-            Micro-batches of the generation batch that have been trained on, and their total number.
-        found (`dict`):
-            What the run has found out about its model, so that a resumed run need not repeat it. JSON types.
+        state (`dict`):
+            JSON types. `parts`: state of each part by name, `{}` for a part without any. `position`: micro-batches of
+            the generation batch that have been trained on, and their total number. `found`: what the run has found out
+            about its model, so that a resumed run need not repeat it.
     """
-    content = {"version": STATE_VERSION, "parts": parts, "position": position, "found": found or {}}
-    write_atomically(Path(folder) / STATE_FILE, json.dumps(content))
+    write_atomically(Path(folder) / STATE_FILE, json.dumps({"version": VERSION, **state}))
 
 
 def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
-    """The arguments of [`write_state`] by name. A checkpoint of plain TRL gives no parts.
+    """The state that [`write_state`] wrote. A checkpoint of plain TRL gives no parts and no position.
 
     Args:
         needed (`dict[str, str]`):
@@ -59,7 +49,7 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
     """
     path, content = Path(folder) / STATE_FILE, {"parts": {}}
     if path.is_file():
-        content = _read(path, _check_state, version=STATE_VERSION, fix="resume from another checkpoint")
+        content = _read(path, _check_state, fix="resume from another checkpoint")
     parts = content["parts"]
     if missing := sorted(set(needed) - set(parts)):
         what = f"{path} holds no state" if path.is_file() else f"there is no {path} with the state"
@@ -81,10 +71,10 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
     """
     path = Path(folder) / RUN_FILE
     fix = "remove it if the folder belongs to one run, or use another folder"
-    return _read(path, _check_run, version=RUN_VERSION, fix=fix) if path.is_file() else None
+    return _read(path, _check_run, fix=fix) if path.is_file() else None
 
 
-def _read(path: Path, check: Callable[[Any], None], *, version: int, fix: str) -> dict[str, Any]:
+def _read(path: Path, check: Callable[[Any], None], *, fix: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if type(content["version"]) is not int:
@@ -92,8 +82,8 @@ def _read(path: Path, check: Callable[[Any], None], *, version: int, fix: str) -
         check(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
-    if content["version"] > version:
-        found = f"version {content['version']} of a newer trl_credit, and this one reads up to {version}"
+    if content["version"] > VERSION:
+        found = f"version {content['version']} of a newer trl_credit, and this one reads up to {VERSION}"
         raise ValueError(f"{path} has {found}: upgrade trl_credit, or {fix}.")
     return content
 
@@ -149,7 +139,7 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     """The newest complete checkpoint of the run that was started last in a folder, or `None`.
 
     Skips checkpoints of other runs, and those after the step at which this run resumed from an earlier one. Without a
-    record of the run (plain TRL, trl_credit 0.1), all checkpoints count as those of one run.
+    record of the run (plain TRL), all checkpoints count as those of one run.
     """
     record, found = read_run(output_dir), checkpoints_of(output_dir, complete=True)
     if record is not None:
@@ -164,17 +154,12 @@ def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:
         return False
     ids, first_steps = zip(*((start["id"], start["from"]) for start in record["lives"]), strict=True)
     if other is None:
-        return step <= first_steps[0]  # the run was resumed from a checkpoint of 0.1
+        return step <= first_steps[0]  # the run was resumed from a checkpoint of plain TRL
     own_id = other["lives"][-1]["id"]
     if own_id not in ids:
         return False
     following = first_steps[ids.index(own_id) + 1 :]
     return not following or step <= following[0]
-
-
-def layout_of(checkpoint: str | Path) -> str | None:
-    """How a checkpoint stores its optimizer, a key of `LAYOUTS`; `None` without an optimizer."""
-    return next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
 
 
 def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
@@ -189,7 +174,8 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
     Raises:
         ValueError: the layouts differ, or DeepSpeed has another number of processes.
     """
-    there, this = layout_of(checkpoint), f"a run {LAYOUTS[here][0]}"
+    there = next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
+    this = f"a run {LAYOUTS[here][0]}"
     parts = len({path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")})
     if there not in (None, here):
         what = f"the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read"

@@ -9,11 +9,11 @@ from typing import Any
 from accelerate.logging import get_logger
 from filelock import FileLock, Timeout
 
-from ..config import CreditConfig
+from ..config import CreditConfig, defaults
 from ..support.errors import choose
 from ..support.files import write_atomically
-from .checkpoints import RUN_FILE, RUN_VERSION, checkpoint_step, checkpoints_of, read_run
-from .identity import defaults_of, differences, in_words
+from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
+from .identity import differences, in_words
 
 
 logger = get_logger(__name__)
@@ -68,7 +68,7 @@ class RunFolder:
             if not resumes_here:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
-            self.record = {"version": RUN_VERSION, "identity": identity, "lives": starts}
+            self.record = {"version": VERSION, "identity": identity, "lives": starts}
             self.write_record(self.path)
         except BaseException:
             self.release()
@@ -115,7 +115,7 @@ class RunFolder:
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
         step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []
         if record is None:
-            message = "%s holds no identity of its run (of plain TRL or trl_credit 0.1), which may differ from this one"
+            message = "%s holds no identity of its run (plain TRL?), which may differ from this one"
             logger.warning(message, checkpoint)
             return [{"from": step}]
         for name in allowed:
@@ -130,4 +130,4 @@ class RunFolder:
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
-        return differences(record["identity"], identity, defaults=defaults_of(self._config))
+        return differences(record["identity"], identity, defaults=defaults(type(self._config)))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,45 +17,21 @@ from ..support.digests import digest_of
 
 
 # fields of TrainingArguments that change what is learned; the length of a run may change at a resume
-_OPTIMIZER = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "optim",
-    "optim_args",
-    "optim_target_modules",
-    "neftune_noise_alpha",
-    "seed",
-    "data_seed",
-    "bf16",
-    "fp16",
+_OPTIMIZER = frozenset(
+    """
+    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon
+    max_grad_norm optim optim_args optim_target_modules neftune_noise_alpha seed data_seed bf16 fp16
+    """.split()
 )
 # fields of TRL and ours that do not: engines, logs, and how a batch is cut into micro-batches
-FREE = (
-    *(name for name, knob in KNOBS.items() if not knob.changes_loss),
-    "cache_implementation",
-    "ds3_gather_for_generation",
-    "log_completions",
-    "log_completions_hub_repo",
-    "log_multimodal",
-    "log_unique_prompts",
-    "model_init_kwargs",
-    "num_completions_to_print",
-    "num_generations_eval",
-    "pad_to_multiple_of",
-    "steps_per_generation",
-    "transformers_continuous_batching_config",
-    "trust_remote_code",
-    "use_transformers_continuous_batching",
-    "use_transformers_paged",
-    "use_vllm",
-)
+FREE = frozenset(
+    """
+    cache_implementation ds3_gather_for_generation log_completions log_completions_hub_repo log_multimodal
+    log_unique_prompts model_init_kwargs num_completions_to_print num_generations_eval pad_to_multiple_of
+    steps_per_generation transformers_continuous_batching_config trust_remote_code use_transformers_continuous_batching
+    use_transformers_paged use_vllm
+    """.split()
+).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
 _FREE_VLLM = "vllm_"
 _OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
@@ -126,11 +102,19 @@ def _short(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(value, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_text(value).encode()).hexdigest()[:16]
 
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
-    ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - set(FREE)
+    ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - FREE
     names = [f.name for f in fields(CreditConfig) if f.name in ours or f.name in _OPTIMIZER]
     engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
     kept = [name for name in names if name not in engine and name not in args.custom_functions()]
@@ -200,16 +184,3 @@ def _data(dataset: Any) -> dict[str, Any]:
     for batch in rows.iter(1000):
         digest.update(_text(batch).encode())
     return {"rows": len(dataset), "columns": sorted(features), "content": digest.hexdigest()[:16]}
-
-
-def _digest(value: Any) -> str:
-    def plain(x: Any) -> Any:
-        return sorted(map(str, x)) if isinstance(x, (set, frozenset)) else str(x)
-
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=plain).encode()).hexdigest()[:16]
-
-
-def defaults_of(args: CreditConfig) -> dict[str, Any]:
-    """Field → default, read from the class: building a configuration would reset Accelerate's state."""
-    plain = {f.name: f.default for f in fields(args) if f.default is not MISSING}
-    return plain | {f.name: f.default_factory() for f in fields(args) if f.default_factory is not MISSING}

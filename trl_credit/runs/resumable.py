@@ -251,7 +251,7 @@ class ResumableTrainer(GRPOTrainer):
         if self.args.should_save:
             position = self._boundaries.done, self._boundaries.every
             parts = {part.name: part.state_dict(Path(output_dir)) for part in self.stateful}
-            checkpoints.write_state(output_dir, parts, position=position, found=self.findings)
+            checkpoints.write_state(output_dir, {"parts": parts, "position": position, "found": self.findings})
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

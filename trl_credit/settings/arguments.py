@@ -18,7 +18,7 @@ from ..presets import PRESETS, summaries
 from ..support.errors import choose, did_you_mean, one_line
 from .environment import set_environment
 from .files import read_settings
-from .flags import FlagParser, type_hints
+from .flags import FlagParser
 from .parser import OneLineParser, typed_fields, unknown_argument
 
 
@@ -111,7 +111,12 @@ def inactive_settings(argv: list[str]) -> list[str]:
 
 
 def parse_arguments(
-    argv: list[str], *, processes: int = 1, protocols: Protocols | None = None, **program: str
+    argv: list[str],
+    *,
+    processes: int = 1,
+    protocols: Protocols | None = None,
+    flags: Collection[str] = (),
+    **program: str,
 ) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
 
@@ -125,6 +130,8 @@ def parse_arguments(
             `per_device_train_batch_size` is multiplied by it.
         protocols (mapping of `str` to collection of `str`, *optional*):
             Evaluation protocols, and the names of their sets. `None`: evaluation during training is refused.
+        flags (collection of `str`, *optional*):
+            Flags that the caller has taken out of `argv`, for the message about an unknown one.
         program (`str`):
             `prog` and `epilog` of `--help`.
 
@@ -135,7 +142,7 @@ def parse_arguments(
     read = _read(argv, protocols or {}, program)
     values, parser = read.values, read.parser
     if read.rest:
-        raise ValueError(unknown_argument(read.rest[0], parser.flags()))
+        raise ValueError(unknown_argument(read.rest[0], [*flags, *parser.flags()]))
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
             raise ValueError(f"--{name} is empty: give it a value, or leave it out")
@@ -170,12 +177,6 @@ def with_source(error: BaseException, argv: list[str]) -> str:
         if re.search(rf"^`?{name}\b|\b{name}=", message) and files[name] not in message:
             return f"{message.rstrip('.')} ({name} is set in {files[name]})"
     return message
-
-
-def known_flags() -> list[str]:
-    """Every flag of `parse_arguments`, for any algorithm."""
-    names = type_hints((ScriptArguments, DataArguments, CreditConfig, ModelConfig))
-    return ["--config", *(f"--{prefix}{name}" for name in names for prefix in ("", "no_"))]
 
 
 def _check_script(script: ScriptArguments, protocols: Protocols) -> None:

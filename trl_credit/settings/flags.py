@@ -55,21 +55,19 @@ class FlagParser(OneLineParser, TrlParser):
 
     def __init__(self, classes: Iterable[type], *, helps: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         self.classes = tuple(classes)
-        self.hints = type_hints(self.classes)
+        self.hints = {name: hint for of in self.classes for name, hint in get_type_hints(of).items()}
         bases = [base for of in self.classes for base in reversed(of.__mro__) if is_dataclass(base)]
         # a preset that gives a field another default keeps the help of its first definition
         self._helps = {f.name: f.metadata["help"] for base in bases for f in fields(base) if "help" in f.metadata}
         self._helps |= helps or {}
         self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
-        self._by_heading: dict[str, list[Action]] = {title: [] for title in _HEADINGS}
-        self._by_heading |= {_CLASSES[of]: [] for of in (GRPOConfig, TrainingArguments)}
         super().__init__(dataclass_types=self.classes, **kwargs)
         self.add_argument(
             "--config", nargs="+", metavar="FILE", help="YAML files of settings, or recipes by name.", default=SUPPRESS
         )
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
-        """Adds a flag under the heading of its field; one that may be `None` accepts that word."""
+        """Adds a flag with the help of its field; one that may be `None` accepts that word."""
         name = names[0].removeprefix("--")
         if name in self._helps:
             kwargs["help"] = self._helps[name]
@@ -77,10 +75,7 @@ class FlagParser(OneLineParser, TrlParser):
             kwargs["type"] = _or_none(kwargs["type"])
             if "choices" in kwargs:
                 kwargs["choices"] = [*kwargs["choices"], None]
-        action = super().add_argument(*names, **kwargs)
-        if action.dest != "help" and not name.startswith("no_"):
-            self._by_heading[self._heading(action.dest)].append(action)
-        return action
+        return super().add_argument(*names, **kwargs)
 
     def _heading(self, name: str) -> str:
         if name in _RUN_ORDER:
@@ -128,15 +123,13 @@ class FlagParser(OneLineParser, TrlParser):
         width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
         parts = [f"usage: {self.prog} [--flag value …]\n\n{textwrap.fill(_HEAD, width)}"]
         order = [*_RUN_ORDER, *self._knobs]
-        self._by_heading[RUN].sort(key=lambda action: order.index(action.dest))
-        for title, actions in self._by_heading.items():
+        shown = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
+        for title in (*_HEADINGS, _CLASSES[GRPOConfig], _CLASSES[TrainingArguments]):
+            actions = [action for action in shown if self._heading(action.dest) == title]
+            if title == RUN:
+                actions.sort(key=lambda action: order.index(action.dest))
             parts.append("\n".join([f"{title}:", *(_described(action, width) for action in actions)]))
         return "\n\n".join([*parts, self.epilog or ""]).rstrip() + "\n"
-
-
-def type_hints(classes: Iterable[type]) -> dict[str, Any]:
-    """The annotated type of every field of some dataclasses."""
-    return {name: hint for of in classes for name, hint in get_type_hints(of).items()}
 
 
 def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -9,11 +9,14 @@ from ..support.errors import did_you_mean
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An `ArgumentParser` without abbreviations. Where argparse would print its usage and exit, `parse_args` and
-    `parse_known_args` raise `ValueError` with one line."""
+    """An `ArgumentParser` without abbreviations, whose help keeps the lines of its description.
+
+    Where argparse would print its usage and exit, `parse_args` and `parse_known_args` raise `ValueError` with one line.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **kwargs})
+        form = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **form, **kwargs})
         # argparse takes -1e-3 for a flag before Python 3.14
         self._negative_number_matcher = re.compile(r"-(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-(inf|nan)$")
 

@@ -7,10 +7,9 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 
@@ -30,34 +29,27 @@ def function_label(function: Callable) -> str:
     return _unbound(function)[0].__name__
 
 
-@dataclass(frozen=True)
-class FunctionSource:
+class FunctionSource(NamedTuple):
     """Where a function comes from, as of when it was loaded.
 
     Attributes:
-        name: The name in the configuration.
         file: The file that defines it, or `None` (a notebook, a prompt).
         digest: Hexadecimal SHA-256 of that file, or of the function's own source if there is no file, or `None` if
             there is no source. Values that a closure captured are not in it.
     """
 
-    name: str
     file: Path | None
     digest: str | None
 
-    def checksum(self, length: int | None = None) -> str:
-        """`"SHA-256 1a2b3c4d"` with at most `length` digits, or `"no source"`."""
-        return "no source" if self.digest is None else f"SHA-256 {self.digest[:length]}"
 
-
-def source_of_object(function: Callable, name: str) -> FunctionSource:
+def source_of_object(function: Callable) -> FunctionSource:
     """Where a function or method that no setting names comes from."""
     defined = _unbound(function)[0]
     source = _source(defined)
     path = None if source is None else Path(inspect.getsourcefile(defined) or "")
     if path is not None and path.is_file():
-        return FunctionSource(name, path, sha256(path.read_bytes()))
-    return FunctionSource(name, None, None if source is None else sha256(source.encode()))
+        return FunctionSource(path, sha256(path.read_bytes()))
+    return FunctionSource(None, None if source is None else sha256(source.encode()))
 
 
 def digest_of(function: Callable) -> str:
@@ -80,7 +72,7 @@ def digest_of(function: Callable) -> str:
         parts = _script_sources(defined, set())
     elif module.partition(".")[0] == __package__.partition(".")[0]:
         parts = [module]
-    elif (digest := source_of_object(function, "").digest) is not None:
+    elif (digest := source_of_object(function).digest) is not None:
         parts = [digest]
     else:
         parts = []

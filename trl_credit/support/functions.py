@@ -50,7 +50,7 @@ def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool
         raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
     if reload or name not in _RESOLVED:
         function, path = _find(name, f"{what} {name!r}", what, known)
-        source = source_of_object(function, name) if path is None else FunctionSource(name, path, _FILES[path][0])
+        source = source_of_object(function) if path is None else FunctionSource(path, _FILES[path][0])
         _RESOLVED[name] = function, source
     return _RESOLVED[name][0]
 

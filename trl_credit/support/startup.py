@@ -1,7 +1,9 @@
 """What a script does before it imports torch and TRL, whose import takes seconds and prints noise."""
 
 import logging
+import os
 import signal
+import sys
 import warnings
 
 from .signals import end_at_once
@@ -30,6 +32,15 @@ def quiet_start() -> None:
     warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
     for name, start in _LOG_NOISE.items():
         logging.getLogger(name).addFilter(lambda record, start=start: not record.getMessage().startswith(start))
+
+
+def prepare_process() -> None:
+    """For the commands that load a model: quiets libraries, and makes modules of the current folder importable."""
+    from transformers.utils.logging import disable_progress_bar
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    disable_progress_bar()  # the bar of loading; training and evaluation have their own
+    sys.path.append(os.getcwd())  # for --reward package.module.function
 
 
 def show_vllm_version() -> None:
