@@ -78,6 +78,18 @@ def test_the_checkpoint_of_another_algorithm_is_refused(make_trainer, tmp_path):
         make_trainer("spo_tree", difficulty="history", max_steps=2).train(resume_from_checkpoint=checkpoint)
 
 
+def test_a_refused_resume_leaves_the_folder_as_it_was(make_trainer, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1}
+    make_trainer("ha_dw", max_steps=2, **settings).train()
+    run_file = tmp_path / "run" / "credit_run.json"
+    before, first = run_file.read_bytes(), tmp_path / "run" / "checkpoint-1"
+    (first / "credit_state.json").unlink()
+    with pytest.raises(ValueError, match="with the state for difficulty"):
+        make_trainer("ha_dw", max_steps=3, **settings).claim_output_dir(first)  # as the command does, before train()
+    assert run_file.read_bytes() == before
+    assert last_checkpoint(tmp_path / "run") == tmp_path / "run" / "checkpoint-2"
+
+
 @pytest.mark.slow
 def test_twenty_kills_lose_no_checkpoint(tmp_path):
     (result,) = results(run("run_kills.py", tmp_path / "run", 20))

@@ -117,7 +117,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             from batch to batch), its `"hard"` update (mean of the last `difficulty_window` accuracies) or a `"fixed"`
             `difficulty_threshold`. `"none"`: no weight.
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
-            λ_scale > 0.
+            Factor λ_scale of the difficulty weight Φ = λ_scale · exp(…) (HA-DW).
         difficulty_window (`int`, *optional*, defaults to `10`):
             m ≥ 1, the number of past batches in the belief. Until there are m, it is the mean of the accuracies. The
             paper gives no m, η, smallest step or start: these are ours, by the simulation of `docs/theory.md`.
@@ -215,11 +215,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     baseline: str = knob("group", "Baseline: GRPO's or OPO's.", one_of("group", "optimal", custom=True))
     advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: none is.", FINITE)
     difficulty: str = knob("none", "HA-DW's weight by difficulty.", one_of("none", "history", "hard", "fixed"))
-    difficulty_scale: float = knob(1.3, "λ_scale of HA-DW.", POSITIVE, acts=DIFFICULTY)
+    difficulty_scale: float = knob(1.3, "Factor λ_scale of the difficulty weight (HA-DW).", POSITIVE, acts=DIFFICULTY)
     difficulty_window: int = knob(
         10, "Past batches in the difficulty belief.", COUNT, acts=when(difficulty=("history", "hard"))
     )
-    difficulty_rate: float = knob(6.0, "η of HA-DW.", POSITIVE, acts=when(difficulty="history"))
+    difficulty_rate: float = knob(6.0, "Rate η of the difficulty belief.", POSITIVE, acts=when(difficulty="history"))
     difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
     difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
     difficulty_reward: list[str] | None = _reward(

@@ -136,7 +136,8 @@ def knob(
         heading (`str`, *optional*, defaults to `"Credit"`):
             Its heading in `--help`.
         changes_loss (`bool`, *optional*, defaults to `True`):
-            Whether it changes what is learned: it is then part of the run's identity and may appear on the model card.
+            Whether it changes what is learned. It is then part of the run's identity, and a row of the model card where
+            it acts.
     """
     values = FLAG if isinstance(default, bool) else values
     text = help if values in (None, FLAG) else f"{help} Must be {values.words}."

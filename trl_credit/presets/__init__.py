@@ -1,9 +1,7 @@
-"""Named presets of the knobs, one file per algorithm, and the registry that `--algo` reads. Imports only `config`.
+"""Named presets of the knobs, one file per algorithm, and the registry that `--algo` reads. Imports `config`, and may
+import `loss` for a credit function.
 
-To add an algorithm, write its file here with a `Config` and a `PRESET`, and its name to `_NAMES`, a named trainer to
-`trainer/named.py` and its two names to `trl_credit/__init__.py`. If the knobs lack something, write a function like
-[`~trl_credit.loss.assignment.assign_credit`] in its file and name it: `credit: str = f"{__name__}.credit"`.
-`python -m trl_credit.presets` prints the README's table.
+`docs/architecture.md` lists the places of a new algorithm. `python -m trl_credit.presets` prints the README's table.
 """
 
 from importlib import import_module

@@ -109,16 +109,16 @@ class ResumableTrainer(GRPOTrainer):
         """Functions from outside of the package that the configuration chooses: knob → function."""
         return {knob: self.args.custom_function(knob) for knob in self.args.custom_functions()}
 
-    def takes_up_batch(self) -> bool:
-        """Whether the next generation batch replaces the rest of one that was begun before the resume. Only the first
-        call after a resume may return `True`."""
+    def resumes_inside_batch(self) -> bool:
+        """`True` once: for the first generation batch after a resume inside a batch, which replaces the rest of it."""
         resumed, self._resumed_inside = self._resumed_inside, False
         return resumed
 
     # The output folder
 
     def claim_output_dir(self, resume_from_checkpoint: str | Path | None = None) -> None:
-        """Reserves `output_dir` for this run. [`train`] calls it; call it earlier to write there before. Collective.
+        """Reserves `output_dir` for this run. `train` calls it. Call it yourself if you write to `output_dir` before
+        training. Collective.
 
         Raises:
             ValueError: another run trains in it or has left its results there, or the checkpoint belongs to another
@@ -127,8 +127,13 @@ class ResumableTrainer(GRPOTrainer):
         claim = (str(resume_from_checkpoint) if resume_from_checkpoint else None,)
         if self._claimed != claim:
             self._claimed = None
-            self._on_main(lambda: self._folder.claim(identity(self), resume=claim[0]))
+            self._on_main(lambda: self._claim(claim[0]))
             self._claimed = claim
+
+    def _claim(self, resume: str | None) -> None:
+        if resume is not None:
+            self._check_checkpoint(resume)  # before anything is written or loaded
+        self._folder.claim(identity(self), resume=resume)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""
@@ -168,8 +173,6 @@ class ResumableTrainer(GRPOTrainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
-        if resume is not None:
-            self._on_main(lambda: self._check_checkpoint(resume))  # before anything is loaded
         claimed_before, self.was_done = self._claimed is not None, False
         self.claim_output_dir(resume)
         # an earlier train() may have ended inside a batch
@@ -198,6 +201,7 @@ class ResumableTrainer(GRPOTrainer):
         return ValueError(f"{what}: give more rows, or lower per_device_train_batch_size or steps_per_generation.")
 
     def _check_checkpoint(self, checkpoint: str) -> None:
+        """Refuses a checkpoint that this run cannot load. Loads nothing: `_load_optimizer_and_scheduler` does."""
         if not checkpoints.is_complete(checkpoint):
             raise ValueError(f"there is no complete checkpoint in resume_from_checkpoint={checkpoint!r}.")
         checkpoints.check_layout(checkpoint, here=self.layout, processes=self.processes.count)

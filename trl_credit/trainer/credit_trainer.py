@@ -150,8 +150,8 @@ class CreditTrainer(ResumableTrainer):
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
         self.engine = TrlEngine(self, self._meter)
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
-        self._evaluated_source = Responses(self.engine)
-        self._trained_source = make_source(self.engine, model_config=self.model.config)
+        self._eval_source = Responses(self.engine)
+        self._train_source = make_source(self.engine, model_config=self.model.config)
         self.has_custom_loss = refusals.has_custom_loss(type(self))
         self._passes = make_passes(self, self._trl_forward)
         self.normalizer = Normalizer(args)
@@ -162,9 +162,9 @@ class CreditTrainer(ResumableTrainer):
         self.custom_credit = CustomCredit(functions, name=name, max=self.processes.max)
         belief = BeliefState(args) if args.difficulty != "none" else None
         self.difficulty: DifficultyBelief | None = belief and belief.belief
-        keeps = type(self).credit_state is not CreditTrainer.credit_state
-        custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if keeps else None
-        self.stateful += [part for part in (belief, custom, *self._trained_source.stateful) if part is not None]
+        has_state = type(self).credit_state is not CreditTrainer.credit_state
+        custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if has_state else None
+        self.stateful += [part for part in (belief, custom, *self._train_source.stateful) if part is not None]
         self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty)
         self._rollout_log, self.results = add_observers(self)
         has_reference = getattr(self, "ref_model", None) is not None
@@ -211,12 +211,12 @@ class CreditTrainer(ResumableTrainer):
     @property
     def source(self) -> Responses:
         """Where batches come from in the current mode. Evaluations are always of single responses."""
-        return self._trained_source if self.model.training else self._evaluated_source
+        return self._train_source if self.model.training else self._eval_source
 
     @property
     def forest(self) -> Forest | None:
         """The trees that a run trains on, `None` without trees."""
-        return self._trained_source.forest if isinstance(self._trained_source, Trees) else None
+        return self._train_source.forest if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]."""
@@ -281,8 +281,8 @@ class CreditTrainer(ResumableTrainer):
         with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():
             made = source.make(inputs)
         made.batch.advantages = made.advantages
-        # an evaluation has other prompts, and the rest of a batch has moved the belief before the resume
-        made.moves_belief = self.model.training and not self.takes_up_batch()
+        # not by an evaluation, nor twice by a batch that a resume generates anew
+        made.moves_belief = self.model.training and not self.resumes_inside_batch()
         self._batch_steps(made)
         return made
 
@@ -357,13 +357,13 @@ class CreditTrainer(ResumableTrainer):
         loss_pass.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        shown = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": inputs.get(keys.QUARTERS)}
-        self._meter.record(loss_statistics(self.args, credit, tokens, **shown))
+        given = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": inputs.get(keys.QUARTERS)}
+        self._meter.record(loss_statistics(self.args, credit, tokens, **given))
         if custom.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
-            divided = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
-            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **divided)
+            weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
+            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
@@ -387,7 +387,7 @@ class CreditTrainer(ResumableTrainer):
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
-        """As in `GRPOTrainer`, but the card is ours. None is written with a checkpoint, where TRL calls this too."""
+        """As in `GRPOTrainer`, but the card is ours. No card is written with a checkpoint, where TRL calls this too."""
         if self.is_world_process_zero() and not self.is_in_train:
             tags = [tags] if isinstance(tags, str) else tags
             self.results.write_card(model_name=model_name, dataset_name=dataset_name, tags=tags)
