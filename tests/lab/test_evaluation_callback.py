@@ -87,12 +87,16 @@ def test_a_resumed_run_keeps_its_rows_and_a_new_one_does_not(tmp_path):
     assert [p.name for p in (tmp_path / "evaluation" / "samples").iterdir()] == ["checkpoint-1"]
 
 
-def stale_folder(tmp_path, models):
-    folder = tmp_path / "run" / "evaluation"
-    score = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}
+def stale_rows(models):
+    score = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "interval": "bootstrap"}}
     common = {"revision": None, "set": "s", "protocol": "p", "problems": 1, "samples_per_problem": 1, "by_level": {}}
     common |= {"temperature": 1.0, "mean_length_tokens": 1.0, "truncated_share": 0.0, "metrics": score}
-    write_rows(folder, [{"model": model, **common} for model in models])
+    return [{"model": model, **common} for model in models]
+
+
+def stale_folder(tmp_path, models):
+    folder = tmp_path / "run" / "evaluation"
+    write_rows(folder, stale_rows(models))
     (folder / "evaluation.png").write_bytes(b"old")
     for model in models:
         write_samples(folder / "samples" / file_name(model) / "s-p.jsonl", {"version": 1, "set": "s"}, [])
@@ -120,7 +124,8 @@ def test_a_folder_with_only_stale_rows_loses_its_table(tmp_path):
     folder = stale_folder(tmp_path, ["checkpoint-2", "runs/run"])
     forget_after(folder, 0)
     assert [path for path in folder.rglob("*") if path.is_file()] == []
-    for damaged in ("{", "[" * 50_000, '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}'):
+    unmarked = json.dumps({"version": 1, "rows": stale_rows(["m"])}).replace("interval", "x")
+    for damaged in ("{", "[" * 50_000, '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}', unmarked):
         (folder / "evaluation.json").write_text(damaged)
         with pytest.raises(ValueError, match="evaluation.json is damaged .*: delete it"):
             forget_after(folder, 0)

@@ -92,8 +92,8 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or (rows and not {"reference", "samples"} <= row.keys()):
-                raise ValueError("it has no `samples` with their `reference`")
+            if not isinstance(row, dict) or (rows and not {"prompt", "reference", "samples"} <= row.keys()):
+                raise ValueError("it has no `samples` with their `prompt` and `reference`")
             rows.append(row)
         except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline follows

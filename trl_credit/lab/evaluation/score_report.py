@@ -40,6 +40,8 @@ def read_rows(folder: Path) -> list[Row]:
         version, rows = content["version"], content["rows"]
         for row in rows:
             _key(row)
+            for score in row["metrics"].values():
+                score["interval"]  # a KeyError if it is missing
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or give another --output_dir") from error
     if version != ROWS_VERSION:
