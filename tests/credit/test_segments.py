@@ -244,6 +244,29 @@ def test_hostile_text_does_not_hang_the_splitter():
         split_math(text)
 
 
+LONG = "A" + "a" * 44 + ", " + "b" * 50 + ", " + "c" * 45 + "."  # 145 characters, which may be cut at 47 and 99
+FIRST = "This is where it all begins. "
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        (LONG, [0, 47, 145]),  # nearest to the middle
+        (FIRST + LONG, [0, 29, 76, 174]),
+        ("a" * 38 + ", " + "b" * 70 + ".", [0, 40, 111]),  # 40 characters are enough for a half
+        ("a" * 37 + ", " + "b" * 71 + ".", [0, 111]),
+        ("a" * 71 + ", " + "b" * 36 + ".", [0, 110]),
+        ("a" * 50 + " to " + "b" * 10 + ", " + "c" * 50 + ".", [0, 66, 117]),  # a comma comes before other places
+    ],
+)
+def test_a_long_step_is_halved_near_its_middle(text, offsets):
+    assert split_math(text) == offsets
+
+
+def test_a_blank_text_is_one_step():
+    assert split_newlines(" \n ") == [0, 3] and split_newlines("") == [0]
+
+
 def test_steps_fall_on_the_tokens_in_which_they_begin():
     pieces = ["ab", "\nc", "d", "\n", "e", ""]  # the last is an end token, which has no text
 
