@@ -59,7 +59,7 @@ class TestGroupBias:
 
     def test_large_groups_stay_finite_and_lose_the_bias(self):
         bias = group_bias(tensor64([1e-3, 0.3, 0.5]), num_generations=4096)
-        # 1e-3 × .999^4096 / (1 − .999^4096) is what is left at p = 1e-3
+        # 1e-3 × 0.999^4096 / (1 − 0.999^4096) is what is left at p = 1e-3
         survival = 0.999**4096
         assert bias[0].item() == pytest.approx(1e-3 * survival / (1 - survival), rel=1e-9)
         assert bias[1:].abs().max() < 1e-12
@@ -75,7 +75,7 @@ class TestOverestimateProbability:
         torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-14)
 
     def test_equality_is_not_larger(self):
-        # .3 = 3/10 exactly; .7 + .1 is a rounding error below 8/10
+        # 0.3 = 3/10 exactly; 0.7 + 0.1 is a rounding error below 8/10
         for p, epsilon, smallest in [(0.3, 0.0, 4), (0.7, 0.1, 9), (0.1, 0.2, 4)]:
             terms = [math.comb(10, k) * p**k * (1 - p) ** (10 - k) for k in range(1, 10)]
             expected = sum(terms[smallest - 1 :]) / sum(terms)
@@ -122,7 +122,7 @@ class TestMeanMisestimateProbability:
 class TestCorollaries:
     @pytest.mark.parametrize("num_generations", range(2, 10))
     def test_the_smallest_for_a_single_prompt(self, num_generations):
-        """Corollary 1's .63 is a mean over prompts: a single one has .36 with eight responses."""
+        """Corollary 1's 0.63 is a mean over prompts: a single one has 0.36 with eight responses."""
         p = torch.linspace(1e-4, 0.5 - 1e-4, 5001, dtype=torch.float64)
         on_a_grid = overestimate_probability(p, num_generations=num_generations).min().item()
         smallest = smallest_misestimate_probability(num_generations=num_generations)
@@ -245,7 +245,7 @@ class TestReweightedBias:
         assert abs(after) > abs(before)
 
     def test_where_1_3_brings_the_mean_over_a_group_nearer(self):
-        """docs/theory.md: with a belief of .5 at both ends, which is as much as it loses in the middle."""
+        """docs/theory.md: with a belief of 0.5 at both ends, which is as much as it loses in the middle."""
         p = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
         before = reweighted_bias(p, num_generations=8, prior=0.5).abs()
         for prior, size in ((0.3, 0.095), (0.5, 0.039), (0.7, 0.095)):
