@@ -245,7 +245,7 @@ def test_a_launcher_of_accelerate_itself(tmp_path):
     process = start([*launcher, "-m", "trl_credit", "train", *QUICK, "--output_dir", "out"], tmp_path)
     assert process.wait(timeout=180) == 0, (tmp_path / "said").read_text()
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "\naccelerate launch -m trl_credit train --algo s_trace" in card
+    assert "\naccelerate launch -m trl_credit train --config recipe.yaml\n" in card
 
 
 # Package index

@@ -215,7 +215,7 @@ def test_an_interrupted_script_does_not_wait_for_the_threads_of_its_client(hub, 
         (folder / name).write_bytes(name.encode())
     words = [str(EXAMPLES / "push.py"), str(folder), "--repo_id", "me/x"]
     last = error_of_interrupted(words, hub, tmp_path).strip().splitlines()[-1]
-    assert last == f"interrupted: {folder} is complete. To push it later: python {words[0]} {folder} --repo_id me/x"
+    assert last == f"interrupted: {folder} is complete. To push it later: trl-credit push {folder} --repo_id me/x"
 
 
 @pytest.mark.slow
