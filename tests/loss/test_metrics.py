@@ -18,7 +18,7 @@ def quarters_of(trainer, name="abs_advantage/quarter"):
 @pytest.mark.parametrize("normalizer", [None, "paper", "code"])
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
 def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, toy_loss, loss_type, normalizer):
-    """Two rows of eight tokens with |A| = 0.4, of which the mask keeps every second one of the first half."""
+    """Two rows of eight tokens with |A| = 0.4. The mask keeps every second token of the first half."""
     knobs = {} if normalizer is None else {"token_mask": "probability"}
     knobs |= {"released_code": ["spo_normalizer"]} if normalizer == "code" else {}
     p_old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4] * 2, dtype=torch.float64)

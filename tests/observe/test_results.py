@@ -107,7 +107,7 @@ def test_a_card_that_fails_costs_no_weights_and_leaves_nothing(alone, tmp_path, 
 
 
 class Mine(ConsoleCallback):
-    """A console of one's own, which stays the only one."""
+    """The user's own console callback. The trainer then adds none."""
 
 
 @pytest.mark.parametrize("quiet", [True, False])

@@ -83,7 +83,7 @@ class VinePPOTrainer(CreditTrainer):
     preset = PRESETS["vine_ppo"]
 
 
-# the names that `--algo` takes, with the configuration and the trainer of each
+# the names that `--algo` takes, each with its configuration and the class above that has its preset
 ALGORITHMS: dict[str, tuple[type[CreditConfig], type[CreditTrainer]]] = {
     name: (preset.config, next(found for found in globals().values() if getattr(found, "preset", None) is preset))
     for name, preset in PRESETS.items()
