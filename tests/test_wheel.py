@@ -65,7 +65,7 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     # two processes by a packaged configuration, and what its command says
     said = run(*command, "train", "--accelerate_config", "cpu_2proc", *QUICK, "--output_dir", "two")
     card = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
-    assert "trl-credit train --accelerate_config cpu_2proc --algo s_trace" in card
+    assert "trl-credit train --accelerate_config cpu_2proc --config recipe.yaml" in card
     # the trained model, evaluated with a custom reward
     (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
     (tmp_path / "mine.py").write_text(
