@@ -7,8 +7,6 @@ from scripts import load_script
 
 script = load_script("examples/evaluate.py")
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):

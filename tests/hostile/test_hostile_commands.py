@@ -219,7 +219,7 @@ def files(tmp_path_factory):
 @pytest.mark.parametrize(
     ("words", "said"), [(f"{first} {words}", said) for first, rows in MISTAKES.items() for words, said in rows]
 )
-def test_a_mistake_is_one_line_and_writes_nothing(files, monkeypatch, capsys, one_thread, words, said):
+def test_a_mistake_is_one_line_and_writes_nothing(files, monkeypatch, capsys, words, said):
     monkeypatch.chdir(files)
     before = set(files.rglob("*"))
     assert said in error_of(cli.main, shlex.split(words), capsys)

@@ -11,7 +11,6 @@ from trl_credit.settings.arguments import parse_arguments
 
 
 KIND = "mistakes on the command line"
-pytestmark = pytest.mark.usefixtures("one_thread")
 train = load_script("examples/train.py")
 
 

@@ -27,7 +27,6 @@ from trl_credit.support.startup import quiet_start, show_vllm_version
 
 KIND = "mistakes on the command line"
 SEND = "os.kill(os.getpid(), signal.{})"
-pytestmark = pytest.mark.usefixtures("one_thread")
 train = load_script("examples/train.py")
 
 

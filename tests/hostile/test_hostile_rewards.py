@@ -331,7 +331,7 @@ script = load_script("examples/train.py")
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
-def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, monkeypatch, one_thread, capsys):
+def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FILES["mine.py"])
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"prompt": f"{i}+1="}) for i in range(8)))

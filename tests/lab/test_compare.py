@@ -99,7 +99,7 @@ def test_a_custom_function_is_an_algorithm(tmp_path, monkeypatch):
     assert grid.left_out == {"GRPO": ["gamma"]}  # a function may read any knob
 
 
-def test_a_grid_knows_which_runs_are_finished(tmp_path, make_trainer, one_thread):
+def test_a_grid_knows_which_runs_are_finished(tmp_path, make_trainer):
     grid = grid_of(tmp_path, "grpo", "s_trace", seeds=[0])
     write_grid(grid, tmp_path)
     run, other = grid.runs
@@ -246,7 +246,7 @@ def test_the_page_runs_nothing_and_loads_nothing(tmp_path):
     assert r"\<script\>" in markdown.split("```")[0] and r"\|\`\*\*x\*\*\`" in markdown
 
 
-def test_finished_runs_are_compared_without_training(call, capsys, make_trainer, tmp_path, one_thread):
+def test_finished_runs_are_compared_without_training(call, capsys, make_trainer, tmp_path):
     folders = []
     for algo, seed in (("grpo", 0), ("grpo", 1), ("s_trace", 0)):
         folders.append(tmp_path / f"{algo}-{seed}")

@@ -57,7 +57,7 @@ class Counted:
         *((algo, {"max_steps": 6, **UNALIGNED}) for algo in ("grpo", "spo_chain", "spo_tree")),
     ],
 )
-def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_trainer, one_thread):
+def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_trainer):
     trainer = make_trainer(algo, **settings, **SEGMENTS.get(algo, {}))
     counted = Counted(trainer)
     begun = time.perf_counter()

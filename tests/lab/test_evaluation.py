@@ -21,9 +21,6 @@ from trl_credit.lab.evaluation.scores import majority_at_k, pass_at_k
 from trl_credit.lab.statistics import bootstrap_interval
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def test_scores_are_those_of_the_samples_in_the_file(tmp_path):
     (row,) = run(tmp_path)
     header, lines = read_samples(sample_file(tmp_path))

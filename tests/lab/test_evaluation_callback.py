@@ -17,9 +17,6 @@ from trl_credit.lab.evaluation.sample_store import file_name, write_samples
 from trl_credit.lab.evaluation.score_report import read_rows, write_rows
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def train(
     folder, *, callback: bool, trainer_class=CreditTrainer, config_class=CreditConfig, steps=5, resume=None, **own
 ):

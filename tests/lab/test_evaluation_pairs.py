@@ -18,9 +18,6 @@ from trl_credit.lab.evaluation.scores import pass_at_k
 from trl_credit.lab.statistics import holm, paired_difference
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture
 def call(tmp_path, monkeypatch, command_said):
     """Runs `trl-credit eval` in an empty folder."""

@@ -12,9 +12,6 @@ from trl_credit.lab.evaluation.problems import as_problems, load_problems
 from trl_credit.lab.evaluation.sample_store import file_name
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 def test_the_settings_that_no_paper_says():
     aime = find_protocol("ha_dw", "aime25")[1]
     assert aime.max_new_tokens == 4096 and find_protocol("ha_dw", "math500")[1].metrics == ("pass@1",)

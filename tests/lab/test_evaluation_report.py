@@ -17,8 +17,6 @@ from trl_credit.lab.evaluation.score_report import read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 HEADER = {"version": 1, "model": "m", "revision": None, "protocol": "p", "samples": 1, "temperature": 1.0, "seed": 0}
 HEADER |= {"metrics": ["pass@1"], "reward": "accuracy"}
 SCORE = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}

@@ -35,7 +35,6 @@ def chat(completions, **kwargs):
     assert all(message["role"] == "assistant" for (message,) in completions)
     return [message["content"] == "2" for (message,) in completions]
 """
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

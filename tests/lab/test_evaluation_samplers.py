@@ -17,8 +17,6 @@ from trl_credit.lab.evaluation.samplers import Sample, TransformersSampler
 from trl_credit.lab.evaluation.score_report import read_rows
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PROMPT = "1+1-1+2-1-1-1:"  # facts that the model has learned correctly
 SOLUTION = "1+1=2;2-1=1;1+2=3;3-1=2;2-1=1;1-1=0"
 

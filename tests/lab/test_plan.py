@@ -27,7 +27,6 @@ FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 PLAIN = Layout(1)
 # what the counter does not know: products that are added to a tensor in place, in the fused head's backward pass
 IN_PLACE = {torch.ops.aten.addmm_: lambda self, a, b, *others, out_shape=None, **named: mm_flop(a, b)}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model_of(config, *, attention="eager"):

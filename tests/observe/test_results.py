@@ -16,7 +16,6 @@ from trl_credit.trainer.refusals import known_to_trl
 
 
 LEFT = {"reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml"}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def left(tmp_path) -> set[str]:

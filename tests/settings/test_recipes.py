@@ -70,7 +70,7 @@ def differences(row, other) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=name)
-def test_two_steps_on_the_embedded_model(row, tmp_path, one_thread):
+def test_two_steps_on_the_embedded_model(row, tmp_path):
     trainer = build(row, tmp_path)
     own, shrunk = read_settings([str(row.recipe)])[0] | row.flags, read_settings([str(EMBEDDED_TREE)])[0]
     for key in own.keys() - shrunk.keys() - {"output_dir"}:
@@ -246,7 +246,7 @@ def test_an_index_that_drifted_is_noticed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SFT, ids=name)
-def test_warm_start_with_trl_sft(path, tmp_path, one_thread):
+def test_warm_start_with_trl_sft(path, tmp_path):
     settings = yaml.safe_load(path.read_text())
     per_device, accumulation = settings["per_device_train_batch_size"], settings["gradient_accumulation_steps"]
     gpus, examples = map(int, re.search(r"^# GPUs: (\d+), examples per update: (\d+)", path.read_text(), re.M).groups())
