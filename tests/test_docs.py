@@ -60,6 +60,7 @@ def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_train
     ],
     ids=lambda flags: flags[3],
 )
+@pytest.mark.slow
 def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, flags, capsys):
     small = ["--per_device_train_batch_size", "16", "--max_steps", "2", "--logging_steps", "1"]
     script.main([*flags, *small, "--output_dir", str(tmp_path / "run")])

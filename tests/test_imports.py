@@ -194,7 +194,7 @@ def test_every_public_name_is_there():
     for config_class, trainer_class in ALGORITHMS.values():
         for found in (config_class, trainer_class):
             assert given[found.__name__] is getattr(trl_credit, found.__name__) is found
-    assert run("import trl_credit; print(trl_credit.demo.__name__)") == "trl_credit.demo"  # a room, imported lazily
+    assert run("import trl_credit; print(trl_credit.support.__name__)") == "trl_credit.support"  # a room, lazily
 
 
 @pytest.mark.parametrize("name", ["no_such", "NoSuchConfig", "__wrapped__", "_private"])

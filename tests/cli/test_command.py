@@ -113,6 +113,7 @@ def trained(folder: Path) -> tuple[list[dict], str, dict]:
     )
 
 
+@pytest.mark.slow
 def test_script_and_command_do_the_same(tmp_path, monkeypatch):
     found = []
     for name in ("script", "command"):

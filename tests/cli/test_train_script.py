@@ -13,6 +13,7 @@ script = load_script("examples/train.py")
 QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
 
 
+@pytest.mark.slow
 def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
     done = subprocess.run(
         [sys.executable, script.__file__, *QUICK], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -49,6 +50,7 @@ def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
     assert (tmp_path / "out" / "reward_curve.png").exists()
 
 
+@pytest.mark.slow
 def test_resume(run, tmp_path):
     run("--save_steps", 1, "--lr_scheduler_type", "constant")
     run("--max_steps", 3, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")

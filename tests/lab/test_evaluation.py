@@ -105,15 +105,15 @@ def test_torn_lines_and_chunks_are_generated_again(tmp_path):
 
 
 def test_samples_of_another_protocol_are_refused(tmp_path):
+    run(tmp_path)
     for option, message in (
         ({"changes": {**SMALL, "temperature": 0.5}}, "holds samples with temperature 1.0, and this run has 0.5"),
         ({"seed": 1}, "samples with seed 0"),
         ({"max_problems": 25}, "samples with problems 24"),
     ):
-        run(tmp_path, overwrite=True)
         with pytest.raises(ValueError, match=f"{message}.*another --output_dir, or --overwrite"):
             run(tmp_path, **option)
-        run(tmp_path, **option, overwrite=True)
+    run(tmp_path, **option, overwrite=True)
 
 
 def test_an_overwritten_checkpoint_is_noticed(tmp_path, monkeypatch):

@@ -72,6 +72,7 @@ def slow_pairs(n):
     return [(f"(x+1)^{{{60 + i}}}(y+2)^{{60}}", f"(x+1)^{{{59 + i}}}(y+2)^{{61}}") for i in range(n)]
 
 
+@pytest.mark.slow
 def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(pool):
     ordinary = [(f"\\frac{{{2 * i}}}{{2}}", str(i + (i % 5 == 0))) for i in range(1, 30)]
     alone = JudgePool.equal(pool, ordinary)[0]
@@ -100,6 +101,7 @@ def test_wall_time_is_a_limit_where_processor_time_is_not_counted(monkeypatch, f
     assert wall_limit(0.2, timeout=1.0) == wall
 
 
+@pytest.mark.slow
 def test_a_slow_answer_has_all_of_its_time_while_the_budget_lasts(pool, monkeypatch):
     monkeypatch.setattr("trl_credit.rewards.judging.pool.FIRST_SHARE", 0.01)
     slow, hangs = ("(x+1)^{400}", "(x+1)^{399}(1+x)"), slow_pairs(2)
@@ -180,6 +182,7 @@ def test_from_many_threads_at_once():
     assert verdicts == [[t % 2 == 0] * 10 for t in range(6)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_has_workers_of_its_own():
     default_pool().equal([("\\frac{6}{3}", "2")])
@@ -195,6 +198,7 @@ def test_a_forked_child_has_workers_of_its_own():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent_even_if_it_is_killed():
     code = (
         "import sys, time\n"
@@ -219,6 +223,7 @@ def test_workers_end_with_their_parent_even_if_it_is_killed():
     pytest.fail("the worker outlived its parent")
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_not_run_again(tmp_path):
     script = tmp_path / "no_guard.py"
     script.write_text(

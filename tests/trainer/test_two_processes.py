@@ -8,6 +8,7 @@ from processes import TORCHRUN, results, run
 from trl_credit.observe.schema import read_shard, steps
 
 
+@pytest.mark.slow
 def test_two_processes_agree(tmp_path):
     left, right = results(run(*TORCHRUN, "run_two_processes.py", tmp_path))
     for name in ("belief", "accuracies", "num_items", "rewards", "parameters"):

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from .flops import cost_of, cost_of_calls
 
 
 BRANCHES = "visible_branches"  # keyword argument of each layer's attention
-_TAKES_BRANCHES: "WeakKeyDictionary[PreTrainedModel, bool]" = WeakKeyDictionary()
+_TAKES_BRANCHES: dict[tuple[type, str], bool] = {}  # by class and configuration
 
 
 def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -36,14 +35,15 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
 def takes_branches(model: nn.Module) -> bool:
     """Whether every layer of a model uses transformers' `sdpa` attention, and passes keyword arguments on to it.
 
-    Tried once, with a layer of the same kind without weights.
+    Tried once for a class and a configuration, with a layer of the same kind without weights.
     """
     inner = _transformer(model)
     if _implementation(inner.config) != "sdpa" or not inner._supports_attention_backend:
         return False
-    if inner not in _TAKES_BRANCHES:
-        _TAKES_BRANCHES[inner] = _passes_branches_on(inner)
-    return _TAKES_BRANCHES[inner]
+    kind = type(inner), inner.config.to_json_string()
+    if kind not in _TAKES_BRANCHES:
+        _TAKES_BRANCHES[kind] = _passes_branches_on(inner)
+    return _TAKES_BRANCHES[kind]
 
 
 def _passes_branches_on(model: PreTrainedModel) -> bool:
