@@ -79,6 +79,7 @@ def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
     assert "the model's tokenizer does not know" in caplog.text
 
 
+@pytest.mark.slow
 def test_evaluation_during_training(run, tmp_path, capsys):
     run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 1)
     assert "step     1  evaluation  demo pass@1 " in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_a_name_alone_and_a_branch(hub, folder):
     assert not repo.private and repo.branches["main"] == {} and "model.safetensors" in repo.branches["step-2"]
 
 
-@pytest.mark.parametrize("how", [403, 503, "drop", "lost", "hang"])
+@pytest.mark.parametrize("how", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
 def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, how):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
     before, n = snapshot(folder), requests_of_a_push(hub, folder)

@@ -246,6 +246,7 @@ def test_the_page_runs_nothing_and_loads_nothing(tmp_path):
     assert r"\<script\>" in markdown.split("```")[0] and r"\|\`\*\*x\*\*\`" in markdown
 
 
+@pytest.mark.slow
 def test_finished_runs_are_compared_without_training(call, capsys, make_trainer, tmp_path):
     folders = []
     for algo, seed in (("grpo", 0), ("grpo", 1), ("s_trace", 0)):

@@ -115,6 +115,7 @@ def test_problems_and_sets_of_one_model_are_left_out_and_named(call):
     assert call("a", "b", "--sets", "demo")[1].count("Left out") == 1
 
 
+@pytest.mark.slow
 def test_models_are_sampled_once_and_compared_from_what_is_there(call, monkeypatch):
     noisy = save_noisy_model("noisy", 0.3)
     flags = ["--protocol", "demo", "--metrics", "pass@1", "--samples", 4, "--max_problems", 24, "--quiet"]

@@ -43,6 +43,7 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     assert len(table) == 3 + 3 + 5 and "| easy (level 1)" in text
 
 
+@pytest.mark.slow
 def test_several_checkpoints_are_one_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for step, noise in ((20, 0.3), (10, 0.0)):

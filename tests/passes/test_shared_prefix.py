@@ -179,10 +179,10 @@ OWN_CASES = CASES | {
     # at a threshold that no two tokens tie at, or rounding decides
     "quantile": ("grpo", {**EIGHT, "top_entropy_quantile": 0.77}),
 }
-SLOW = ["difficulty", "entropy", "grpo_lambda", "gspo", "mask", "one micro-batch", "p_trace", "quantile", "truncated"]
+SLOW = "difficulty, entropy, grpo_lambda, gspo, mask, one micro-batch, p_trace, quantile, reference, truncated"
 
 
-@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW, "two iterations"))
+@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "two iterations"))
 def test_every_algorithm_has_the_gradients_of_rows(run, case):
     algo, settings = OWN_CASES[case]
     off, trainer, on = compared(run, algo, mode="on", **{"steps_per_generation": 4, **settings})

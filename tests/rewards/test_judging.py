@@ -45,6 +45,7 @@ def test_what_hangs_is_killed_counted_and_its_judge_replaced(pool):
         os.kill(before, 0)
 
 
+@pytest.mark.slow
 def test_a_verdict_does_not_depend_on_its_neighbours(pool):
     # the slowest answers of the data sets, which need some tenths of a second
     slow = [
@@ -151,6 +152,7 @@ def test_every_answer_that_hangs_is_counted_each_time(pool):
     assert [pool.equal(pairs, timeout=0.5)[1].timed_out for _ in range(2)] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_verdict_is_remembered_for_its_own_limit_of_time(pool):
     pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])
     os.killpg(pid(pool), signal.SIGSTOP)  # so that no machine is fast enough

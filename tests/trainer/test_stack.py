@@ -152,6 +152,7 @@ def test_images_reach_the_model(see, knobs):
     assert any("vision_tower" in name for name in names) and any("language_model" in name for name in names)
 
 
+@pytest.mark.slow
 def test_images_go_with_their_rows(see, tmp_path):
     def lengths(completions, **kwargs):
         return [len(c[0]["content"]) % 7 / 7 for c in completions]
