@@ -270,6 +270,7 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
         make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, truncated_value=-7.0), engine
     )
     trainer.args.vllm_max_model_length = 4 + 3  # a prompt has four tokens
+    assert [trainer.engine.remaining_budget(4, written) for written in (0, 2)] == [3, 1]
     output = generation_batch(trainer)
     assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
 

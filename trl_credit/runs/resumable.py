@@ -336,14 +336,11 @@ def find_last(output_dir: str | os.PathLike) -> str:
 
 
 def check_amount(args: CreditConfig, dataset: Any) -> None:
-    """Checks that there is at least one generation batch and one step to train. Streams have no length to check.
+    """Checks that there is at least one generation batch. Streams have no length to check.
 
     Raises:
-        ValueError: fewer prompts than one generation batch needs, or no step.
+        ValueError: fewer prompts than one generation batch needs.
     """
-    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
-        both = f"max_steps={args.max_steps} with num_train_epochs={args.num_train_epochs}"
-        raise ValueError(f"{both} trains no step: set one of them.")
     needed = args.generation_batch_size // args.num_generations
     if hasattr(dataset, "__len__") and len(dataset) < needed:
         raise ValueError(
