@@ -5,9 +5,10 @@ import torch
 from passes_helpers import model_of, scripted
 from peft import LoraConfig, PeftModel
 from segment_helpers import CHAIN
-from transformers import GPT2Config
+from transformers import GenerationConfig, GPT2Config
 
 import trl_credit
+from trl_credit.trainer.engine_calls import prefilled_once
 
 
 PREFIXES = [[3, 4, 5, 6, 7, 8], [5], [9, 8, 7, 6, 5, 4, 3, 3, 4], [4, 4, 4]]
@@ -48,6 +49,13 @@ def test_what_cannot_be_read_once_is_read_as_before(make_trainer):
     assert continued(trainer, n=1)[1][0] == (4, 9)
     assert continued(trainer, prefixes=[[5], [6]])[1][0] == (6, 1)  # nothing before the last token
     assert continued(trainer, cache_implementation="static")[1][0] == (12, 9)
+    widths, ids = [], torch.tensor([[3, 4], [5, 6]])  # two prompts, not one twice
+    trainer.model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].size(1)), with_kwargs=True
+    )
+    with prefilled_once(trainer.model, n=2):
+        trainer.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=GenerationConfig())
+    assert widths[:2] == [2, 1]
 
 
 def test_models_whose_cache_is_not_known_are_left_alone(make_trainer, tiny_model):

@@ -70,6 +70,14 @@ def test_segments_compose(make_trainer, base, knobs):
     check_finite(trainer)
 
 
+@pytest.mark.parametrize(("form", "rows"), [("value", 16), ("advantage", 0)])
+def test_a_value_of_zero_is_a_row_of_the_value_form(trained, form, rows):
+    """Its tokens count in the mean over all tokens, where a node without advantage is left out."""
+    process = {"process_reward_weight": 1.0, "process_reward_best_of": 4, "process_reward_form": form}
+    trainer = trained(**TREE, **process, reward_funcs=lambda completions, **kwargs: [0.0] * len(completions))
+    assert [row["credit/rows"] for row in steps_of(trainer)] == [rows, rows]
+
+
 def test_policy_iteration_without_a_segment(trained):
     settings = {"policy_loss": "policy_iteration", "beta": 0.1, "mask_truncated_completions": True}
     trainer = trained(
