@@ -60,7 +60,7 @@ def run_part(args: Namespace, argv: list[str], part: str) -> tuple[list[dict[str
 
 
 def output_path(args: Namespace, card: str) -> Path | None:
-    """The file to write; `None` for a dry run without `--output`, of which nobody wants to keep the figures."""
+    """The file to write; `None` for a dry run without `--output`, whose figures are not kept."""
     if args.output is not None or args.dry_run:
         return args.output
     words = [datetime.date.today().isoformat(), "gpu", re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-"), *args.parts]

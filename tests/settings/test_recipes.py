@@ -97,7 +97,7 @@ def test_a_row_parses_as_it_is_written(row):
     _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *row.argv])
     given = resolved(row)
     written = read_settings([str(row.recipe)])[0].keys() | row.flags.keys()
-    for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft wants a word
+    for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft needs a string
         for part in (data, args, model):
             assert not hasattr(part, key) or getattr(part, key) == given[key], key
     assert args.output_dir == f"runs/{name(row)}"  # two rows never write to one folder

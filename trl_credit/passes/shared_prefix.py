@@ -109,11 +109,11 @@ class SharedPrefix:
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
         return found if self._mode == "on" or is_worth_it else None
 
-    def verify(self, wants: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
+    def verify(self, would_pack: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
         """Whether this process may pack, after comparing once whether that changes anything. Collective until then.
 
         Args:
-            wants (`bool`):
+            would_pack (`bool`):
                 Whether this process would pack.
             compared (`Callable`):
                 Makes plain and packed passes over a micro-batch, and returns their mean difference in nats and its
@@ -123,7 +123,7 @@ class SharedPrefix:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
         processes = self._trainer.processes
-        if self.is_exact is None and not self._draws and processes.max(int(wants)):
+        if self.is_exact is None and not self._draws and processes.max(int(would_pack)):
             found = compared()
             failed = found is not None and not bool(found[0] <= found[1])  # not >, which a NaN would pass
             self._trainer.findings[IS_EXACT] = not processes.max(int(failed))
@@ -133,7 +133,7 @@ class SharedPrefix:
                 if self._mode == "on":
                     raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
                 logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
-        return wants and self.packs
+        return would_pack and self.packs
 
     def difference(self, plain: torch.Tensor, packed: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
         """Mean difference of log-probabilities (B, T), and its limit, in nats, shape (2,): see `verify`."""

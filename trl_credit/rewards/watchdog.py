@@ -34,7 +34,7 @@ class WatchdogError(RuntimeError):
 class Watchdog:
     """Tells another process which calls run, and until when.
 
-    If a call neither ends nor is given up within its limit and `GRACE`, that process writes the reason to stderr and
+    If a call neither ends nor is abandoned within its limit and `GRACE`, that process writes the reason to stderr and
     kills this one with SIGKILL; in a notebook or at a prompt it only writes. It starts with the first watched call,
     ends with this process, and is replaced if something ends it. A watchdog is thread-safe.
     """
@@ -77,7 +77,7 @@ class Watchdog:
                     self._tell()
 
     def forget(self) -> None:
-        """Stops watching all running calls, after their caller has given up."""
+        """Stops watching all running calls, after their caller has stopped waiting."""
         with self._lock:
             self._running.clear()
             self._tell()

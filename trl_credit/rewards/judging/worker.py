@@ -37,7 +37,7 @@ FIRST_OF_THEIR_KIND = (
 
 
 def wall_limit(limit: float, *, timeout: float) -> float:
-    """Seconds of wall time after which an answer with `limit` seconds of processor time is given up.
+    """Seconds of wall time after which a worker stops judging an answer that has `limit` seconds of processor time.
 
     If processor time is counted, they depend on `timeout`, of which `limit` may be a share, since a busy machine must
     not end an answer early. Otherwise wall time is the only limit.
