@@ -3,9 +3,9 @@
     python benchmarks/structure.py                                              # of this checkout
     PYTHONPATH=OTHER python benchmarks/structure.py OTHER --knobs trace_lambda  # of another one
 
-Prints a Markdown table. A code line is not blank, not a comment, and not in a docstring. A room is a folder of the
-package, or a folder of `lab` and `rewards`. A step is one `training_step` with its generation, on the embedded model in
-one process: distinct functions of the package that run in it, their calls, and the files that define them.
+Prints a Markdown table. A code line is not blank, not a comment, and not in a docstring. A subpackage is a folder of
+the package, or a folder of `lab` and `rewards`. A step is one `training_step` with its generation, on the embedded
+model in one process: distinct functions of the package that run in it, their calls, and the files that define them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 
 
 PACKAGE = "trl_credit"
-SPLIT = ("lab", "rewards")  # rooms that have rooms
+SPLIT = ("lab", "rewards")  # subpackages that have subpackages
 LAYOUT_TOKENS = {getattr(tokenize, name) for name in "COMMENT NL NEWLINE INDENT DEDENT ENCODING ENDMARKER".split()}
 ALGORITHMS = ("s_trace", "spo_chain", "spo_tree")
 
@@ -41,14 +41,14 @@ def code_lines(text: str) -> int:
     return len(lines)
 
 
-def by_room(folder: Path) -> Counter[str]:
+def by_subpackage(folder: Path) -> Counter[str]:
     """Code lines of the Python files of a folder, by subfolder."""
-    rooms: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).parts
-        room = "/".join(parts[: 2 if parts[0] in SPLIT and len(parts) > 2 else 1]) if len(parts) > 1 else "(root)"
-        rooms[room] += code_lines(path.read_text("utf-8"))
-    return rooms
+        name = "/".join(parts[: 2 if parts[0] in SPLIT and len(parts) > 2 else 1]) if len(parts) > 1 else "(root)"
+        lines[name] += code_lines(path.read_text("utf-8"))
+    return lines
 
 
 def untyped_trainers(folder: Path) -> int:
@@ -145,7 +145,7 @@ def main() -> None:
     root = options.checkout.resolve()
     folder = root / PACKAGE
 
-    package, tests = by_room(folder), by_room(root / "tests")
+    package, tests = by_subpackage(folder), by_subpackage(root / "tests")
     rows = [("code lines of the package", f"{package.total():,}"), ("code lines of the tests", f"{tests.total():,}")]
     rows += [(f"· {PACKAGE}/{name}", f"{lines:,}") for name, lines in package.most_common()]
     rows.append(("modules in the root", len(list(folder.glob("*.py")))))

@@ -1,4 +1,4 @@
-"""What imports what: the rule of the rooms, lazy public names, and what an import costs."""
+"""What imports what: which subpackage may import which, lazy public names, and what an import costs."""
 
 import ast
 import importlib
@@ -18,8 +18,8 @@ from trl_credit import ALGORITHMS
 
 
 PACKAGE, TESTS = Path(trl_credit.__file__).parent, Path(__file__).parent
-# from the lowest to the highest: a room imports lower ones alone
-ROOMS = (
+# from the lowest to the highest: a subpackage imports lower ones alone
+SUBPACKAGES = (
     "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli"
 ).split()
 EXEMPT = {"__init__", "__main__", "testing"}  # modules of the root
@@ -90,13 +90,13 @@ IMPORTS = {
 }
 
 
-def room(name: str) -> int:
-    return ROOMS.index(name.partition(".")[0])
+def subpackage(name: str) -> int:
+    return SUBPACKAGES.index(name.partition(".")[0])
 
 
-def test_every_module_has_a_room_that_says_what_it_is():
-    assert {name.partition(".")[0] for name in IMPORTS} == set(ROOMS) <= set(MODULES)
-    assert [name for name in ROOMS if not ast.get_docstring(tree(MODULES[name]))] == []
+def test_every_module_is_in_a_subpackage_that_says_what_it_is():
+    assert {name.partition(".")[0] for name in IMPORTS} == set(SUBPACKAGES) <= set(MODULES)
+    assert [name for name in SUBPACKAGES if not ast.get_docstring(tree(MODULES[name]))] == []
 
 
 def test_imports_go_downwards():
@@ -104,7 +104,7 @@ def test_imports_go_downwards():
     assert sum(map(len, IMPORTS.values())) > 300  # the reader finds them
     assert "support.errors" in IMPORTS["cli"] and "hub" in IMPORTS["cli.training"]
     upwards = {(name, target) for name, found in IMPORTS.items() for target in found if target not in EXEMPT}
-    assert sorted(f"{name} imports {target}" for name, target in upwards if room(target) > room(name)) == []
+    assert sorted(f"{name} imports {target}" for name, target in upwards if subpackage(target) > subpackage(name)) == []
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -194,7 +194,7 @@ def test_every_public_name_is_there():
     for config_class, trainer_class in ALGORITHMS.values():
         for found in (config_class, trainer_class):
             assert given[found.__name__] is getattr(trl_credit, found.__name__) is found
-    assert run("import trl_credit; print(trl_credit.support.__name__)") == "trl_credit.support"  # a room, lazily
+    assert run("import trl_credit; print(trl_credit.support.__name__)") == "trl_credit.support"  # a subpackage, lazily
 
 
 @pytest.mark.parametrize("name", ["no_such", "NoSuchConfig", "__wrapped__", "_private"])

@@ -23,7 +23,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 FLAGS = [
     ("--report_to wandb", "report_to='wandb' needs a package that is not installed: pip install wandb"),
-    ("--report_to wandbb", "report_to='wandbb' is no tracker: did you mean 'wandb'?"),
+    ("--report_to wandbb", "report_to='wandbb' is not a known tracker: did you mean 'wandb'?"),
     ("--gradient_accumulation_steps 0", "gradient_accumulation_steps must be at least 1"),
     ("--generation_batch_size=-64", "generation_batch_size must be at least 1"),
     ("--num_generations 1", "num_generations must be at least 2"),
@@ -137,8 +137,8 @@ FILES = [
     ("trace_lamda: 0.5", "unknown field 'trace_lamda' in my.yaml: did you mean 'trace_lambda'?"),
     ("per_device_train_batch_size: 0", "per_device_train_batch_size must be at least 1, got 0"),
     ("trace_lambda: 3\nalgo: grpo_lambda", "trace_lambda must be in [0, 1], got 3.0 (trace_lambda is set in my.yaml)"),
-    ("beta: 0.1\nbeta: 0.2", "'beta' stands in line 1 already", "line 2"),
-    ("about: {what: a, what: b}", "'what' stands in line 1 already"),
+    ("beta: 0.1\nbeta: 0.2", "'beta' is already set in line 1", "line 2"),
+    ("about: {what: a, what: b}", "'what' is already set in line 1"),
     ("1: 2", "1 in 'my.yaml' is no name of a setting"),
     ("? [a, b]\n: 1", "cannot be read as YAML"),
     ("- 1", "must hold `name: value` lines"),

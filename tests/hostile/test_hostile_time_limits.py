@@ -47,7 +47,7 @@ def test_a_training_run_that_hangs_where_python_cannot_act_is_killed(tmp_path):
     said = [line for line in done.stderr.splitlines() if line.startswith("reward function")]
     assert len(said) == 1
     assert "'hangs' took longer than reward_timeout=1.0 seconds for 8 responses, the first to prompt '" in said[0]
-    assert "raise reward_timeout" in said[0] and "killed; the last checkpoint is whole" in said[0]
+    assert "raise reward_timeout" in said[0] and "killed; the last checkpoint is complete" in said[0]
     assert is_complete(tmp_path / "out" / "checkpoint-1")
 
 
@@ -102,7 +102,7 @@ def test_what_holds_python_is_killed_with_its_name(what, named):
     said = [line for line in done.stderr.splitlines() if "reward function" in line]
     assert len(said) == 1 and f"{named} took longer than reward_timeout=0.3 seconds" in said[0] and "'1+1='" in said[0]
     assert done.returncode == -signal.SIGKILL
-    assert what != "together" or "At the same time ran: 'idle'" in said[0]
+    assert what != "together" or "Also running: 'idle'" in said[0]
 
 
 def holds_python(seconds):
@@ -190,7 +190,7 @@ def test_the_watching_process_is_replaced_if_something_ends_it():
         "    with dog.watch('g', 60, message='g is late.'):\n"
         "        hold(20)\n"
     )
-    assert done.returncode == -signal.SIGKILL and "f is late. At the same time ran: 'g'." in done.stderr
+    assert done.returncode == -signal.SIGKILL and "f is late. Also running: 'g'." in done.stderr
 
 
 @pytest.mark.hostile("time limits", "survived")

@@ -81,7 +81,7 @@ def test_no_difference_seen_is_reported(call):
     stored("b", "b", same)
     code, out, _ = call("a", "b")
     assert code == 0 and rows()[0]["p"] == 1.0 and rows()[0]["interval"] == "wilson"
-    assert "| 0.0 [−11.4, +11.4] W | 1.000 | 0, 0, 30 " in out and "No difference seen is not no difference" in out
+    assert "| 0.0 [−11.4, +11.4] W | 1.000 | 0, 0, 30 " in out and "This does not show that they are equal" in out
     stored("c", "c", [[True]])
     stored("d", "d", [[False]])
     code, out, _ = call("c", "d")  # one problem

@@ -1,4 +1,4 @@
-"""Delete the room `passes` and it still trains: without it, every pass is TRL's own."""
+"""Delete the subpackage `passes` and it still trains: without it, every pass is TRL's own."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 """The command `trl-credit`, also `python -m trl_credit`: one module with `main(argv) -> int` for each subcommand.
 
-The highest room: it may import all others, and no other imports it.
+It may import all other subpackages, and none imports it.
 """
 
 import os

@@ -106,7 +106,7 @@ def _parse(argv: list[str]) -> Namespace:
     for flag, value in vars(args).items():
         if stored_only and flag not in _OF_STORED and value != parser.get_default(flag):
             missing = "--protocol" if args.protocol is None else "model"
-            raise ValueError(f"--{flag} needs a {missing} to sample by: the compared samples are stored ones")
+            raise ValueError(f"--{flag} needs a {missing} to sample with: the compared samples are stored ones")
     args.stored_only = stored_only
     return args
 

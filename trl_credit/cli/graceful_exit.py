@@ -116,10 +116,10 @@ class GracefulExit(TrainerCallback):
     def _after_full_disk(self) -> str:
         """What a full disk leaves whole, and the command that resumes the run."""
         if self.model_is_saved:
-            return "the model there is whole, and has no plots and no card; make room before the next run"
+            return "the model there is complete, and has no plots and no card; make room before the next run"
         if (checkpoint := last_checkpoint(self.folder)) is None:
-            return "there is no whole checkpoint; make room, and start again"
-        return f"the last whole checkpoint is {checkpoint}; make room, and go on with: {self._resume_command()}"
+            return "there is no complete checkpoint; make room, and start again"
+        return f"the last complete checkpoint is {checkpoint}; make room, and go on with: {self._resume_command()}"
 
     def _resume_command(self) -> str:
         argv = without_flag(self.argv, "resume_from_checkpoint")

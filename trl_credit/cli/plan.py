@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     rates, assumed = _measured(own, choices)
     plan = make_plan(choices.args, shape, layout, assumed)
     if layout.compute_bytes == 4 and choices.args.use_cpu:
-        plan.notes.append("products in 32 bits, as this machine has no GPU: on one, --bf16 true is the default")
+        plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:
         print(json.dumps(as_json(plan, shape, layout, rates), indent=1, ensure_ascii=False))
         return 0

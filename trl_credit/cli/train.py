@@ -10,7 +10,7 @@ PROGRAM = ("trl-credit", "train")
 
 
 def main(argv: list[str]) -> int:
-    """The exit code. With several processes it is that of the run's main process."""
+    """Trains, and returns the exit code: with several processes, that of the process that failed first."""
     try:
         flags, typed, rest = take_launcher(argv)
     except ValueError as error:

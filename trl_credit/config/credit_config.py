@@ -94,7 +94,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             `"trace_future"` (S-trace's reading, App. D.1: the coefficient of the ε-trace on-policy) or `"none"`.
         loss_weight_confidence (`bool`, *optional*, defaults to `False`):
             Whether the ε-weight is multiplied by f(log π) = 1 + σ(log π − 1) of the current policy (GRPO-λ, App. A.3).
-            It carries no gradient, which is ours.
+            No gradient flows through this factor; that is our choice.
         clip_form (`str`, *optional*, defaults to `"surrogate"`):
             `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as
             printed, which differs for A < 0: it is bounded above 1 + ε_high and has a gradient below 1 − ε_low, so
@@ -120,7 +120,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Factor λ_scale of the difficulty weight Φ = λ_scale · exp(…) (HA-DW).
         difficulty_window (`int`, *optional*, defaults to `10`):
             m ≥ 1, the number of past batches in the belief. Until there are m, it is the mean of the accuracies. The
-            paper gives no m, η, smallest step or start: these are ours, by the simulation of `docs/theory.md`.
+            paper gives no values for m, η, the smallest step and the start. Ours come from the simulation in
+            `docs/theory.md`.
         difficulty_rate (`float`, *optional*, defaults to `6.0`):
             η > 0. The step is η times the standard deviation of the last m beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
@@ -160,10 +161,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             their order, only the padding is dropped, and this is logged once (see `docs/padding.md`). `"off"`: rows
             and padding as in TRL, to the last bit. Rows of trees are never padded to the longest of all.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
-            Prompts that several rows of a micro-batch share, which is ours. `"auto"`: a forward pass computes each once
-            if that is estimated to save a quarter of it and was seen to keep the log-probabilities, also in the passes
-            for π_old and the reference (see `docs/padding.md`). `"on"`: whenever two rows share one; refused if the
-            model cannot. `"off"`: never, as in TRL.
+            Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
+            to save a quarter of the forward pass, and a comparison has found equal log-probabilities. `"on"`: whenever
+            two rows share a prompt; refused if the model does not support it. `"off"`: never, as in TRL. The same holds
+            for the passes for π_old and the reference (see `docs/padding.md`).
         skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
             `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
             if its gradient is exactly 0. The update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
@@ -213,7 +214,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         0.9, "The probability mask keeps tokens less probable than this.", POSITIVE, acts=OLD_LOGPS_READ
     )
     baseline: str = knob("group", "Baseline: GRPO's or OPO's.", one_of("group", "optimal", custom=True))
-    advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: none is.", FINITE)
+    advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: no floor.", FINITE)
     difficulty: str = knob("none", "HA-DW's weight by difficulty.", one_of("none", "history", "hard", "fixed"))
     difficulty_scale: float = knob(1.3, "Factor λ_scale of the difficulty weight (HA-DW).", POSITIVE, acts=DIFFICULTY)
     difficulty_window: int = knob(
@@ -241,7 +242,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         one_of("auto", "off"),
     )
     shared_prefix: str = _run(
-        "auto", "Compute a prompt that rows share once: if it pays, always, or never.", one_of("auto", "on", "off")
+        "auto", "Compute a shared prompt once: if that saves enough, always, or never.", one_of("auto", "on", "off")
     )
     skip_zero_advantage: str = _run(
         "auto", "Skip the passes of a micro-batch in which no token has an advantage.", one_of("auto", "off")

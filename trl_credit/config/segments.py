@@ -96,8 +96,8 @@ class SegmentKnobs:
             ours: it keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
             `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, which replaces clipped
-            ratio and KL term (SPO, App. B); w = π/π_old, at most 10, which is ours. The paper gives no `beta`; the
-            released code's is 0.1.
+            ratio and KL term (SPO, App. B); w is π/π_old, at most 10, a limit of the released code alone.
+            The paper gives no `beta`; the released code uses 0.1.
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
             Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
             released code; it turns equal advantages into 0).
@@ -121,7 +121,7 @@ class SegmentKnobs:
     )
     num_segments: int | None = _segment(
         None,
-        "Segments per response, in place of a size.",
+        "Number of segments per response, instead of their size.",
         COUNT,
         acts=CHAIN | when(segmentation=("cutpoints", "fixed_count")),
     )
@@ -173,7 +173,7 @@ class SegmentKnobs:
     )
     policy_loss: str = _segment("clip", "The policy term of the loss.", one_of("clip", "policy_iteration"))
     whiten_advantages: str = _segment(
-        "none", "Mean 0 and variance 1 over which tokens, if any.", one_of("none", "batch", "microbatch")
+        "none", "Whiten advantages over these tokens (mean 0, variance 1).", one_of("none", "batch", "microbatch")
     )
     released_code: list[str] | None = _segment(
         None,

@@ -1,5 +1,5 @@
-"""Settings of TRL and transformers that cannot be right, refused before anything is loaded. What these libraries say
-themselves comes late, names no field, or is a division by zero."""
+"""Refuses invalid settings of TRL and transformers before anything is loaded. The errors of these libraries come late,
+do not name the field, or are a division by zero."""
 
 import math
 import os
@@ -81,7 +81,7 @@ def check_trackers(report_to: str | Iterable[str] | None) -> None:
     known = {*INTEGRATION_TO_CALLBACK, *_PACKAGES}
     for name in [report_to] if isinstance(report_to, str) else report_to or ():
         if name not in known:
-            raise ValueError(f"report_to={name!r} is no tracker{choose(name, sorted(known))}")
+            raise ValueError(f"report_to={name!r} is not a known tracker{choose(name, sorted(known))}")
         package = _PACKAGES.get(name, name)
         if package is not None and find_spec(package) is None:
             pip = package.replace("_", "-")

@@ -112,7 +112,7 @@ def is_damaged(text: str) -> bool:
 
 
 def without_spaces(text: str) -> str:
-    """The key that copies of a row share. It is strict, since `+` for `-` is another problem."""
+    """The key that copies of a row share. Only white space is removed, since `+` instead of `-` changes the problem."""
     return "".join(text.split())
 
 

@@ -122,7 +122,8 @@ def load_prompts(
         style (`str` or `PromptStyle`, *optional*, defaults to `"boxed"`):
             One of `PROMPT_STYLES`, or a text with `{problem}` in it.
         tokenizer, max_prompt_tokens (*optional*):
-            Rows with more tokens are dropped. They are counted as the trainer makes them, with the chat template.
+            Rows whose prompt has more than `max_prompt_tokens` tokens are dropped. Tokens are counted as in the
+            trainer, with the chat template.
         decontaminate (sequence of `str`, *optional*):
             Evaluation sets whose problems are dropped, or `all`.
         seed (`int`, *optional*, defaults to 42):

@@ -40,7 +40,7 @@ _NOT_TEXT = {
 
 
 class Real(float):
-    """A JSON number with a point or an exponent. `str` gives its text in the file, of which a float loses digits."""
+    """A JSON number with a point or an exponent. `str` gives its text in the file, with digits that a float loses."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -310,7 +310,7 @@ def to_dataset(records: Records, columns: Sequence[str], *, textual: Sequence[st
         columns (sequence of `str`):
             The columns to convert.
         textual (sequence of `str`, *optional*):
-            Columns that become text if they have no such type, as answers do.
+            Columns that become text if their values have no common type or would lose digits.
 
     Raises:
         ValueError: a column has values of different types, or a number that would lose digits; the message names file,

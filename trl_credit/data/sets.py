@@ -61,8 +61,8 @@ class DataSet:
 class PromptStyle:
     """`template`, which contains `{problem}`, is the user's message. It follows the `system` message if there is one.
 
-    `chat=False` is for base models: the prompt stays plain text even if the tokenizer has a chat template. `text:`
-    before a name or a template makes any style such a style.
+    `chat=False` is for base models: the prompt stays plain text even if the tokenizer has a chat template. The prefix
+    `text:` before a name or a template sets `chat=False`.
     """
 
     template: str = "{problem}"

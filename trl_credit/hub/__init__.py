@@ -1,5 +1,5 @@
-"""The model card, the recipe and pushes to the Hub. Imports observe and the rooms below; sees the trainer through a
-protocol."""
+"""The model card, the recipe and pushes to the Hub. May import the subpackages up to `observe`; sees the
+trainer through a protocol."""
 
 from .card import TrainingData, write_model_card
 from .during import PushCallback, without_waiting

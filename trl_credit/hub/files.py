@@ -64,12 +64,14 @@ def _weights(root: Path, file: str) -> set[str]:
         return set()
     shards = _read_json(index).get("weight_map")
     if not isinstance(shards, dict):
-        raise ValueError(f"{index} has no weight_map: it is not a whole model")
+        raise ValueError(f"{index} has no weight_map: it is not a complete model")
     for name in sorted(map(str, shards.values())):
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", name):
-            raise ValueError(f"{index} names {name!r}, which is no file of weights beside it: it is not a whole model")
+            raise ValueError(
+                f"{index} names {name!r}, and there is no such file of weights beside it: it is not a complete model"
+            )
         if not (root / name).is_file():
-            raise ValueError(f"{str(root)!r} lacks {name}, which {index.name} names: it is not a whole model")
+            raise ValueError(f"{str(root)!r} lacks {name}, which {index.name} names: it is not a complete model")
     return {index.name, *shards.values()}
 
 
@@ -90,7 +92,7 @@ def _read_json(path: Path) -> dict:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it is not a whole model") from error
+        raise ValueError(f"{path} is not JSON ({error}): it is not a complete model") from error
     return content if isinstance(content, dict) else {}
 
 

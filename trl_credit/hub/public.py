@@ -1,6 +1,7 @@
-"""Values as they may be shown to others: without secrets, and of paths the last part alone.
+"""Removes secrets and folders from values that others may see. Of a path only the last part is kept.
 
-A secret is known by the name of its setting, by its value, or by its shape: removed from texts, and found in files.
+A secret is recognized by the name of its setting, by its value or by its shape. Secrets are removed from texts, and
+searched for in files.
 """
 
 import html

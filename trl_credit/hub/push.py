@@ -78,7 +78,7 @@ def push(
             First line of the commit.
 
     Raises:
-        ValueError: no whole model in `folder`, a bad `repo_id`, a public repository with `private=True`, or a file
+        ValueError: no complete model in `folder`, a bad `repo_id`, a public repository with `private=True`, or a file
             that holds a secret. Nothing was sent.
         PushError: the Hub could not be reached or refused, or a file was removed during the push. The repository has
             all of a push or nothing.
@@ -92,7 +92,7 @@ def push(
         opened = _open(api, repo_id, private)
         if revision is not None:
             api.create_branch(opened, branch=revision, exist_ok=True)
-        # files of an earlier push would stay in force: one whole file of weights beside the shards of new ones
+        # files of an earlier push would be loaded too: one whole file of weights beside the shards of new ones
         # (list_repo_files would wait for ever for a Hub that falls silent)
         existing = api.model_info(opened, revision=revision, timeout=IDLE_TIMEOUT).siblings or []
         stale = [file.rfilename for file in existing if file.rfilename not in files and _is_ours(file.rfilename)]

@@ -1,1 +1,1 @@
-"""Instruments around training: evaluation, comparison, explanation, plans, viewer. No room below imports them."""
+"""Instruments around training: evaluation, comparison, explanation, plans, viewer. Imported by `cli` alone."""

@@ -138,7 +138,7 @@ class CustomCredit:
             return f"{returned} use_bias_correction_kl=True, {why}: set use_bias_correction_kl=False"
         if loss:
             clips = config.clip_form == "ratio"
-            return f"{returned} clip_form='ratio', which clips none: set clip_form='surrogate'" if clips else None
+            return f"{returned} clip_form='ratio', which does not clip it: set clip_form='surrogate'" if clips else None
         if kind == "luspo":
             return f"{returned} loss_type='luspo', which has one weight per response: set loss_type to 'dapo' or 'grpo'"
         if config.rollouts == "tree" and config.tree_rows != "nodes":

@@ -16,8 +16,8 @@ SHARE = 0.25
 class NonFinite:
     """Skips updates whose loss or gradient is not finite, and stops the run after too many of them.
 
-    Too many are `nonfinite_patience` in a row, or more than a share of `SHARE` of the last `WINDOW` updates. A resume
-    resets the count.
+    Too many means more than `nonfinite_patience` in a row, or more than `nonfinite_patience` and more than a share of
+    `SHARE` among the last `WINDOW` updates. A resume resets the count.
 
     Args:
         trainer (`Trainer`):

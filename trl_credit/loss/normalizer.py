@@ -128,7 +128,7 @@ class Normalizer:
         processes: int,
         row_weight: torch.Tensor | None = None,
     ) -> torch.Tensor | float:
-        """What TRL's training loss and the factor of [`advantage`] together divide −A·exp(W) of a token by.
+        """The total divisor of −A·exp(W) of a token: that of TRL's training loss, with the factor of [`advantage`].
 
         Args:
             items (`torch.Tensor`):

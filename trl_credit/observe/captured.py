@@ -106,7 +106,7 @@ class Captured:
             self.failed = error
 
     def rows(self) -> list[Row]:
-        """The rows, after the backward pass. Credit is `None` without one, and where loss or gradient is not finite.
+        """The rows, after the backward pass. Credit is `None` without that pass, or if loss or gradient is not finite.
 
         Raises:
             Exception: the error of a hook.
@@ -199,7 +199,7 @@ def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> t
         weight = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp()
         slope, size = weight * (slope + kl), weight * (size + kl)
     factor, beta_t = parts["kl_factor"], config.beta * inside
-    # where nothing of TRL's term remains, it was subtracted
+    # where the factor is 0, TRL's term was added and subtracted again, and its rounding error remains
     return -factor * beta_t * slope, factor.clamp(min=1.0) * beta_t * size
 
 

@@ -81,9 +81,9 @@ def _implementation(config: Any) -> str | None:
 
 
 def _install() -> None:
-    """Teaches transformers' `sdpa` about branches. Without them it is unchanged.
+    """Replaces transformers' `sdpa` by a function that also handles branches. Calls without branches are unchanged.
 
-    Permanently, not for one pass: gradient checkpointing repeats passes later.
+    The replacement is permanent, because gradient checkpointing repeats passes later.
     """
     plain = AttentionInterface()["sdpa"]
     if hasattr(plain, "takes_branches"):

@@ -91,8 +91,9 @@ class Padding:
     def numbered_from(self, first: int, model: nn.Module) -> AbstractContextManager:
         """Within it, columns keep the position numbers that they had before the padding in front of them was cut.
 
-        For rotary embeddings only distances count, but their angles are rounded by number: a row with other numbers in
-        the pass for π_old than in the loss would look off-policy, and longer rows more so.
+        Rotary embeddings depend on distances only, up to rounding, and the rounding of their angles depends on the
+        position numbers. With different numbers in the pass for π_old and in the loss, ratios would differ from 1, in
+        long rows more than in short ones.
         """
 
         def number(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

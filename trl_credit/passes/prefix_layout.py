@@ -157,7 +157,7 @@ class Layout:
         source: Which of the B · (P + T) columns each token comes from, shape (1, L); 0 at padding.
         mask: Shape (1, L), 0 at padding.
         branches: Which token sees which.
-        place: Which of the last K tokens is that of the row, shape (B, T); −1 at padding.
+        place: Index of each response token among the last K tokens of the packed row, shape (B, T); −1 at padding.
         kept: K, the number of tokens at the end for which the head is computed.
     """
 

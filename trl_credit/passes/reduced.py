@@ -21,8 +21,8 @@ OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the a
 
 
 class PlainPasses:
-    """TRL's own passes, and what the trainer calls of any passes. They change which rows forward passes compute, and no
-    gradient of an optimizer step.
+    """TRL's own passes, and the interface that the trainer calls. Subclasses may change which rows a forward pass
+    computes, but not the gradient of an optimizer step.
 
     Args:
         forward (`Callable`):
@@ -42,7 +42,7 @@ class PlainPasses:
         return False
 
     def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
-        """TRL's forward pass with these arguments; `loss_pass` where it is that of a loss. Returns what TRL's does."""
+        """Runs TRL's forward pass and returns its result. `loss_pass` is `None` for passes outside of a loss."""
         return self._forward(model, *args, **kwargs)
 
     def close_step(self) -> float | None:
@@ -205,7 +205,7 @@ class ReducedPasses(PlainPasses):
 
 
 def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> PlainPasses:
-    """The passes that a configuration asks for: TRL's own where nothing of this room may act.
+    """The passes that a configuration selects: TRL's own if none of its options can reduce them.
 
     Args:
         trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):

@@ -96,7 +96,7 @@ def _has_other_gradients(trainer: PassTrainer) -> bool:
         or trainer.has_custom_loss
         or args.policy_loss != "clip"
         or (args.advantage_floor is not None and args.advantage_floor > 0.0)
-        # a scaler counts updates, and DeepSpeed passes
+        # a gradient scaler counts updates, and DeepSpeed counts passes
         or trainer.accelerator.scaler is not None
         or updates_in_backward(trainer)
         # a pass draws random numbers

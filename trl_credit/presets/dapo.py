@@ -14,7 +14,7 @@ class DAPOConfig(GRPOConfig):
     Two parts of the paper are not in the configuration. Its soft overlong punishment is a reward function
     (`trl_credit.rewards.soft_overlong_punishment`, `--reward accuracy soft_overlong`). Its dynamic sampling, which
     draws prompts until every group has a signal, is not implemented: groups without signal stay in the batch and are
-    counted as `credit/groups_without_signal`. Data with few prompts that are always or never solved come closest to it.
+    counted as `credit/groups_without_signal`. To come close to it, remove prompts that are always or never solved.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dapo"`)

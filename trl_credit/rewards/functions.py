@@ -48,12 +48,12 @@ def accuracy_reward(
 
     The answer is the last `\\boxed{…}`, else what follows the last `####`, else an `<answer>`, else a line that says it
     is the answer or is bold; text in `<think>` does not count. Equality is that of math-verify, made stricter (see
-    `trl_credit.rewards.judging.equal`). An answer must be a value and not a copy of the problem, and words and letters
-    have an order: docs/data.md has the policy. Answers are parsed in worker processes. One that needs more than
-    `timeout`, or more than 2 GiB, is wrong and does no harm; all but `slow_answers` of a batch are ended after a fifth
-    of it. Logged per batch: `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`,
-    `accuracy/unevaluated` (answers that leave work to their reader, right or not) and `accuracy/restated` (right
-    answers that were copied).
+    `trl_credit.rewards.judging.equal`). An answer must be a value and not a copy of the problem. The order of words and
+    letters counts. docs/data.md has all rules. Answers are parsed in worker processes. One that needs more than
+    `timeout`, or more than 2 GiB, counts as wrong and does not stop the run. All answers of a batch get a fifth of
+    `timeout`; `slow_answers` of those that need more get all of it. Logged per batch: `accuracy/timed_out`, of these
+    `accuracy/over_budget`, `accuracy/failed`, `accuracy/unevaluated` (answers that still have to be worked out, right
+    or not) and `accuracy/restated` (right answers that were copied).
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):

@@ -187,9 +187,9 @@ def _read(lines: queue.SimpleQueue[bytes]) -> None:
 def _report(call: dict, *, others: list[str]) -> None:
     message = call["message"]
     if others:  # in an event loop, a call that blocks delays all others
-        message += f" At the same time ran: {', '.join(map(repr, others))}."
+        message += f" Also running: {', '.join(map(repr, others))}."
     if call["kill"]:
-        message += " It does not give way to the error, so this process is killed; the last checkpoint is whole."
+        message += " The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
     else:
         message += " The error follows as soon as it gives way; if it never does, restart the kernel."
     writer = threading.Thread(target=_write_error, args=(message,), daemon=True)

@@ -28,7 +28,7 @@ from .tree import (
 )
 
 
-# models whose tokens depend on their position in their own branch alone; other models pass their rows one by one
+# model types for which the output of a token depends on its own branch alone; otherwise π_old is computed unpacked
 PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
 
 

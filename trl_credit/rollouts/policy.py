@@ -34,7 +34,8 @@ class Plan:
         accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
         has_replayed: Whether any process trains on rows of an earlier batch.
         iteration: Iteration of the replay buffer that drew the rows.
-        logged_texts, logged_advantages, logged_lengths, logged_truncated: Of the N responses.
+        logged_texts, logged_advantages, logged_lengths, logged_truncated: For each of the N responses: text, advantage,
+            length in tokens, and whether it was truncated.
         drawn: The rows with credit of all processes; each process trains on every `num_processes`-th of them.
         trees: The [`~trl_credit.rollouts.tree.Tree`]s that this process grew.
     """

@@ -1,6 +1,6 @@
 """The sources of a generation batch: single responses, chains of rollouts, or trees.
 
-All have the same methods, so the trainer does not know which one it has.
+All have the same methods, so the trainer treats them alike.
 """
 
 import math
@@ -31,7 +31,7 @@ REPLAY_FILE = "replay.safetensors"
 
 @dataclass
 class GenerationBatch:
-    """A generation batch and its advantages, before the weights that are the same for all sources.
+    """A generation batch and its advantages, before the steps that all sources share (difficulty weight, M, whitening).
 
     Attributes:
         batch: The rows of this process.
@@ -42,8 +42,8 @@ class GenerationBatch:
         is_logged: Whether the source has already filled that table.
         is_empty: Whether no process has a row to learn from.
         prompts: A number for each row's prompt, shape (B,); `None` if rows come in whole groups, prompt after prompt.
-        credited: Which responses (B,) have a token with an advantage other than 0; `None` if a group has them exactly
-            when its rewards differ.
+        credited: Which responses (B,) have a token with an advantage other than 0. `None` if a group has such
+            responses exactly when its rewards differ.
         values: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
@@ -205,7 +205,7 @@ class Trees(Responses):
     def around_forward(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
     ) -> AbstractContextManager[None]:
-        # plain rows have no token types, except in passes over packed rows that replace theirs
+        # token types exist only for packed rows, also those that compute π_old of plain rows
         if not self._packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
             return nullcontext()
         input_ids = args[0]

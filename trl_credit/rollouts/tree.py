@@ -319,7 +319,7 @@ def _row(
 
 
 def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
-    """`n` leaves, each distributed like a plain response: the tree's share of the batch's logged rewards.
+    """`n` leaves, each distributed like a plain response. The logged rewards of the batch are those of such leaves.
 
     The root's children take turns; below them siblings are equally likely. Draws depend on `seed` and the prompt, not
     on the process that has the tree.

@@ -1,1 +1,2 @@
-"""Checkpoints, run folders and identity. Knows nothing of credit; names private methods of transformers' `Trainer`."""
+"""Checkpoints, run folders and run identity. Independent of how credit is assigned. Overrides private methods of
+transformers' `Trainer`, and uses private attributes of TRL's `GRPOTrainer`."""

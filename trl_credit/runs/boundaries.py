@@ -18,8 +18,8 @@ class CheckpointBoundaries:
     Args:
         config ([`CreditConfig`]):
             Batch sizes, and when the run saves and evaluates. `save_steps` is rounded up to a multiple of a generation
-            batch's optimizer steps. Where the best checkpoint is kept, so is `eval_steps`, and `save_steps` becomes a
-            multiple of it.
+            batch's optimizer steps. If the best checkpoint is kept, `eval_steps` is rounded up in the same way, and
+            `save_steps` to a multiple of `eval_steps`.
 
     Attributes:
         every: Micro-batches of a generation batch on each process.

@@ -93,7 +93,7 @@ class RunFolder:
             fix = "wait until it ends, or choose another output_dir."
             raise ValueError(f"another process is training in output_dir={str(self.path)!r}: {fix}") from None
         except NotImplementedError:  # a file system without locks
-            logger.warning("%s has no file locks: a second run in it would not be refused", self.path)
+            logger.warning("%s has no file locks: a second run in this folder cannot be detected", self.path)
 
     def _make_room(self, identity: dict[str, Any]) -> None:
         checkpoints = checkpoints_of(self.path)

@@ -23,7 +23,7 @@ _OPTIMIZER = frozenset(
     max_grad_norm optim optim_args optim_target_modules neftune_noise_alpha seed data_seed bf16 fp16
     """.split()
 )
-# fields of TRL and ours that do not: engines, logs, and how a batch is cut into micro-batches
+# fields of TRL and of this package that do not change what is learned: engines, logs, the cut into micro-batches
 FREE = frozenset(
     """
     cache_implementation ds3_gather_for_generation log_completions log_completions_hub_repo log_multimodal
@@ -40,7 +40,7 @@ _DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded wh
 
 
 class IdentifiedTrainer(Protocol):
-    """What is read of a trainer to tell whose run it is."""
+    """The parts of a trainer that determine the identity of its run."""
 
     args: CreditConfig
     accelerator: Accelerator

@@ -110,7 +110,7 @@ class ResumableTrainer(GRPOTrainer):
         return {knob: self.args.custom_function(knob) for knob in self.args.custom_functions()}
 
     def resumes_inside_batch(self) -> bool:
-        """`True` once: for the first generation batch after a resume inside a batch, which replaces the rest of it."""
+        """Whether the next generation batch replaces the rest of the one in which the run resumed. `True` only once."""
         resumed, self._resumed_inside = self._resumed_inside, False
         return resumed
 
@@ -300,7 +300,9 @@ class ResumableTrainer(GRPOTrainer):
         self._boundaries.done, self._buffered_inputs = self._step, None
         self._resumed_inside = self._step > 0
         if self._resumed_inside:
-            message = "%s was taken inside a generation batch: its rest is generated anew, unlike without a resume"
+            message = (
+                "%s was taken inside a generation batch: its rest is generated again, unlike in an uninterrupted run"
+            )
             logger.warning(message, checkpoint)
 
     def _read_state(self, checkpoint: str) -> dict[str, Any]:

@@ -1,2 +1,2 @@
-"""Command lines, YAML files and recipes, read into the arguments of a run. Imports rooms up to `hub`; `lab` and `cli`
-hand in what they add."""
+"""Reads command lines, YAML files and recipes into the arguments of a run. May import the subpackages up to `hub`;
+`lab` and `cli` pass in their own flags and evaluation protocols."""

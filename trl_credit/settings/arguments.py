@@ -48,7 +48,7 @@ class ScriptArguments:
 
 
 class Choices(NamedTuple):
-    """The arguments of a run by their readers, and what its files set (name → value)."""
+    """The arguments of a run, one object per dataclass, and the settings of its YAML files (name → value)."""
 
     script: ScriptArguments
     data: DataArguments
@@ -167,7 +167,7 @@ def parse_arguments(
 
 
 def with_source(error: BaseException, argv: list[str]) -> str:
-    """What an exception says in one line, and for a field that it names the file of `--config` that set it."""
+    """The message of an exception in one line, with the file of `--config` that set the field in it."""
     message = one_line(error)
     try:
         files = read_settings(_peek(argv)[0]["config"])[1]
@@ -193,7 +193,7 @@ def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
 
 
 def _peek(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Files, algorithm and model as far as they are given, on which the other flags depend; and the other words."""
+    """The given values of `--config`, `--algo` and the model, on which other flags depend, and the remaining words."""
     parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("--config", nargs="+", action="extend", default=[])
     parser.add_argument("--algo")

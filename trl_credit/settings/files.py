@@ -23,7 +23,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in lines:
-                    problem = f"{key.value!r} stands in line {lines[key.value]} already: remove one of them"
+                    problem = f"{key.value!r} is already set in line {lines[key.value]}: remove one of them"
                     raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
                 lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)

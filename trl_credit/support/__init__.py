@@ -1,1 +1,1 @@
-"""Errors in one line, atomic files, functions by name, signals, packaged files. Imports no other room."""
+"""Errors in one line, atomic files, functions by name, signals, packaged files. Imports no other subpackage."""

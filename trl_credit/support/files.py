@@ -11,7 +11,7 @@ _CANNOT_FLUSH = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of m
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Writes a file and its folder. Afterwards the disk holds the new content; before, the old one. Text is UTF-8."""
+    """Writes a file atomically: a crash leaves the old or the new content. Makes its folder. Text is UTF-8."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)

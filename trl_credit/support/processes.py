@@ -11,7 +11,7 @@ class Processes:
 
     Args:
         accelerator (`Accelerator`):
-            The run's own.
+            The accelerator of the run.
 
     Attributes:
         rank: Rank of this process.

@@ -1,4 +1,4 @@
-"""The trainer: the only place that names anything private of TRL."""
+"""The trainers. Private methods of TRL are overridden only here and in `runs`."""
 
 from .credit_trainer import CreditTrainer
 from .refusals import TESTED_TRL_MINORS

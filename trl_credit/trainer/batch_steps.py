@@ -70,11 +70,10 @@ class BatchSteps:
             batch.policy_mask_t = kept_t
 
     def count_and_log(self, made: GenerationBatch) -> None:
-        """What the loss divides by, the metrics of groups, and the advantages in the table of completions: at most one
-        collective call.
+        """Sets what the loss divides by, and logs group metrics and the advantages. At most one collective call.
 
-        Advantages replace those that TRL logged: of rows as the loss uses them (before a whitening by micro-batch), of
-        chains as sums over their segments.
+        The logged advantages replace TRL's. They are those that the loss uses, before a whitening by micro-batch; for
+        chains, the sum over the segments of each response.
         """
         batch, columns = made.batch, {}
         kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t

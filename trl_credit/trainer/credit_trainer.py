@@ -281,7 +281,7 @@ class CreditTrainer(ResumableTrainer):
         with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():
             made = source.make(inputs)
         made.batch.advantages = made.advantages
-        # not by an evaluation, nor twice by a batch that a resume generates anew
+        # false in evaluation, and for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
         self._batch_steps(made)
         return made

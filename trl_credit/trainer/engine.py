@@ -61,7 +61,7 @@ class TrlEngine:
 
     Attributes:
         meter, processes:
-            The run's.
+            The meter and the processes of the run.
         sampling ([`SamplePass`] or `None`):
             Set while TRL samples a batch.
     """
@@ -115,7 +115,7 @@ class TrlEngine:
         """Makes the engine's log-probabilities π_old."""
         if batch.sampling_logp_t is not None:
             if self.processes.max(int(batch.sampling_logp_t.isnan().any())):
-                self.fill_old_logps(batch)  # for tokens that the engine does not know; planned rows have their plan
+                self.fill_old_logps(batch)  # for tokens without an engine log-probability; the plan is still set here
             batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
         if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
             batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
@@ -234,8 +234,8 @@ class TrlEngine:
 
     @functools.cached_property
     def prefills_once(self) -> bool:
-        """Whether our own passes may precede those of `generate`: the kind of the model's cache is known, and weights
-        are not gathered for each pass, or all processes would have to make the same number of passes."""
+        """Whether we may make a pass of our own before `generate`. The kind of the model's cache must be known. Weights
+        must not be gathered for each pass, since then all processes must make the same number of passes."""
         trainer = self._trainer
         gathers = trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and not self.args.ds3_gather_for_generation)
         return not gathers and can_pack(self._model.config)

@@ -20,7 +20,7 @@ _OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
 def check_trl_version(version: str) -> None:
-    """Warns above the newest TRL whose `_compute_loss` the contract test has seen."""
+    """Warns if TRL is newer than the newest release that the contract test of `_compute_loss` covers."""
     release = Version(version)
     newest = max(map(Version, TESTED_TRL_MINORS))
     if (release.major, release.minor) > (newest.major, newest.minor):
@@ -33,8 +33,8 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue such
-            responses, or a function that the configuration names cannot be found.
+        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue
+            responses of tools, environments or a rollout function, or a function of the configuration is missing.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"

@@ -46,7 +46,7 @@ class TrlScoring:
         try:
             with self._meter.timed("rewards"):
                 return self.checked(GRPOTrainer._calculate_rewards(self._trainer, *args, **kwargs))
-        except BaseException:  # an interrupt too: what still runs in TRL's loop must not end what follows
+        except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()
             raise
 

@@ -1,1 +1,1 @@
-"""Comparison of algorithms over seeds: grid, curves, intervals, report. May import every room but cli."""
+"""Comparison of algorithms over seeds: grid, curves, intervals, report. May import all subpackages but `cli`."""

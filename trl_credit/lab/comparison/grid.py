@@ -70,7 +70,7 @@ class Run:
 
     @property
     def resumes_from(self) -> int:
-        """The step of its last whole checkpoint, 0 without one."""
+        """The step of its last complete checkpoint, 0 without one."""
         return checkpoint_step(self._last_checkpoint)
 
     def command(self) -> list[str]:

@@ -87,7 +87,7 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
             Any logged number, such as `eval_math500/avg@4`.
 
     Raises:
-        ValueError: the folder holds no run with a whole checkpoint, or the log has no such metric.
+        ValueError: the folder holds no run with a complete checkpoint, or the log has no such metric.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -96,7 +96,9 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
     if record is None:
         raise ValueError(f"{str(folder)!r} holds no credit_run.json: name the output_dir of a run of trl_credit")
     if checkpoint is None:
-        raise ValueError(f"{str(folder)!r} holds no whole checkpoint, which keeps the log: train with save_strategy on")
+        raise ValueError(
+            f"{str(folder)!r} holds no complete checkpoint, which keeps the log: train with save_strategy on"
+        )
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     try:
         return make_history(state, record["identity"], folder=folder, metric=metric)

@@ -1,4 +1,5 @@
-"""Evaluation of models on the papers' sets, by the papers' protocols. May import every room but settings and cli."""
+"""Evaluation of models on the papers' sets, by the papers' protocols. May import all subpackages but
+`settings` and `cli`."""
 
 from .callback import EvaluationCallback
 from .paired_report import compare_models

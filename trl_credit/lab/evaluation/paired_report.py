@@ -156,7 +156,7 @@ def _markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
     )
     if any(row["interval"] == "wilson" for row in rows):
         text += (
-            " W: all problems differ by the same amount, most often 0. No difference seen is not no difference: the "
+            " W: all problems differ by the same amount, most often 0. This does not show that they are equal: the "
             "interval is Wilson's bound on what other problems could change."
         )
     lines = [

@@ -215,7 +215,7 @@ def find_stored(word: str, output_dir: Path, revision: str | None) -> list[Store
         if header is not None and all(header.get(key) == identity[key] for key in same):
             found.setdefault((header["set"], header["protocol"]), read_stored(path))
     if not found:
-        raise ValueError(f"there are no stored samples of {word!r} as it is now: give a --protocol to sample by")
+        raise ValueError(f"there are no stored samples of {word!r} as it is now: give a --protocol to sample with")
     return list(found.values())
 
 

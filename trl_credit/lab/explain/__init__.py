@@ -1,4 +1,4 @@
-"""The credit that each algorithm would give to the same responses. Imports rooms below `lab` only."""
+"""The credit that each algorithm would give to the same responses. May import the subpackages below `lab`."""
 
 from .credits import Explained, explain
 from .rollouts import read_rollouts

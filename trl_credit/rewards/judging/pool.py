@@ -163,7 +163,7 @@ class JudgePool:
 
 
 def _limit(question: _Question) -> float:
-    """Seconds of processor time. They depend on the look of the answer alone, not on what it is judged beside."""
+    """Seconds of processor time. They depend only on the form of the answer, not on the other answers of the batch."""
     answer, *_, timeout = question
     return timeout * _HEAVY_SHARE if _HEAVY.search(answer or "") else timeout
 

@@ -72,7 +72,7 @@ def _is_product(letters: str, problem: str) -> bool:
 
 
 def _names(answer: str, problem: str) -> bool:
-    """Whether the left side of an answer stands in the problem, and not as equal to the right side already."""
+    """Whether the left side of an answer is in the problem, and the problem does not already state this equation."""
     name, _, value = squeezed(plain(answer)).partition("=")
     if len(name) < 3 or not value:
         return False

@@ -39,8 +39,8 @@ FIRST_OF_THEIR_KIND = (
 def wall_limit(limit: float, *, timeout: float) -> float:
     """Seconds of wall time after which a worker stops judging an answer that has `limit` seconds of processor time.
 
-    If processor time is counted, they depend on `timeout`, of which `limit` may be a share, since a busy machine must
-    not end an answer early. Otherwise wall time is the only limit.
+    If the system can limit processor time, the wall time follows from `timeout`, of which `limit` may be a share, so
+    that a busy machine does not end an answer early. Otherwise wall time is the only limit, and it is `limit`.
     """
     return PATIENCE + MOST_PATIENCE * timeout if FORKS else limit
 
