@@ -137,7 +137,7 @@ NO_SHARDS = ("../outside.safetensors", "/etc/passwd", ".hidden.safetensors", "a/
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        *((json.dumps({"weight_map": {"a": shard}}), "which is no file of weights beside it") for shard in NO_SHARDS),
+        *((json.dumps({"weight_map": {"a": shard}}), "not a weights file beside it") for shard in NO_SHARDS),
         *(("{}", "has no weight_map"), ("[1]", "has no weight_map"), ("{", "is not JSON")),
     ],
 )

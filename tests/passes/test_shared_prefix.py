@@ -295,8 +295,8 @@ SCALED = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     ("config", "words"),
     [
         (MistralConfig(**SMALL, sliding_window=8), "full attention in every layer"),
-        (LlamaConfig(**SMALL, rope_parameters=SCALED), "positions whose distances alone count"),
-        (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "positions whose distances alone count"),
+        (LlamaConfig(**SMALL, rope_parameters=SCALED), "needs relative positions"),
+        (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "needs relative positions"),
         (NemotronConfig(**SMALL), "layers that pass keyword arguments on to attention"),
     ],
     ids=["sliding", "scaled", "learned", "layers"],

@@ -79,8 +79,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         gamma (`float`, *optional*, defaults to `1.0`):
             Discount γ per token, in [0, 1].
         selector (`str`, *optional*, defaults to `"none"`):
-            Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the `selective_rate` of highest entropy
-            in each response), `"random"` (ablation), or a custom function with the signature of
+            Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the share `selective_rate` of each
+            response that has the highest entropy), `"random"` (ablation), or a custom function with the signature of
             [`~trl_credit.credit.selection.select_high_entropy`].
         selective_rate (`float`, *optional*, defaults to `0.2`):
             ρ of the selector, in [0, 1].
@@ -108,7 +108,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             ρ of the probability mask, > 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
             `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean weighted by loss tokens, so
-            a masked response has no vote; no division by std), or a custom function with the signature of
+            a masked response does not count; no division by std), or a custom function with the signature of
             [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
             Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
@@ -119,9 +119,9 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
             Factor λ_scale of the difficulty weight Φ = λ_scale · exp(…) (HA-DW).
         difficulty_window (`int`, *optional*, defaults to `10`):
-            m ≥ 1, the number of past batches in the belief. Until there are m, it is the mean of the accuracies. The
-            paper gives no values for m, η, the smallest step and the start. Ours come from the simulation in
-            `docs/theory.md`.
+            m ≥ 1, the number of past batches in the belief. For the first m batches it is the mean of their
+            accuracies. The paper gives no values for m, η, the smallest step and the start. Ours come from the
+            simulation in `docs/theory.md`.
         difficulty_rate (`float`, *optional*, defaults to `6.0`):
             η > 0. The step is η times the standard deviation of the last m beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
@@ -130,8 +130,9 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             Fixed belief in [0, 1] for `difficulty="fixed"`.
         difficulty_reward (`list[str]`, *optional*):
             Names of the reward functions that decide what is correct. p̂ of a prompt and the accuracy of a batch come
-            from the sum of these rewards, without `reward_weights`; truncated responses count as scored, masked or not.
-            `None`: the only reward function, else the one called accuracy; if neither exists the trainer refuses.
+            from the sum of these rewards, without `reward_weights`. Truncated responses count with their score, even if
+            the loss masks them. `None`: the only reward function, or the only one called `accuracy`,
+            `accuracy_reward`, `knights_and_knaves_reward` or `demo_reward`. Otherwise the trainer refuses.
         reward_range (`list[float]`, *optional*, defaults to `[0.0, 1.0]`):
             Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
             `process_reward_weight`: of the total reward.
@@ -143,9 +144,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine, or the
             engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
-            Seconds that a reward function may take for a batch. After that the run stops with the function's name and a
-            prompt. If Python cannot raise that error (C code that keeps its lock, a blocking call in an `async def`), a
-            watchdog process kills this one 3 seconds later, but never a notebook. `None` or infinity: no limit.
+            Seconds that a reward function may take for a batch. After that the run stops with an error that names
+            the function and a prompt. If Python cannot raise it (C code that holds the GIL, a blocking call in an
+            `async def`), a watchdog process kills the training process 3 seconds later, but never a notebook. `None`
+            or infinity: no limit.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
             Start from scratch in a folder that holds the results of another run. Its checkpoints are removed.
         allow_changed (`list[str]`, *optional*):
@@ -159,7 +161,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             columns that none of its rows needs, also in the passes for π_old and the reference. The gradient of an
             optimizer step stays equal, to rounding. If a loss is not a sum over the rows of a window, the rows keep
             their order, only the padding is dropped, and this is logged once (see `docs/padding.md`). `"off"`: rows
-            and padding as in TRL, to the last bit. Rows of trees are never padded to the longest of all.
+            and padding as in TRL, to the last bit. Rows of trees are trimmed in both cases.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
             Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
             to save a quarter of the forward pass, and a comparison has found equal log-probabilities. `"on"`: whenever
@@ -224,7 +226,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
     difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
     difficulty_reward: list[str] | None = _reward(
-        None, "Reward functions that decide what is correct. `None`: that of accuracy.", NAMES, acts=DIFFICULTY
+        None, "Reward functions that decide what is correct. `None`: the accuracy reward.", NAMES, acts=DIFFICULTY
     )
     prompt_average: bool = knob(False, "Mean over the tokens of each prompt, then over prompts (SPO-tree).")
     behavior_logps: str = knob(
@@ -301,8 +303,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether every optimizer step uses whole generation batches, each once. The policy that samples is then the
-        policy that learns, and TRL needs no pass for π_old."""
+        """Whether all iterations over a generation batch belong to one optimizer step. The policy that samples is then
+        the policy that is updated, and TRL needs no pass for π_old."""
         return self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations) == 0
 
     def uses_released_code(self, name: str) -> bool:
@@ -333,6 +335,6 @@ FUNCTION_KNOBS = {name: knob.values.names for name, knob in KNOBS.items() if kno
 
 
 def active_part(settings: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `settings` that have an effect, if all fields, these included, have the values of `beside`."""
+    """The part of `settings` that has an effect in a configuration whose fields have the values of `beside`."""
     config = SimpleNamespace(**beside)
     return {name: x for name, x in settings.items() if name not in KNOBS or is_active(config, KNOBS[name])}

@@ -51,7 +51,7 @@ def anything_but(value: Any) -> Values:
 
 
 def number(words: str, holds: Callable[[float], bool]) -> Values:
-    """Numbers, which a bool is not."""
+    """Numbers for which `holds` is true. A bool does not count as a number."""
     return Values(words, lambda x: isinstance(x, Real) and not isinstance(x, bool) and holds(x))
 
 
@@ -136,8 +136,8 @@ def knob(
         heading (`str`, *optional*, defaults to `"Credit"`):
             Its heading in `--help`.
         changes_loss (`bool`, *optional*, defaults to `True`):
-            Whether it changes what is learned. It is then part of the run's identity, and a row of the model card where
-            it acts.
+            Whether it changes what is learned. If so, it is part of a run's identity, and the model card lists it where
+            it has an effect.
     """
     values = FLAG if isinstance(default, bool) else values
     text = help if values in (None, FLAG) else f"{help} Must be {values.words}."
@@ -150,7 +150,7 @@ def knob(
 
 @cache
 def knobs_of(config_class: type) -> dict[str, Knob]:
-    """Field → its declaration, by the class itself or the nearest class above that declares it.
+    """Field → its declaration, from the class itself or from the nearest base class that declares it.
 
     A preset that gives a field another default needs no second declaration.
     """
@@ -168,14 +168,14 @@ def defaults(config_class: type) -> dict[str, Any]:
 
 
 def is_active(config: Any, declared: Knob) -> bool:
-    """Whether a knob has an effect beside the other settings of a configuration."""
+    """Whether a knob has an effect, given the other settings of a configuration."""
     return not declared.acts or any(not unmet(config, condition) for condition in declared.acts)
 
 
 def check_inactive_options(config: Any, released_code: Mapping[str, Condition]) -> None:
-    """Refuses knobs that were set and have no effect beside the others.
+    """Refuses knobs that were set but have no effect, given the other knobs.
 
-    A knob counts as set if it differs from the defaults of the configuration's class and of all classes above it.
+    A knob counts as set if it differs from its default in the configuration's class and in all base classes.
 
     Raises:
         ValueError: the message names the knob, the settings that leave it without effect, and the fix.

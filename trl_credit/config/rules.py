@@ -74,12 +74,12 @@ RULES = (
     Rule(
         when(importance=anything_but("sequence")),
         when(importance_sampling_level="token"),
-        "TRL's field is set by importance='sequence' (GSPO) alone, and 'sequence_token' is GSPO-token",
+        "TRL's field goes only with importance='sequence' (GSPO); 'sequence_token' is GSPO-token",
     ),
     Rule(
         when(credit=anything_but(None)),
         when(policy_loss="clip"),
-        "each is the whole credit function; a function may call trl_credit.loss.assignment.policy_iteration itself",
+        "both replace the credit function; yours may call trl_credit.loss.assignment.policy_iteration itself",
     ),
     Rule(
         SEQUENCE,
@@ -87,7 +87,7 @@ RULES = (
         "it averages over the response what differs from token to token; importance='sequence_token' does not",
     ),
     Rule(
-        SEQUENCE | when(importance_sampling_level="token"),  # TRL's two fields together mean what they mean in TRL
+        SEQUENCE | when(importance_sampling_level="token"),  # with both of TRL's fields set, TRL's behaviour is kept
         when(top_entropy_quantile=1.0),
         "it averages over the response what differs from token to token; importance='sequence_token' does not",
     ),
@@ -118,7 +118,7 @@ RULES = (
     Rule(
         ROLLOUTS,
         when(importance=("sequence_token", "token", *TRACES)),
-        "'sequence' averages over the response, and with it the advantages of segments",
+        "'sequence' averages over the response, which mixes the advantages of its segments",
     ),
     Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
     Rule(ROLLOUTS, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
@@ -136,7 +136,7 @@ RULES = (
         SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path; 'nodes' does not"
     ),
     Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), "it is a mean over rows, which hold several nodes"),
-    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it judges rows, which hold several nodes"),
+    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it masks rows, which hold several nodes"),
     Rule(
         TREE | when(tree_rows="packed"),
         when(shared_prefix=("auto", "off")),
@@ -159,7 +159,7 @@ RULES = (
         | when(off_policy_mask_threshold=None, whiten_advantages="none"),
         "it has its own weight per segment",
     ),
-    Rule(when(use_vllm=False), when(top_k=number("0 (all tokens) or more", lambda x: x >= 0)), "-1 is vLLM's alone"),
+    Rule(when(use_vllm=False), when(top_k=number("0 (all tokens) or more", lambda x: x >= 0)), "only vLLM takes -1"),
 )
 
 
@@ -177,7 +177,8 @@ def check_combinations(config: GRPOConfig) -> None:
             raise ValueError(f"{pair}: {rule.why}. {fix}")
     most = config.max_completion_length
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
-        raise ValueError(f"segment_length={config.segment_length} never cuts max_completion_length={most}: lower it.")
+        length = f"segment_length={config.segment_length}"
+        raise ValueError(f"{length} never cuts a response, since max_completion_length={most}: lower segment_length.")
     inner = len(config.tree_branching) - 1
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
         levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"

@@ -37,8 +37,8 @@ class SegmentKnobs:
     Parameters:
         rollouts (`str`, *optional*, defaults to `"none"`):
             `"chain"` (SPO-chain, VinePPO): continuations start from the boundaries of each response. `"tree"`
-            (SPO-tree): the responses form a tree. `"none"`: no segments. Advantages are differences of values, and
-            `scale_rewards` has no effect.
+            (SPO-tree): the responses form a tree. With either, advantages are differences of values, and
+            `scale_rewards` has no effect. `"none"`: no segments.
         segmentation (`str`, *optional*, defaults to `"cutpoints"`):
             Segments of a chain. `"cutpoints"`: one begins at every `cutpoint_interval`-th token that is less probable
             than `probability_threshold`. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments`
@@ -54,8 +54,8 @@ class SegmentKnobs:
             `"newline"`, `"gsm8k"`, `"math"`, or a custom function from a text to ascending character offsets. A
             response for which it raises `ValueError` is left out of the loss.
         max_valued_steps (`int`, *optional*):
-            Boundaries of a response after its first token that are valued by rollouts. Later ones get the response's
-            own reward (VinePPO on GSM8K: 25). `None`: all.
+            Boundaries per response that are valued by rollouts, not counting one at the first token. Later ones get the
+            response's own reward (VinePPO on GSM8K: 25). `None`: all.
         rollouts_per_state (`int`, *optional*, defaults to `9`):
             N ≥ 1, continuations from each boundary.
         initial_value (`str`, *optional*, defaults to `"rollout"`):
@@ -68,8 +68,8 @@ class SegmentKnobs:
             Value of truncated rollouts and leaves. `None`: what the reward functions give them (SPO, Alg. 1).
         rollout_batch_size (`int`, *optional*):
             Continuations per engine call. `None`: all in one call, which is fastest if memory allows (vLLM queues).
-            Without vLLM, or with its server, those with the largest token budget come first, so that the continuations
-            of a call end together.
+            Where all prefixes of a call share one token limit (without vLLM, with its server or tensor parallelism),
+            those with the largest token budgets come first, so that the continuations of a call have similar lengths.
         tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):
             Children per node, from the root down.
         tree_segment_length (`int`, *optional*, defaults to `30`):
@@ -80,24 +80,24 @@ class SegmentKnobs:
         tree_rows (`str`, *optional*, defaults to `"nodes"`):
             `"nodes"`: one training row per node. The others give the same gradient from fewer tokens: `"paths"`, in
             which the nodes of a path share their prefix, or `"packed"`, in which the branches of a tree lie side by
-            side in at most `num_generations` rows, separated by attention (not with flash attention).
+            side in at most `num_generations` rows, separated by the attention mask (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
             Generation batches in which a row of a tree may be drawn. 1 means no replay. The paper: 8.
         replay_cap (`int`, *optional*):
             Rows of one prompt per generation batch. `None`: no limit. The paper: 32.
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
-            α in A + α A^μ, with A^μ from the best of `process_reward_best_of` tries (the released code: 5). Total
-            rewards are in `reward_range`.
+            α in A + α A^μ (the released code: 5), with A^μ from the best of `process_reward_best_of` tries. Total
+            rewards must lie in `reward_range`.
         process_reward_best_of (`int`, *optional*):
             K ≥ 1, the exponent of V^μ = 1 − (1 − V)^K. `None`: the number of Monte Carlo samples of a state, as in the
             paper: `rollouts_per_state`, or the branching of a tree, if equal on all levels (the released code: 4).
         process_reward_form (`str`, *optional*, defaults to `"advantage"`):
-            `"value"`: V(child) + α A^μ, the paper's form, which filters nothing out. `"advantage"`: A + α A^μ, which is
-            ours: it keeps the baseline V(parent), for less variance.
+            `"value"`: V(child) + α A^μ, the paper's form, which also trains nodes of advantage 0. `"advantage"`:
+            A + α A^μ, which is ours: it keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
             `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, which replaces clipped
-            ratio and KL term (SPO, App. B); w is π/π_old, at most 10, a limit of the released code alone.
-            The paper gives no `beta`; the released code uses 0.1.
+            ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released code has this
+            limit. The paper gives no `beta`; the released code uses 0.1.
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
             Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
             released code; it turns equal advantages into 0).

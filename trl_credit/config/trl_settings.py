@@ -28,7 +28,7 @@ _TABLE: dict[Values, str] = {
     number("above 0 and at most 1", lambda x: 0 < x <= 1): "top_p vllm_gpu_memory_utilization",
     SHARE: "min_p top_entropy_quantile",
     number("at least 0 and below 1", lambda x: 0 <= x < 1): "adam_beta1 adam_beta2 lora_dropout",
-    number("at least 1, or -1 for num_train_epochs to count", lambda x: x == -1 or x >= 1): "max_steps",
+    number("at least 1, or -1 to use num_train_epochs", lambda x: x == -1 or x >= 1): "max_steps",
     number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed data_seed",
     number("at least 1, or 0 (all tokens; with vLLM also -1)", lambda x: x >= -1): "top_k",
     FINITE: "entropy_coef entropy_coef_min entropy_coef_max entropy_target",

@@ -67,9 +67,7 @@ def _weights(root: Path, file: str) -> set[str]:
         raise ValueError(f"{index} has no weight_map: it is not a complete model")
     for name in sorted(map(str, shards.values())):
         if not re.fullmatch(r"\w[\w.-]*\.safetensors", name):
-            raise ValueError(
-                f"{index} names {name!r}, and there is no such file of weights beside it: it is not a complete model"
-            )
+            raise ValueError(f"{index} names {name!r}, not a weights file beside it: it is not a complete model")
         if not (root / name).is_file():
             raise ValueError(f"{str(root)!r} lacks {name}, which {index.name} names: it is not a complete model")
     return {index.name, *shards.values()}

@@ -13,7 +13,7 @@ from ..credit.segments import policy_iteration_loss, segment_ends
 from ..credit.tokens import Credit, Tokens
 
 
-if TYPE_CHECKING:  # so that assigning credit needs torch alone
+if TYPE_CHECKING:  # so that assigning credit needs only torch
     from ..config import CreditConfig
 
 
@@ -119,7 +119,7 @@ def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | N
 def policy_mask(
     config: "CreditConfig", *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """M before the loss: the tokens of the policy term, or the last tokens of its segments.
+    """M before the loss: the tokens of the policy term or, for policy iteration, the last token of each segment.
 
     Args:
         config ([`CreditConfig`]):
@@ -148,9 +148,9 @@ def policy_mask(
 def log_probability_gradient(
     config: "CreditConfig", *, coefficient_t: torch.Tensor, selected_t: torch.Tensor | None, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, so Σ_t c_t ∂W_t/∂ℓ_k, for the W of the knobs: the credit that a trace moves.
+    """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, which is Σ_t c_t ∂W_t/∂ℓ_k: the credit of token k including traces.
 
-    In closed form and O(T), without a graph.
+    For the W of the knobs. In closed form and O(T), without a graph.
 
     Args:
         config ([`CreditConfig`]):

@@ -26,7 +26,7 @@ def _entry(key: str) -> Any:
 
 @dataclass
 class Batch:
-    """The rows of a generation batch on this process: a [`~trl_credit.rollouts.policy.Batch`] around TRL's dict.
+    """The rows of a generation batch on this process: TRL's dict, with its entries as properties.
 
     Attributes:
         data: TRL's dict, with our entries.
@@ -113,8 +113,8 @@ def segment_ratio(
 ) -> torch.Tensor:
     """π_old over the engine's probability, per token or as a product over each segment, truncated or masked to a range.
 
-    TRL's correction for the engine, per segment instead of per row: a row may hold several segments, and tokens of
-    none. NaN log-probabilities (unknown to the engine) count as no difference.
+    TRL's correction for the engine, per segment instead of per row: a row may hold several segments, and tokens
+    that belong to none. NaN log-probabilities (unknown to the engine) count as no difference.
 
     Args:
         old_logp_t, sampling_logp_t (`torch.Tensor`):

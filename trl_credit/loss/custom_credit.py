@@ -1,4 +1,4 @@
-"""Checks that a custom credit function keeps its contract. Every message ends in the fix."""
+"""Checks that a custom credit function keeps its contract. Every message names the fix."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

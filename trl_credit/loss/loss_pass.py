@@ -91,7 +91,7 @@ class LossPass:
 def known_policy_mask(
     config: CreditConfig, inputs: dict[str, Any], *, old_logp_t: torch.Tensor | None, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """M of a batch: stored in it, or made now if π_old was not known before the loss."""
+    """M of a batch: the one stored in it, or else made now."""
     if (known := inputs.get(keys.POLICY_MASK)) is not None:
         return known
     return policy_mask(config, old_logp_t=old_logp_t, segment_ids=segments_of(inputs, mask_t), mask_t=mask_t)

@@ -1,4 +1,4 @@
-"""Attention over branches that lie side by side in a row, each seeing its own ancestors alone."""
+"""Attention over branches that lie side by side in a row. Each branch sees only itself and its ancestors."""
 
 import copy
 import functools
@@ -35,7 +35,7 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
 def takes_branches(model: nn.Module) -> bool:
     """Whether every layer of a model uses transformers' `sdpa` attention, and passes keyword arguments on to it.
 
-    Tried once for a class and a configuration, with a layer of the same kind without weights.
+    Tested once per class and configuration, with a one-layer model on the `meta` device.
     """
     inner = _transformer(model)
     if _implementation(inner.config) != "sdpa" or not inner._supports_attention_backend:
@@ -149,7 +149,7 @@ def tree_attention(
     position_ids: torch.Tensor | None = None,
     is_compiled: bool = False,
 ) -> AbstractContextManager:
-    """Within it, forward passes treat rows as branches side by side.
+    """A context in which forward passes treat rows as branches side by side.
 
     Args:
         model (`nn.Module`):
@@ -159,7 +159,7 @@ def tree_attention(
             for which a dense mask costs less, then gets a dense mask.
         position_ids (`torch.Tensor`, *optional*):
             Shape (B, L). Defaults to the number of tokens that each token sees before itself, which is its position
-            in its own unpadded response.
+            in its own unpadded row: prompt and response.
         is_compiled (`bool`, *optional*, defaults to `False`):
             Whether the model is compiled. It would be compiled again for other branches.
     """
@@ -192,7 +192,7 @@ def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> 
 
 
 def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Tensor) -> dict[str, Any]:
-    """Arguments for a model that takes masks alone."""
+    """Arguments for a pass with a dense mask."""
     seen = visible_mask(visible_until, mask_t=mask_t)
     mask = seen.unsqueeze(1)
     if _implementation(_transformer(module).config) != "sdpa":  # eager attention adds its mask to the scores
@@ -220,7 +220,7 @@ def check_tree_attention(config: Any) -> None:
     """Checks that a model can train on packed rows of trees.
 
     Raises:
-        ValueError: a layer does not attend to all tokens, or its attention implementation takes no such mask.
+        ValueError: a layer does not attend to all tokens, or the attention implementation takes no custom mask.
     """
     if (problem := branch_problem(config)) is not None:
         way = ", or" if ": set " in problem else ": set"

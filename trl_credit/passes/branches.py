@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Branches:
-    """Branches side by side in the rows of a forward pass, each of which sees its own ancestors alone.
+    """Branches side by side in the rows of a forward pass. Each branch sees only itself and its ancestors.
 
     Attributes:
         sizes: Lengths of the parts that the rows are cut into, row after row.

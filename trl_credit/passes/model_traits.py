@@ -32,8 +32,8 @@ def positions_of(config: Any) -> str:
     """What a model's positions depend on.
 
     Returns:
-        `str`: "relative" if padding in front of a row changes nothing, "absolute" if it does, "scaled" if the width of
-        a row does.
+        `str`: "relative" if padding in front of a row changes nothing, "absolute" if it changes results, "scaled" if
+        the width of a row changes results.
     """
     rope = getattr(config, "rope_parameters", None)
     if not rope:

@@ -89,7 +89,7 @@ class Padding:
         return Span(prompt if self._trims_prompts else there.prompt, completion)
 
     def numbered_from(self, first: int, model: nn.Module) -> AbstractContextManager:
-        """Within it, columns keep the position numbers that they had before the padding in front of them was cut.
+        """A context in which columns keep the position numbers from before the padding in front of them was cut.
 
         Rotary embeddings depend on distances only, up to rounding, and the rounding of their angles depends on the
         position numbers. With different numbers in the pass for π_old and in the loss, ratios would differ from 1, in

@@ -17,7 +17,7 @@ from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
 
 
-OF_ACCELERATORS = 64  # widths are multiples of it there: fewer shapes for the allocator and the compiler
+OF_ACCELERATORS = 64  # widths there are multiples of 64, so that allocator and compiler see fewer shapes
 
 
 class PlainPasses:
@@ -141,8 +141,8 @@ class ReducedPasses(PlainPasses):
     def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
         """TRL's forward pass, with log-probabilities 0 at padding.
 
-        A pass without gradient over a batch is made in the order of lengths, each part as wide as its rows, or in the
-        order of prompts, packed. What comes back has the order and the width of what was given.
+        A pass without gradient over a batch is made in parts: of rows sorted by length, each part as wide as its rows
+        need, or of rows sorted by prompt and packed. The result has the order and the width of the input.
         """
         if not self.reshapes or len(args) < 3:  # a TRL that passes tensors by name is left alone
             return self._forward(model, *args, **kwargs)
@@ -163,7 +163,7 @@ class ReducedPasses(PlainPasses):
         """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
         if layout is not None:
             ids = args[0].flatten()[layout.source]
-            # the position number of each token in its unpacked row: rotary angles are rounded by it
+            # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
             positions = layout.source % args[0].size(1) + cut
             with tree_attention(model, branches=layout.branches, position_ids=positions):
                 output = self._forward(model, ids, layout.mask, layout.kept, **kwargs | {"batch_size": len(ids)})
@@ -172,7 +172,7 @@ class ReducedPasses(PlainPasses):
             return self._forward(model, *args, **kwargs)
         with self.padding.numbered_from(cut, model):
             output = self._forward(model, *args, **kwargs)
-        # before TRL 1.15, padding has values, which need not be those of a pass of another width
+        # before TRL 1.15, values at padding are not 0 and depend on the width of the pass
         mask_t = args[1][:, args[1].size(1) - args[2] :]
         return output[0].masked_fill(mask_t == 0, 0.0), *output[1:]
 

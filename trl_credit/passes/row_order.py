@@ -1,4 +1,4 @@
-"""Rows of micro-batches: their lengths, the order that needs least padding, and cutting columns that none needs."""
+"""Rows of micro-batches: their lengths, the order that needs least padding, and cutting columns that no row needs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -77,8 +77,8 @@ class SharedPrefix:
         window: int,
         needed: Sequence[bool] | None = None,
     ) -> Arrangement | None:
-        """How to pack the rows of a batch, `None` where no micro-batch has two rows with one prompt, or plain rows cost
-        less.
+        """How to pack the rows of a batch; `None` if no two rows of a micro-batch share a prompt or, with "auto", if
+        packing saves too little.
 
         Args:
             rows (sequence of [`PromptRow`]):
@@ -125,7 +125,7 @@ class SharedPrefix:
         processes = self._trainer.processes
         if self.is_exact is None and not self._draws and processes.max(int(would_pack)):
             found = compared()
-            failed = found is not None and not bool(found[0] <= found[1])  # not >, which a NaN would pass
+            failed = found is not None and not bool(found[0] <= found[1])  # NaN fails too
             self._trainer.findings[IS_EXACT] = not processes.max(int(failed))
             if not self.is_exact:
                 far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
@@ -149,11 +149,11 @@ def _problem(trainer: PassTrainer, model: nn.Module, kind: str) -> str | None:
     config = model.config
     text = config.get_text_config()
     if text is not config:
-        return "needs a model of text alone, and this one has images or sound as well"
+        return "needs a text-only model, and this one takes images or sound as well"
     if getattr(trainer, "aux_loss_enabled", False) or getattr(text, "output_router_logits", False):
         return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
     if kind != "relative":
-        return "needs positions whose distances alone count (rotary embeddings that are not scaled by length)"
+        return "needs relative positions (rotary embeddings that are not scaled by length)"
     if (problem := branch_problem(config, known=("sdpa",))) is not None:
         return problem
     if not takes_branches(model):

@@ -53,7 +53,7 @@ class ZeroAdvantageSkips(TrainerCallback):
         """See [`~trl_credit.passes.reduced.PlainPasses.skips`]."""
         skips = batch.get(keys.ZERO_ADVANTAGE, False) and not is_logged
         if skips and self._trainer.accelerator.sync_gradients:  # the last micro-batch of its window
-            # a window without any pass needs to know which parameters passes reach
+            # in a window without any pass, `close_step` needs the parameters that passes reach
             skips = bool(self._reached or self._moved()) if self._computed == 0 else not self._gradients_meet
         self._skipped += skips
         self._computed += not skips
@@ -62,7 +62,7 @@ class ZeroAdvantageSkips(TrainerCallback):
     def close_step(self) -> float | None:
         """See [`~trl_credit.passes.reduced.PlainPasses.close_step`].
 
-        Where all were skipped, parameters get a gradient of 0, not none: momentum and weight decay go on, as with TRL.
+        If all were skipped, parameters get a gradient of 0 instead of `None`: momentum and weight decay act as in TRL.
         """
         computed, skipped = self._computed, self._skipped
         self._computed = self._skipped = 0

@@ -140,7 +140,7 @@ def chain_credit(
     rewards: torch.Tensor,
     mask_t: torch.Tensor,
 ) -> ChainCredit:
-    """Values every boundary of a generation batch by one call of the engine, and turns values into advantages.
+    """Values the boundaries of a generation batch, by rollouts where needed, and turns values into advantages.
 
     Args:
         policy ([`Policy`]):

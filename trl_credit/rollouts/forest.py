@@ -28,7 +28,7 @@ from .tree import (
 )
 
 
-# model types for which the output of a token depends on its own branch alone; otherwise π_old is computed unpacked
+# model types for which the output of a token depends only on its own branch; otherwise π_old is computed unpacked
 PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
 
 
@@ -163,8 +163,8 @@ class Forest:
 
 
 def row_accuracy(tree: Tree, config: CreditConfig) -> float:
-    """p̂ of a tree's prompt in [0, 1], NaN without difficulty weights: its leaves as scored, truncated or not, backed up
-    to the root."""
+    """p̂ of a tree's prompt in [0, 1]: the accuracy of its leaves, backed up to the root. Truncated leaves count with
+    their score. NaN without difficulty weights."""
     if config.difficulty == "none":
         return math.nan
     value = torch.tensor([tree.root.mean_correct()])
@@ -184,10 +184,10 @@ def _sums(values: list[float]) -> tuple[float, float]:
 
 
 def packed_passes(tree: Tree, rows: Sequence[Row], *, at_once: int) -> list[Row]:
-    """Packed rows that contain each node of a tree's rows once.
+    """Packed rows in which each segment of a tree's `rows` occurs exactly once.
 
-    A packed row has at most [`PACKED_LENGTH`] tokens, and after the prompt at most as many as `at_once` of the rows, so
-    that a pass over it takes no more memory than a pass over those. A longer response gets its own row.
+    A packed row has at most [`PACKED_LENGTH`] tokens, and after the prompt at most `at_once` times those of the longest
+    completion, so that a pass over it takes no more memory than one over `at_once` rows. A longer path has its own row.
     """
     numbers, trained = tree.numbers(), {node for row in rows for node in row.segment_nodes}
     paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]

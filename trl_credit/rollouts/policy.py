@@ -111,7 +111,7 @@ class Policy(Protocol):
         """Tokens that may follow `written` tokens of a response."""
 
     def is_finished(self, ids: list[int], budget: int) -> bool:
-        """Whether a continuation ended before its budget did."""
+        """Whether a continuation ended by itself, and was not cut off by its budget."""
 
     # Measures
 

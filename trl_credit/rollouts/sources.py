@@ -42,8 +42,8 @@ class GenerationBatch:
         is_logged: Whether the source has already filled that table.
         is_empty: Whether no process has a row to learn from.
         prompts: A number for each row's prompt, shape (B,); `None` if rows come in whole groups, prompt after prompt.
-        credited: Which responses (B,) have a token with an advantage other than 0. `None` if a group has such
-            responses exactly when its rewards differ.
+        credited: Which responses (B,) have a token with an advantage other than 0. `None` if the rewards tell it: a
+            group then has such a response if and only if its rewards differ.
         values: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
@@ -205,7 +205,7 @@ class Trees(Responses):
     def around_forward(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
     ) -> AbstractContextManager[None]:
-        # token types exist only for packed rows, also those that compute π_old of plain rows
+        # only packed rows have token types: rows of the batch, or rows that compute π_old of plain rows
         if not self._packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
             return nullcontext()
         input_ids = args[0]
@@ -241,8 +241,8 @@ def make_source(policy: Policy, *, model_config: Any) -> Responses:
 def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, float]:
     """p̂ of this process's rows and the accuracy of the batch, if the configuration has difficulty weights.
 
-    Every response counts as it was scored, even if the loss leaves it out because it is truncated. Without it, prompts
-    on which the policy runs out of tokens would look easy.
+    Every response counts as it was scored, even if the loss leaves it out because it is truncated. Otherwise prompts on
+    which the policy runs out of tokens would look easy.
     """
     if policy.args.difficulty == "none":
         return None, float("nan")

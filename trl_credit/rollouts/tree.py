@@ -141,7 +141,7 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
         trees (sequence of [`Tree`]):
             Trees whose leaves all have a value.
         config ([`CreditConfig`]):
-            With `segment_advantage`, the knobs of the process reward, and `reward_range`, which is 0 and 1 in V^μ.
+            With `segment_advantage`, the knobs of the process reward, and `reward_range`, which V^μ maps to [0, 1].
     """
     weight = config.process_reward_weight
     by_depth: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
@@ -163,7 +163,7 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
 
 
 def response_quarters(node: Node) -> list[int]:
-    """Quarter, 0 … 3, of each token of a node in a response of the mean length of those through the node."""
+    """Quarter, 0 … 3, of each token of a node, relative to the mean length of the responses through the node."""
     begin = sum(len(above.segment.ids) for above in node.path()[:-1])
     leaves = node.leaves()
     mean = sum(len(n.segment.ids) for leaf in leaves for n in leaf.path()) / len(leaves)
@@ -311,7 +311,7 @@ def _row(
     segments: Sequence[Node],
     **given: Any,
 ) -> Row:
-    """A row of the tokens that [`_tokens`] gives. `nodes` and `segments`: its nodes, and that of each segment."""
+    """A row of the tokens that [`_tokens`] gives. `nodes`: all its nodes; `segments`: the node of each segment."""
     ids, advantages, numbers, quarters, logps = zip(*tokens, strict=True)
     nodes, segments = (tuple(number[id(node)] for node in part) for part in (nodes, segments))
     given |= {"nodes": nodes, "segment_nodes": segments, "sampling_logps": None if None in logps else logps}

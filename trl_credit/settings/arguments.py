@@ -58,7 +58,7 @@ class Choices(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The value of every field, before a configuration is built from them, and where it was set."""
+    """The value of every field, before a configuration is built from them, and which fields were set."""
 
     values: argparse.Namespace
     rest: list[str]
@@ -126,8 +126,8 @@ def parse_arguments(
         argv (`list[str]`):
             The command line without the program.
         processes (`int`, *optional*, defaults to `1`):
-            Number of processes that are planned but not running: this one then has the rows of all, so
-            `per_device_train_batch_size` is multiplied by it.
+            Number of processes of the planned run. `per_device_train_batch_size` is multiplied by it, so that this
+            single process has the rows of all of them.
         protocols (mapping of `str` to collection of `str`, *optional*):
             Evaluation protocols, and the names of their sets. `None`: evaluation during training is refused.
         flags (collection of `str`, *optional*):
@@ -167,7 +167,7 @@ def parse_arguments(
 
 
 def with_source(error: BaseException, argv: list[str]) -> str:
-    """The message of an exception in one line, with the file of `--config` that set the field in it."""
+    """The message of an exception in one line, with the `--config` file that sets the field it names."""
     message = one_line(error)
     try:
         files = read_settings(_peek(argv)[0]["config"])[1]

@@ -16,7 +16,7 @@ MOST_VALUES = 10_000  # per file, with aliases written out
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML silently keeps the last, and reads `1e-6` as a number."""
+    """Refuses a duplicate key, where YAML would silently keep the last value, and reads `1e-6` as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -36,10 +36,10 @@ _Loader.add_implicit_resolver(
 
 
 def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The settings of YAML files, later ones over earlier ones; and the file that each of them stands in.
+    """The settings of YAML files, later ones over earlier ones, and the file that sets each of them.
 
     A path that does not exist may be the name of a recipe ("s_trace/qwen3_4b_s_trace", see
-    [`~trl_credit.settings.recipes`]), which stands for its file, or for the file it starts from with its flags on top.
+    [`~trl_credit.settings.recipes`]). Then the recipe's file is read, and its flags, if any, override it.
     A file's `base` (a path or several, relative to it) is read before the file itself. Its `about`, a mapping that says
     what the file is for, is no setting: it is left out, and not inherited from a `base`.
 

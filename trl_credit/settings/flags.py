@@ -36,8 +36,9 @@ _HEADINGS = (RUN, "Model", "Data", "Rewards", "Credit", "Segments", "Rollouts", 
 # types that a field accepts in a YAML file besides those of its annotation
 _ACCEPTS_TOO = {"dataset_config": dict, "fsdp": bool, "resume_from_checkpoint": bool, "scale_rewards": bool}
 _HEAD = """\
-Every flag may be a line `name: value` of a YAML file as well: --config a.yaml b.yaml; later files win, and flags over
-files. N is a whole number, X any. A flag that is on by default is turned off by --no_NAME."""
+Every flag may be a line `name: value` of a YAML file as well: --config a.yaml b.yaml; later files override
+earlier ones, and flags override files. N is a whole number, X any number. A flag that is on by default is turned off by
+--no_NAME."""
 
 
 class FlagParser(OneLineParser, TrlParser):
@@ -88,10 +89,10 @@ class FlagParser(OneLineParser, TrlParser):
         return _CLASSES[of] if of is not None else "Evaluation" if name.startswith("evaluat") else "Credit"
 
     def read(self, name: str, value: Any, *, file: str) -> Any:
-        """A value of a YAML file as the flag `--name` reads it, such as `1e-6`, which is text in YAML.
+        """A value of a YAML file as the flag `--name` reads it, such as 1.0 for `1` where the field is a float.
 
         Raises:
-            ValueError: the flag would refuse it, or text stands without quotes.
+            ValueError: the flag would refuse it, or it must be text and is not in quotes.
         """
         action = self._option_string_actions[f"--{name}"]
         hint, where = self.hints[name], f"{name} in {file}"

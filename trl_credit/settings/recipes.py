@@ -113,7 +113,7 @@ def meant_recipe(name: str) -> str | None:
 
 
 def search(words: Sequence[str]) -> list[Recipe]:
-    """The recipes whose name, description, note or settings contain all of `words`, in any case."""
+    """The recipes whose name, description, note or settings contain all of `words`, ignoring case."""
     found = []
     for row in all_recipes().values():
         text = f"{row.full_name} {row.says} {row.about.get('note', '')} {row.recipe.read_text(encoding='utf-8')}"

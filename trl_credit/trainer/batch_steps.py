@@ -52,7 +52,7 @@ class BatchSteps:
             self._meter.append([("difficulty_rate", step.rate), ("difficulty_floor", float(step.is_floor))])
 
     def make_mask(self, made: GenerationBatch) -> None:
-        """M of the whole batch, and the whitening over it. Makes a forward pass only where something needs it now."""
+        """Sets M of the whole batch, and whitens over it. Makes the pass for π_old only if that is needed now."""
         batch, whitens = made.batch, self._args.whiten_advantages == "batch"
         if self._args.token_mask != "none":
             # a custom mask gets whole batches, whatever the loss: it may compare rows

@@ -7,8 +7,8 @@ copy from inside the forward hook:
     inputs[OLD_LOGPS]  = logps − W       so that TRL forms exp(logps − (logps − W)) = exp(W)
     inputs[ADVANTAGES] = A of shape (B, T)
 
-The reference is not detached, so the gradient of W flows and that of logps cancels. Clipping, KL on the plain logps,
-loss types, metrics, entropy bonus and every correction are TRL's own.
+This π_old is not detached, so the gradient of W flows and that of logps cancels. Clipping, KL on the plain logps, loss
+types, metrics, entropy bonus and every correction are TRL's own.
 
 Read [`CreditTrainer`] from top to bottom to follow a generation batch from its prompts to TRL's loss.
 """
@@ -57,7 +57,7 @@ refusals.check_trl_version(trl.__version__)
 
 
 class _SkippedUpdate(Exception):
-    """Leaves a training step before forward and backward pass, so that the optimizer finds no gradient."""
+    """Leaves the training step of a micro-batch before its backward pass, so that it adds nothing to the gradient."""
 
 
 class CreditTrainer(ResumableTrainer):
@@ -86,7 +86,7 @@ class CreditTrainer(ResumableTrainer):
         model (`str` or `PreTrainedModel` or `PeftModel`):
             As in `GRPOTrainer`.
         reward_funcs (`RewardFunc` or `list[RewardFunc]`, *optional*):
-            As in `GRPOTrainer`. A function that returns NaN or infinity raises; `None` means "does not apply".
+            As in `GRPOTrainer`. A reward of NaN or infinity is an error; `None` means "does not apply".
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
         train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks, optimizers,
@@ -174,7 +174,7 @@ class CreditTrainer(ResumableTrainer):
             let_threads_finish()
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
-        """As in `Trainer`. The results stay behind callbacks that add to them, such as an evaluation at the end."""
+        """As in `Trainer`. The callback `results` stays last, after those that add to it, such as an evaluation."""
         super().add_callback(callback)
         self.callback_handler.callbacks.sort(key=lambda added: isinstance(added, ResultsCallback))
 
@@ -275,7 +275,7 @@ class CreditTrainer(ResumableTrainer):
         return made.batch.data
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
-        """The batch of rows of the data set, every prompt repeated, ready for TRL to cut. Collective."""
+        """The batch of responses to rows of the data set, every prompt repeated, which TRL then cuts. Collective."""
         source = self.source
         source.check(inputs)
         with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():

@@ -100,7 +100,7 @@ class TrlEngine:
         with temporarily(self, sampling=SamplePass(planned)):
             with self.timed("generate"):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
-            self.sampling.engine_logps = None  # for TRL's own pass alone
+            self.sampling.engine_logps = None  # only for TRL's own pass
             if (rewards := self.sampling.rewards_per_func) is None:
                 raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
             batch = Batch(
@@ -112,7 +112,7 @@ class TrlEngine:
             return batch
 
     def _take_sampled_logps(self, batch: Batch) -> None:
-        """Makes the engine's log-probabilities π_old."""
+        """Uses the engine's log-probabilities as π_old."""
         if batch.sampling_logp_t is not None:
             if self.processes.max(int(batch.sampling_logp_t.isnan().any())):
                 self.fill_old_logps(batch)  # for tokens without an engine log-probability; the plan is still set here
@@ -192,8 +192,8 @@ class TrlEngine:
     ) -> list[Continuation]:
         """`n` continuations of each prefix by the current policy, those of one prefix together. Collective.
 
-        One engine call, or as many as `rollout_batch_size` requires. Then the prefixes with the largest budgets come
-        first where an engine decodes a whole call until its last response ends; results are in the given order.
+        One engine call, or as many as `rollout_batch_size` requires. With several calls, the prefixes with the largest
+        budgets come first if the engine decodes a call until its last response ends. Results are in the given order.
 
         Args:
             prefixes (`list[list[int]]`):
@@ -262,7 +262,7 @@ class TrlEngine:
         budgets = [*budgets, *[1] * missing]
         with contextlib.ExitStack() as stack:
             if alone:
-                # vLLM divides by the time of the bar, which a hidden bar does not keep
+                # vLLM divides by the elapsed time of the bar, which a hidden bar does not measure
                 show = False if bar.keywords["disable"] else bar
                 llm = PerPrompt(trainer.vllm_generation.llm, n=n, budgets=budgets, show=show)
                 stack.enter_context(temporarily(trainer.vllm_generation, llm=llm))
@@ -328,7 +328,7 @@ class TrlEngine:
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 
     def is_finished(self, ids: list[int], budget: int) -> bool:
-        """Whether a continuation ended by itself: at an end token, or (a stop string) before its budget did."""
+        """Whether a continuation ended by itself: at an end token, or (a stop string) within its budget."""
         return len(ids) < budget or ids[-1] in self._end_tokens
 
     @functools.cached_property
@@ -363,7 +363,7 @@ class TrlEngine:
         return found
 
     def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """Rows as TRL pads them, with what their branches see where they have any."""
+        """Rows as TRL pads them, with `visible_until` if any of them has several branches."""
         batch, pad = {}, self.pad_token_id
         prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
         for names, ids, side in (

@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 
 
 class PerPrompt:
-    """Stands in for TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
+    """Wraps TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
 
     def __init__(self, llm: Any, *, n: int, budgets: Sequence[int], show: Any) -> None:
         self._llm, self._n, self._budgets, self._show = llm, n, budgets, show
@@ -42,7 +42,7 @@ def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[None]:
-    """Within it, a progress bar advances with every token position of a call of `generate`."""
+    """A context in which a progress bar advances with every token position of a call of `generate`."""
     with bar(total=limit, unit="token") as shown:
 
         def advance(*_: Any) -> None:  # what a hook returns would replace the model's arguments
@@ -54,7 +54,7 @@ def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[
 
 @contextlib.contextmanager
 def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
-    """Within it, `generate` of a decoder reads each prompt once where it is given `n` times in a row.
+    """A context in which `generate` of a decoder reads a prompt once if it is given `n` times in a row.
 
     All but the last token of a prompt goes forward once, and its cache is repeated. Other calls are unchanged: prompts
     of a single token, caches that do not grow, inputs besides tokens.

@@ -11,7 +11,7 @@ from ..runs.resumable import ResumableTrainer
 
 
 def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallback]:
-    """Adds our callbacks to a trainer. Our console replaces the one of transformers, unless the user gave a console."""
+    """Adds our callbacks to a trainer. A console of ours, or the one that the user gave, replaces transformers' own."""
     default = PrinterCallback if trainer.args.disable_tqdm else DEFAULT_PROGRESS_CALLBACK
     callbacks = trainer.callback_handler.callbacks
     for added in [callback for callback in callbacks if type(callback) is default][-1:]:

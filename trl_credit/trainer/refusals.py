@@ -15,7 +15,7 @@ from ..rewards.signature import Rows
 logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
-# of a trainer's own `__init__`: all others are arguments of GRPOTrainer in some supported release
+# local variables of a trainer's `__init__` that `known_to_trl` leaves out; the others are arguments of GRPOTrainer
 _OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
@@ -55,7 +55,7 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
 
 
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
-    """The further arguments of a trainer, from the local variables of its `__init__`, that the installed TRL has.
+    """The local variables of a trainer's `__init__` that are further arguments of `GRPOTrainer` in the installed TRL.
 
     Raises:
         TypeError: an argument was given that the installed TRL lacks.
@@ -69,7 +69,7 @@ def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
-    """What the rows of each data set among a trainer's arguments bring to the reward functions."""
+    """The names that the rows of each data set of a trainer pass to the reward functions."""
     # a rollout function adds columns, and TRL may remove some: then the columns are unknown
     fixed = given.get("rollout_func") is None and not args.remove_unused_columns
     environments = ("environments",) if given.get("environment_factory") is not None else ()
