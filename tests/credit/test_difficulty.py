@@ -119,7 +119,7 @@ class TestDifficultyBelief:
             ({"accuracies": [True]}, "accuracies must hold numbers"),
             ({"accuracies": None}, "accuracies must be a list"),
             ({"accuracies": [0.5] * 4}, "at most window=3"),
-            ({"accuracies": [0.5, 0.5]}, "equally many"),
+            ({"accuracies": [0.5, 0.5]}, "equal lengths"),
             ({"rate": "1"}, "rate must be a number"),
             ({"extra": 1}, "must have the keys"),
             ("version", "expected the dict"),

@@ -26,7 +26,7 @@ MISTAKES = {
         ("--algo s_trac", "'s_trac' is no algorithm: did you mean 's_trace'?"),
         ("--algo grpo grpo", "'grpo' is given twice"),
         ("--algo 's_trace --selector random'", "give it a name, NAME=s_trace --selector random"),
-        ("--algo a/b=grpo", "the name 'a/b' is also a folder's"),
+        ("--algo a/b=grpo", "the name 'a/b' also names a folder"),
         ("--algo grpo --seeds 1 1", "--seeds names a seed twice"),
         ("--algo grpo --seeds x", "--seeds: invalid int value: 'x'"),
         ("--algo grpo --jobs 0", "--jobs must be at least 1"),

@@ -89,7 +89,7 @@ FLAGS = [
     ("--dataset_name demo --model_name_or_path no/such-model-here", "is no folder", "HF_HUB_OFFLINE is set"),
     ("--output_dir file", "output_dir='file' is a file: name a folder"),
     ("--output_dir file/run", "output_dir='file/run' lies below 'file', which is a file"),
-    ("--output_dir dangling/run", "lies below 'dangling', which is a link to nowhere"),
+    ("--output_dir dangling/run", "lies below 'dangling', which is a broken link"),
     ("--output_dir /dev/full", "output_dir='/dev/full' is a file"),
     ("--output_dir /proc/run", "output_dir='/proc/run' cannot be written to"),
     ("--top_k -5", "top_k must be at least 1, or 0 (all tokens"),

@@ -215,7 +215,7 @@ SIGNATURES = {
     "a column, async": (wants_a_column_too, {}, "'wants_a_column_too' asks for 'level'"),
     "a column, of an object": (Judge(), {}, "'Judge' asks for 'gold'"),
     "a column, of a partial": (functools.partial(wants_a_column, k=1), {}, "'wants_a_column' asks for 'answers'"),
-    "position alone": (by_position, {}, "'by_position' takes 'completions' by position alone.*remove the /"),
+    "position alone": (by_position, {}, "'by_position' takes 'completions' only by position.*remove the /"),
     "a column of the evaluation's data": (
         REWARDS["accuracy"],
         {"eval_dataset": Dataset.from_dict({"prompt": ["1+1="]})},

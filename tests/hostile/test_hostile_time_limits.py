@@ -172,7 +172,7 @@ def test_a_notebook_is_never_killed(somebody):
     done = alone(f"{somebody}\nwith dog.watch('f', 0.1, message='f is late.'):\n    hold(1.5)\nprint('alive')")
     assert done.returncode == 0 and done.stdout == "alive\n"
     assert [line for line in done.stderr.splitlines() if line] == [
-        "f is late. The error follows as soon as it gives way; if it never does, restart the kernel."
+        "f is late. The error is raised as soon as Python runs again; if it never does, restart the kernel."
     ]
 
 

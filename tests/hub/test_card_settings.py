@@ -33,7 +33,7 @@ def shown(args_of):
 def test_what_is_sampled(args_of):
     assert describe_sampling(args_of("grpo")) == "8 responses per prompt"
     chain = args_of("spo_chain", rollouts_per_state=5)
-    assert describe_sampling(chain) == "8 responses per prompt, with 5 rollouts from where a segment begins"
+    assert describe_sampling(chain) == "8 responses per prompt, with 5 rollouts from the start of a segment"
     tree = args_of("spo_tree", tree_branching=[4, 4, 4], tree_rows="nodes", gradient_accumulation_steps=2)
     assert describe_sampling(tree) == (
         "a tree of 4-4-4 per prompt (at most 64 leaves and 84 nodes); of 2 prompts in a generation batch at most 16 "

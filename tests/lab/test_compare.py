@@ -292,7 +292,7 @@ def test_an_interrupted_grid_resumes(tmp_path):
     process.send_signal(signal.SIGINT)
     said, error = process.communicate(timeout=200)
     assert process.returncode == 130, error
-    assert "GRPO: trace_lambda left out, which it does not have" in said
+    assert "GRPO does not have trace_lambda: left out" in said
     assert re.search(r"interrupted \(Ctrl-C\): [12] of 4 runs are finished; go on with: trl-credit compare", error)
     assert not (tmp_path / "out" / "report.md").exists()
     weights = (first / "model.safetensors").stat().st_mtime_ns

@@ -270,7 +270,7 @@ def test_a_closed_pipe_ends_the_command_silently(run, argv):
 def test_steps_that_do_not_fit_are_left_out_and_named(run, monkeypatch, capsys):
     monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
     shards, note = read_run(run)
-    assert [shard.header["step"] for shard in shards] == [20] and "without these steps: 10" in note
+    assert [shard.header["step"] for shard in shards] == [20] and "these steps are left out: 10" in note
     assert main(["view", str(run)]) == 0
     assert note in capsys.readouterr().out and note in (run / "credit_log" / "view.html").read_text("utf-8")
     assert len(read_run(run, [10, 20])[0]) == 2

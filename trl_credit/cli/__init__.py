@@ -23,7 +23,7 @@ COMMANDS = {
     "plan": "Estimate tokens, FLOPs and memory of a run before it starts.",
     "recipes": "List, search and print the recipes of the papers' runs.",
 }
-# these print for a reader such as `head`, end when it closes the pipe, and raise what is wrong with their input
+# these only print: they end when a reader such as `head` closes the pipe, and raise an error for wrong input
 _PRINTING = ("view", "explain", "plan", "recipes")
 
 

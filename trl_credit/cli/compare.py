@@ -103,7 +103,7 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     grid = make_grid(entries, seeds, config=args.config or [], flags=flags, folder=folder)
     write_grid(grid, folder)
     for label, names in grid.left_out.items():
-        print(f"{label}: {', '.join(names)} left out, which it does not have")
+        print(f"{label} does not have {', '.join(names)}: left out")
     gpus = devices()
     table = ProgressTable(grid)
     progress: dict[str, Progress] = {}
@@ -126,7 +126,7 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     if not finished:
         return 1
     missing = [entry.label for entry in entries if entry.label not in finished]
-    remarks = [*failed, *([f"No run is finished of: {', '.join(missing)}."] if missing else [])]
+    remarks = [*failed, *([f"No finished run of {', '.join(missing)}."] if missing else [])]
     groups = [make_group(label, runs) for label, runs in finished.items()]
     _report(args, groups, baseline, grid.left_out, remarks)
     return 1 if failed else 0

@@ -121,7 +121,7 @@ def _signals_to_children() -> Iterator[None]:
     """
 
     def send(number: int, frame: Any) -> None:
-        # the processes also get a terminal's Ctrl-C: `StopSignals` takes two within two seconds for one
+        # the processes also get a terminal's Ctrl-C: `StopSignals` counts two within two seconds as one
         for child in psutil.Process().children():
             child.send_signal(number)
 

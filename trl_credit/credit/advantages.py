@@ -33,7 +33,7 @@ def group_advantage(
 def optimal_advantage(rewards: torch.Tensor, *, lengths: torch.Tensor, num_generations: int) -> torch.Tensor:
     """A_i = r_i − Σ_j L_j r_j / Σ_j L_j: the length-weighted baseline of OPO (arXiv 2505.23585, Eq. 8), without std.
 
-    It minimises the variance of the gradient if the variance of a response's score grows with its length.
+    It minimises the variance of the gradient if the variance of a response's score is proportional to its length.
 
     Args:
         rewards (`torch.Tensor`):

@@ -167,7 +167,7 @@ class DifficultyBelief:
             saved, own = state[name], getattr(self, name)
             if type(saved) is not type(own) or saved != own:
                 raise ValueError(
-                    f"the difficulty belief was saved with {name}={saved!r}, not {own!r}: resume with that one"
+                    f"the difficulty belief was saved with {name}={saved!r}, not {own!r}: resume with {name}={saved!r}"
                 )
         for name in ("accuracies", "beliefs"):
             values = state[name]
@@ -178,7 +178,7 @@ class DifficultyBelief:
                     raise ValueError(f"{name} must hold numbers in [0, 1] only, got {value!r}")
         n_accuracies, n_beliefs = len(state["accuracies"]), len(state["beliefs"])
         if n_accuracies != n_beliefs:
-            raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must be equally many")
+            raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must have equal lengths")
         if self.mode == "fixed" and n_beliefs:
             raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
         for name in ("rate", "rate_min"):

@@ -1,4 +1,4 @@
-"""The discounted scan in O(T), of which every eligibility trace in this package is made."""
+"""The discounted scan in O(T). Every eligibility trace in this package is computed with it."""
 
 import torch
 

@@ -71,9 +71,9 @@ def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> 
 
 
 def without_last(boundaries: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """Boundaries (B, T), bool, except those at the last loss token of a row; a row's only loss token may keep its own.
+    """Removes the boundary at the last loss token of each row, unless the row has only one loss token. Bool, (B, T).
 
-    The last token is mostly the end of sequence, and the value in front of it is that of the finished response.
+    The last token is usually the end of sequence. The value before it is already that of the finished response.
     """
     count = mask_t.sum(-1, keepdim=True)
     is_last = mask_t.bool() & (mask_t.cumsum(-1) == count)
@@ -163,8 +163,8 @@ def policy_iteration_loss(
     The appendix writes π(a|s). A is a difference between the values at the ends of a segment, so the segment is the
     action, and its log-probability is the sum over its tokens. (Fitting every single token to the same A would be
     another loss.) The loss is 0 once the log-ratio to the reference has reached A/β. The appendix gives the weight
-    π/π_old, but neither a cap nor whether it has a gradient: cap and missing gradient are those of the released code,
-    which also takes half of this loss, with β = 0.1.
+    π/π_old, but neither a cap nor whether it has a gradient: the cap and the detached weight are those of the released
+    code, which also halves this loss and uses β = 0.1.
 
     Args:
         logp_t, old_logp_t, ref_logp_t, advantage_t, mask_t (`torch.Tensor`):
@@ -203,15 +203,15 @@ def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Te
 
 
 def _values_by_segment(value_t: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
-    """V(s_{b_k}) in column k, shape (B, K + 2). A row's first free column has room for its final value; the last column
-    holds what is no boundary."""
+    """V(s_{b_k}) in column k, shape (B, K + 2). A row's first free column is for its final value. The last column
+    collects the values at positions that are not boundaries."""
     table = value_t.new_zeros(value_t.size(0), int(boundaries.sum(-1).max()) + 2)
     return table.scatter_(-1, torch.where(boundaries, segment_ids(boundaries), table.size(-1) - 1), value_t)
 
 
 def _columns(segment_ids: torch.Tensor, mask_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Which tokens lie in a segment and in the loss, the column of each token in a table of segments, and how many
-    columns it has. All other tokens share the last column."""
+    """For a table with a column per segment: whether each token is in the loss and in a segment, its column, and the
+    number of columns. Tokens in no segment or outside the loss share the last column."""
     inside = mask_t.bool() & (segment_ids >= 0)
     columns = int(segment_ids.max().clamp(min=0)) + 2
     return inside, torch.where(inside, segment_ids, columns - 1), columns
@@ -223,7 +223,8 @@ def _every_nth(tokens: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def _begins_of_parts(tokens: torch.Tensor, parts: int) -> torch.Tensor:
-    """Where parts of the tokens that are true begin, whose sizes differ by at most one, larger first. As above."""
+    """The first token of each of `parts` parts of the true tokens. The sizes of the parts differ by at most one, larger
+    parts come first. Bool, shapes (B, T) → (B, T)."""
     rank, count = tokens.cumsum(-1) - 1, tokens.sum(-1, keepdim=True)
     parts = count.clamp(max=parts, min=1)
     small, larger = count // parts, count % parts

@@ -1,6 +1,6 @@
 """Where the steps of a worked solution begin, in characters: the partitions of VinePPO (arXiv 2410.01679).
 
-A splitter takes the text of a response and returns offsets [0, …, len(text)]; a step lies between each two of them. The
+A splitter takes the text of a response and returns offsets [0, …, len(text)]; a step lies between consecutive ones. The
 patterns take (almost) linear time, because model output is untrusted.
 """
 
@@ -53,8 +53,9 @@ def split_math(text: str) -> list[int]:
     """A step per sentence or line of a solution in LaTeX; formulas are never cut.
 
     A step ends at a full stop before a capital letter, or at a newline. A step below 20 characters that does not end in
-    a full stop joins the next one. A step above 100 characters is halved at the comma, `and`, colon or `to` nearest to
-    its middle. VinePPO's splitter also cuts inside long formulas; this one does not.
+    a full stop joins the next one. A step above 100 characters is halved at the comma nearest to its middle, else at
+    `and`, a colon or `to`, in this order; a half has at least 40 characters. VinePPO's splitter also cuts inside long
+    formulas; this one does not.
     """
     hidden = _MATH.sub(lambda m: _HIDDEN * len(m.group()), text)
     cuts = {m.end() for m in _SENTENCE.finditer(hidden)} | {m.start() for m in re.finditer("\n", hidden)}

@@ -1,4 +1,4 @@
-"""The unit of credit assignment: what a credit function receives for each token, and what it returns."""
+"""The data types of credit functions: `Tokens`, which they receive, and `Credit`, which they return."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Tokens:
         logp_t: Log-probabilities under the current policy, shape (B, T). They carry the gradient (not in evaluation).
         old_logp_t: π_old: under the policy that sampled, computed by the training model, shape (B, T), detached.
         ref_logp_t: Under the reference model, shape (B, T), or `None` if `beta` is 0.
-        sampling_logp_t: From the engine that sampled, shape (B, T), NaN where it returned none, or `None`.
+        sampling_logp_t: As returned by the engine that sampled, shape (B, T); NaN where unknown; `None` if all are.
         entropy_t: Entropy of the next-token distribution, nats, shape (B, T), detached.
         advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening and floor.
         token_ids: Token ids of the responses, int64, shape (B, T).

@@ -107,8 +107,8 @@ def lambda_trace_log_weight(
 
     Eq. 17 and 18 (App. A.3) print the same traces as matrices with a floor: no entry is below an ε, whose value the
     text does not give. The floor is not offered. Eq. 1, Eq. 2 and Theorem 1 have none. With it, W would carry ε times
-    the log-ratio of every earlier token, however far back. Read as printed, the entries depend on the column alone, so
-    a trace would not decay with distance. Their ones on the diagonal are g^0 in the formulas above.
+    the log-ratio of every earlier token, however far back. As printed, the entries depend only on the column, so a
+    trace would not decay with distance. The ones on the diagonal are g^0 in the formulas above.
 
     Raises:
         ValueError: `decay` is outside [0, 1] or `style` is unknown.

@@ -1,4 +1,4 @@
-"""Training and evaluation prompts: sets by name, files, the Hub; cleaned and styled. Imports `rewards` and below."""
+"""Loads training and evaluation prompts from known sets, files and the Hub. Imports `rewards` and below."""
 
 from .prompt_sets import DataArguments, hub_source, load_from_arguments, load_prompts, warn_of_unknown_tokens
 from .sets import PROMPT_STYLES, SETS, PromptStyle, to_prompt

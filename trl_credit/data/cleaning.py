@@ -13,7 +13,7 @@ SHORTEST_OPENING = 40  # normalised characters; shorter problems count as overla
 
 _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _END = r"(?![A-Za-z])"
-# what an escape leaves of a command, without English words (\t + "an", \n + "u"), which may be meant
+# what is left of a command after an escape; \t + "an" and \n + "u" are not listed, since they may be meant as they are
 _EATEN = {
     "\a": ("a", r"(?:lpha|ngle|pprox)"),
     "\b": ("b", r"(?:egin|inom|eta|ar|oldsymbol|mod|ullet)"),
@@ -48,7 +48,7 @@ _NORMAL = [
 
 @dataclass
 class CleaningReport:
-    """What was done with the rows of a set; `str()` of it is one line. Ids if few are expected, else counts."""
+    """What was done with the rows of a set; `str()` of it is one line. Rare cases are listed by id, others counted."""
 
     name: str
     rows: int
@@ -185,7 +185,7 @@ def _distinct(rows: list[dict], report: CleaningReport) -> list[dict]:
 
 
 def find_overlap(problems: Iterable[str], evaluation: Mapping[str, Iterable[str]]) -> dict[str, list[int]]:
-    """Row numbers of `problems` that are in an evaluation set, by the name of the (first such) set.
+    """Row numbers of `problems` that are in an evaluation set, by the name of the first set that contains them.
 
     A row is in a set if it equals one of its problems under `normalise`, or begins with one: sets such as DAPO append
     the form of the answer to problems from other sets.

@@ -228,7 +228,7 @@ def _without_overlap(
         choices = ", ".join(testable)
         raise ValueError(f"{unknown[0]!r} is not an evaluation set: set --decontaminate to all or some of {choices}")
     if report.name in sets and SETS[report.name].evaluation:
-        raise ValueError(f"{report.name!r} cannot be free of itself: check --decontaminate")
+        raise ValueError(f"{report.name!r} is itself in --decontaminate: name other sets")
     evaluation = {
         known: _load_set(known, data_dir=data_dir, revision=None, split="test")[0]["problem"] for known in sets
     }

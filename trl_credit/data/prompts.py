@@ -1,4 +1,4 @@
-"""From the rows of a source to prompts, answers and ids. Refusals name the line."""
+"""Converts the rows of a source to prompts, answers and ids. Errors name the line."""
 
 from collections.abc import Sequence
 from pathlib import Path

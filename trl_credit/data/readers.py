@@ -233,7 +233,7 @@ def _json_decoder() -> json.JSONDecoder:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise ValueError(f"the key {key!r} is there twice in one object")
+                raise ValueError(f"the key {key!r} occurs twice in one object")
             found[key] = value
         keys.update(found)
         if len(keys) > WIDEST:
@@ -264,7 +264,7 @@ def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, str]]]:
     try:
         for cells in reader:
             if cells and not header:
-                # pandas' name for the column of row numbers that it writes without one
+                # pandas writes its column of row numbers without a name, and reads it under this one
                 header = [name or f"Unnamed: {i}" for i, name in enumerate(cells)]
                 _check_distinct(header)
             elif cells and len(cells) != len(header):
@@ -325,7 +325,7 @@ def to_dataset(records: Records, columns: Sequence[str], *, textual: Sequence[st
             arrays[name] = pyarrow.array(map(answer_text, values), pyarrow.string())
         elif misfit is not None:
             row, why = misfit
-            refuse(records.path, records.lines[row], f"column {name!r}: {why}: write all rows of it alike, or as text")
+            refuse(records.path, records.lines[row], f"column {name!r}: {why}: use one type, or write all rows as text")
     return Dataset(pyarrow.table(arrays))
 
 
@@ -362,7 +362,7 @@ def _changed(value: Any, kind: pyarrow.DataType) -> object:
 
 
 def _is_exact(number: int | Real) -> bool:
-    """Whether the float is written with the number's own digits, as `0.1` is although it is inexact in base 2."""
+    """Whether the float prints with the same digits as the number. True for `0.1`, although base 2 rounds it."""
     try:
         return Decimal(repr(float(number))) == Decimal(str(number))
     except (OverflowError, InvalidOperation):  # an exponent out of range, or `True` among numbers

@@ -37,7 +37,7 @@ class DataSet:
         splits (`dict[str, Split]`):
             Splits by name; the first is the default.
         evaluation (`bool`):
-            Whether the set is kept whole, and training sets are to be free of it.
+            Whether the set is for evaluation: cleaning drops no rows, and `decontaminate="all"` includes it.
         english, distinct, copies (`bool`):
             Cleaning: whether Chinese rows are dropped, whether duplicates and conflicting golds are dropped, and
             whether the Hub holds every row many times.

@@ -87,7 +87,7 @@ class CustomFunction(NamedTuple):
         setting: The field that names it; "credit" for the method of a trainer's subclass.
         text: "half of mine.py, SHA-256 1a2b…", of the file as it was loaded (of the source of a function without file).
         doc: First line of its docstring.
-        given_as: The field or class that was given it as an object, which no recipe can hold. Empty if it has a name.
+        given_as: The field or class that got it as an object, which a recipe cannot hold. Empty if it has a name.
     """
 
     setting: str

@@ -102,7 +102,7 @@ class PushCallback(TrainerCallback):
 
 @contextlib.contextmanager
 def without_waiting(pusher: PushCallback | None) -> Iterator[None]:
-    """Lets a script that exits early (`SystemExit`) end during a push, for whose threads Python would wait."""
+    """Lets a script that exits early (`SystemExit`) end during a push. Python would wait for the push's threads."""
     try:
         yield
     except SystemExit as end:

@@ -105,7 +105,7 @@ def _refuse_links(root: Path, names: list[str]) -> None:
 
 
 def refuse_secrets(root: Path, files: list[str], token: str | None) -> None:
-    """Raises a ValueError that names the first of `files` that holds a secret, plain or escaped, but not the secret."""
+    """Raises a ValueError for the first of `files` that holds a secret, plain or escaped. It does not show it."""
     secrets = Secrets(token or "")
     for name in files:
         if name.endswith(".safetensors"):

@@ -1,4 +1,4 @@
-"""Text from outside in Markdown."""
+"""Puts untrusted text into Markdown."""
 
 import html
 import re

@@ -132,7 +132,7 @@ def _char(found: re.Match) -> str:
 
 
 def _without_quotes(text: str) -> str:
-    """Without what else quoting and folding add."""
+    """The text without quotation marks and white space, which quoting and folding may add."""
     return re.sub(r"[\s\"'`]+", "", text)
 
 

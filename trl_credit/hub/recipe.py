@@ -1,5 +1,5 @@
-"""The recipe that repeats a run: which of its settings may leave this machine, and which of them the command line would
-not choose by itself."""
+"""The recipe that repeats a run: the settings that may leave this machine and that are not the command line's
+defaults."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -51,7 +51,7 @@ PRIVATE = frozenset(
 # building a configuration with these changes the process, or turns them into other types
 _NOT_TWICE = ("deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config")
 COMMAND_LINE = {"logging_steps": 1}  # the command line's defaults that are not those of the configuration
-# of what starts the processes; other flags may name machines, folders and accounts
+# flags of the launcher that a card shows; the others may name machines, folders and accounts
 LAUNCHER_FLAGS = ("m", "module", "accelerate_config", "config_file", "num_processes", "nproc_per_node")
 
 

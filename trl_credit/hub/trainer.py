@@ -1,4 +1,4 @@
-"""What the card reads of a trainer."""
+"""The parts of a trainer that the model card reads."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -1,1 +1,1 @@
-"""What a run shows while it trains: metrics, timers, rollout logs, console lines and plots. Changes no number of it."""
+"""What a run shows while it trains: metrics, timers, rollout logs, console lines and plots. Never changes the run."""

@@ -1,6 +1,6 @@
 """What the loss saw of some rows of a micro-batch, and their gradient ∂L/∂ℓ, taken by a hook in the backward pass.
 
-Changes no number of the run: hooks return nothing, and only copies are kept.
+The run is not changed: hooks return nothing, and only copies are kept.
 """
 
 from collections.abc import Sequence
@@ -138,7 +138,7 @@ class Captured:
         config, inputs, shape = self._config, loss_pass.inputs, tokens.logp_t.shape
         names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
         kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
-        if config.policy_loss != "clip":  # M keeps the last token of each segment, and the loss reaches all of them
+        if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
             kept_t = kept_t * (tokens.segment_ids >= 0)
         for mask in (credit.mask, loss_pass.entropy_mask_t):
             kept_t = kept_t if mask is None else kept_t * mask

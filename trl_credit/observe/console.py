@@ -31,10 +31,10 @@ class ConsoleCallback(ProgressCallback):
     """The progress bar of transformers, with one line of the main metrics instead of the whole dict of logs.
 
     Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
-    Length is in tokens. `clipped` is the share of tokens outside the clip range, `cut off` the share of responses that
-    reached the length limit, and `no signal` the share of groups whose rewards are equal or whose segments have no
-    advantage. Evaluation scores and warnings of this package get lines of their own. Every [`CreditTrainer`] has this
-    callback instead of `ProgressCallback` and `PrinterCallback`.
+    Length is in tokens. `clipped` is the share of tokens that lose their gradient to clipping, `cut off` the share of
+    responses that reached the length limit, and `no signal` the share of groups whose rewards are equal or whose
+    segments have no advantage. Evaluation scores and warnings of this package get lines of their own. Every
+    [`CreditTrainer`] has this callback instead of `ProgressCallback` and `PrinterCallback`.
 
     Args:
         trainer ([`CreditTrainer`], *optional*):

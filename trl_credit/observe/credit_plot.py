@@ -57,7 +57,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 PREFIX = "credit/"
 _SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of ordered lines, for panels of more than _MANY lines
-# values that say nothing: a metric that never has another value gets no panel
+# a metric that only ever has this value gets no panel
 NO_NEWS = {
     **dict.fromkeys(("skipped_updates", "skipped_micro_batches", "rows_missing"), 0.0),
     **dict.fromkeys(("replay/age", "replay/size", "replay/expired"), 0.0),

@@ -176,7 +176,7 @@ def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) ->
     twice: set[int] = set()
     for group, nodes in (tree for _, own in parts for tree in own):
         if group in trees:
-            twice.add(group)  # a prompt with two trees: its rows do not name theirs
+            twice.add(group)  # a prompt with two trees: rows do not record which tree they are from
         trees[group] = nodes
     by_group: dict[int, list[dict[str, Any]]] = {}
     for response in sorted((r for own, _ in parts for r in own), key=lambda r: (r["group"], r["index"])):

@@ -71,7 +71,7 @@ class Meter:
             self._flags.append(is_bad)
 
     def close_step(self, flags: Sequence[torch.Tensor]) -> tuple[bool, bool]:
-        """Logs the sums of an optimizer step. One collective call and one wait for the device, or none of either.
+        """Logs the sums of an optimizer step by one collective call; makes none if there are no sums and no flags.
 
         Args:
             flags (sequence of `torch.Tensor`):
@@ -96,7 +96,7 @@ class Meter:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Around one micro-batch of training: what is recorded inside is kept for the end of the optimizer step."""
+        """Context of one micro-batch of training. What is recorded in it is logged by `close_step`."""
         self.in_step = True
         try:
             yield
@@ -135,7 +135,7 @@ class PhaseTimer:
 
 
 def _as_float(part: Any, device: torch.device) -> torch.Tensor:
-    """A number, or a tensor without dimensions, as float32. Filling a number in on the device waits for nothing."""
+    """A number, or a tensor without dimensions, as float32. A number is filled in on the device without a wait."""
     if isinstance(part, torch.Tensor):
         return part.to(device).detach().float()
     return torch.full((), float(part), device=device)

@@ -79,8 +79,8 @@ class RolloutLog(TrainerCallback):
             self._close(state.global_step)
         if state.is_world_process_zero and not self.is_off and self._shards == 0 and not self._warned:
             logger.warning(
-                "log_credit=%d: no step was logged. No multiple of it up to step %d lies in a pass over a generation "
-                "batch that training finished, so no group was complete: lower log_credit, or train longer",
+                "log_credit=%d: no step was logged. No multiple of log_credit up to step %d lies in a completed pass "
+                "over a generation batch, so no group was complete: lower log_credit, or train longer",
                 self._args.log_credit,
                 state.global_step,
             )
@@ -93,7 +93,7 @@ class RolloutLog(TrainerCallback):
         return self._pass is not None and self._pass.due is not None
 
     def before(self) -> None:
-        """At the start of a micro-batch, before its rows are sampled."""
+        """Begins a pass if the last one has ended. Call it at the start of a micro-batch, before rows are sampled."""
         trainer = self._trainer
         if not self.is_off and (
             self._pass is None or trainer.micro_batches_done % self._args.steps_per_generation == 0
@@ -103,7 +103,7 @@ class RolloutLog(TrainerCallback):
     def _next_pass(self, step: int) -> _Pass:
         size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
         every = self._args.log_credit
-        # the last step that may take part, one later where the end of an epoch may cut a window
+        # the last step that the pass can reach; one later if the end of an epoch can cut a window
         last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
         due = -(-max(step, self._logged + 1) // every) * every
         return _Pass(step, due if due <= last else None)
@@ -127,7 +127,7 @@ class RolloutLog(TrainerCallback):
                 self._open.append(Captured(self._trainer, loss_pass, loss, places))
 
     def after(self) -> None:
-        """At the end of a micro-batch."""
+        """Collects the captured rows, and ends a pass that is complete. Call it at the end of a micro-batch."""
         if self.is_off or self._pass is None:
             return
         taken, self._open = self._open, []

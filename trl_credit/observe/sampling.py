@@ -22,7 +22,7 @@ def describe_sampling(args: CreditConfig, log_history: Sequence[dict[str, Any]] 
     """
     responses = f"{args.num_generations} responses per prompt"
     if args.rollouts == "chain":
-        return f"{responses}, with {args.rollouts_per_state} rollouts from where a segment begins"
+        return f"{responses}, with {args.rollouts_per_state} rollouts from the start of a segment"
     if args.rollouts != "tree":
         return responses
     widths = [math.prod(args.tree_branching[: level + 1]) for level in range(len(args.tree_branching))]

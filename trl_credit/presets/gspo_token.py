@@ -9,7 +9,7 @@ from .preset import Preset
 @dataclass
 class GSPOTokenConfig(GSPOConfig):
     r"""
-    Configuration of [`GSPOTokenTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`GSPOTokenTrainer`]: [`GSPOConfig`] with the published setting.
 
     Parameters:
         importance (`str`, *optional*, defaults to `"sequence_token"`)

@@ -9,7 +9,7 @@ from .preset import Preset
 @dataclass
 class STraceConfig(PTraceConfig):
     r"""
-    Configuration of [`STraceTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`STraceTrainer`]: [`PTraceConfig`] with the published setting.
 
     Like P-trace, but only the selected tokens z leave a trace. A token's own gradient is exempt from the selection.
 

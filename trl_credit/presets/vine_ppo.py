@@ -9,7 +9,7 @@ from .spo_chain import SPOChainConfig
 @dataclass
 class VinePPOConfig(SPOChainConfig):
     r"""
-    Configuration of [`VinePPOTrainer`]: [`CreditConfig`] with the published setting.
+    Configuration of [`VinePPOTrainer`]: [`SPOChainConfig`] with the published setting.
 
     Like SPO-chain, but a segment is a step of the solution, and the policy term keeps all tokens.
 

@@ -46,14 +46,14 @@ def accuracy_reward(
 ) -> list[float | None]:
     """1 if the response's answer equals the gold, else 0.
 
-    The answer is the last `\\boxed{…}`, else what follows the last `####`, else an `<answer>`, else a line that says it
-    is the answer or is bold; text in `<think>` does not count. Equality is that of math-verify, made stricter (see
-    `trl_credit.rewards.judging.equal`). An answer must be a value and not a copy of the problem. The order of words and
-    letters counts. docs/data.md has all rules. Answers are parsed in worker processes. One that needs more than
-    `timeout`, or more than 2 GiB, counts as wrong and does not stop the run. All answers of a batch get a fifth of
-    `timeout`; `slow_answers` of those that need more get all of it. Logged per batch: `accuracy/timed_out`, of these
-    `accuracy/over_budget`, `accuracy/failed`, `accuracy/unevaluated` (answers that still have to be worked out, right
-    or not) and `accuracy/restated` (right answers that were copied).
+    The answer is the last `\\boxed{…}`, else what follows the last `####`, else the last `<answer>`, else what follows
+    "answer is" or "answer:", else bold text at the end. Text in `<think>` does not count. Equality is that of
+    math-verify, made stricter (see `trl_credit.rewards.judging.equal`). An answer must be a value and not a copy of the
+    problem. The order of words and letters counts. docs/data.md has all rules. Answers are parsed in worker processes.
+    One that needs more than `timeout`, or more than 2 GiB, counts as wrong and does not stop the run. Each answer first
+    has a fifth of `timeout`; the first `slow_answers` that need more then have all of it. Logged per batch:
+    `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`, `accuracy/unevaluated` (answers that still
+    have to be worked out, right or not) and `accuracy/restated` (right answers that were copied).
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):
@@ -62,10 +62,10 @@ def accuracy_reward(
             Golds of the data set: a bare answer, or a solution with `#### answer` or `\\boxed{answer}`.
             `check_answers` says beforehand whether they can be read.
         prompts, problem (`list`, *optional*):
-            The problems; the column `problem` is used if it exists. Without either no list has an order and nothing is
-            a copy.
+            The problems; the column `problem` is used if it exists. Without a problem the order of a list does not
+            count, and copies of the problem are not detected.
         strict (`bool`, *optional*, defaults to `True`):
-            `False` asks whether the answer equals the gold, evaluated or not.
+            `False` accepts every answer that equals the gold, evaluated or not.
         timeout (`float`, *optional*, defaults to 1.0):
             Seconds of processor time for one answer; a tenth of it for towers of powers and huge factorials.
         slow_answers (`int`, *optional*, defaults to 16):

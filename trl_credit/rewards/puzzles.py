@@ -39,7 +39,7 @@ def knights_and_knaves_reward(
 
 
 def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
-    """Who is a knight according to a response, or `None` if it does not say so of everybody, or not clearly."""
+    """Name → whether the response calls it a knight. `None` unless the response clearly gives everybody one role."""
     after = after_thinking(text)
     if after is None:
         return None

@@ -55,7 +55,7 @@ def check_signature(
         return
     problems = []
     if nameless := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]:
-        problems.append(f"takes {_listed(nameless)} by position alone, and is called by name: remove the /")
+        problems.append(f"takes {_listed(nameless)} only by position, but is called by name: remove the /")
     missing = [parameter for parameter in required_parameters(function) if parameter not in given]
     if missing and complete:
         columns = [column for column in given if column not in GIVEN]

@@ -191,7 +191,7 @@ def _report(call: dict, *, others: list[str]) -> None:
     if call["kill"]:
         message += " The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
     else:
-        message += " The error follows as soon as it gives way; if it never does, restart the kernel."
+        message += " The error is raised as soon as Python runs again; if it never does, restart the kernel."
     writer = threading.Thread(target=_write_error, args=(message,), daemon=True)
     writer.start()
     writer.join(_LAST_WORDS)

@@ -74,7 +74,7 @@ class CheckpointBoundaries:
                 Gradient accumulation steps.
             kept (`list` or `None`):
                 `[done, every]` as stored in the checkpoint. With `None` the number of optimizer steps gives the
-                position, except where accumulation windows and generation batches do not fit into each other.
+                position, or 0 if neither the accumulation window nor the generation batch divides the other.
         """
         if isinstance(kept, list) and len(kept) == 2 and kept[1] == self.every:
             return int(kept[0])

@@ -70,7 +70,7 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
         ValueError: the file is damaged, or of a newer version.
     """
     path = Path(folder) / RUN_FILE
-    fix = "remove it if the folder belongs to one run, or use another folder"
+    fix = "remove it if all checkpoints in the folder are of one run, or use another folder"
     return _read(path, _check_run, fix=fix) if path.is_file() else None
 
 
@@ -109,7 +109,7 @@ def is_complete(checkpoint: str | Path) -> bool:
 
 
 def mark_incomplete(checkpoint: Path) -> None:
-    """Removes the last file of a checkpoint that will be overwritten."""
+    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last."""
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
@@ -138,7 +138,7 @@ def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Pa
 def last_checkpoint(output_dir: str | Path) -> Path | None:
     """The newest complete checkpoint of the run that was started last in a folder, or `None`.
 
-    Skips checkpoints of other runs, and those after the step at which this run resumed from an earlier one. Without a
+    Skips checkpoints of other runs, and those that this run abandoned when it resumed from an earlier step. Without a
     record of the run (plain TRL), all checkpoints count as those of one run.
     """
     record, found = read_run(output_dir), checkpoints_of(output_dir, complete=True)

@@ -115,7 +115,7 @@ class RunFolder:
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
         step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []
         if record is None:
-            message = "%s holds no identity of its run (plain TRL?), which may differ from this one"
+            message = "%s holds no identity of its run (plain TRL?): its settings may differ from this run's"
             logger.warning(message, checkpoint)
             return [{"from": step}]
         for name in allowed:

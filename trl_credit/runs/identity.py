@@ -85,7 +85,7 @@ def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[s
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
-    """ "learning_rate 1e-06 → 1e-05, data.rows 64 → 32"."""
+    """Differences as text, such as "learning_rate 1e-06 → 1e-05, data.rows 64 → 32"."""
     found = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):

@@ -72,7 +72,7 @@ class ResumableTrainer(GRPOTrainer):
         self.findings: dict[str, Any] = {}
         self.was_done = False
         self._sampler: Any = None
-        self._resumed_inside = False  # a generation batch, the rest of which is generated again
+        self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
         super().__init__(*args, **kwargs)
         self.processes = Processes(self.accelerator)

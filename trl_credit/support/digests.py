@@ -43,7 +43,7 @@ class FunctionSource(NamedTuple):
 
 
 def source_of_object(function: Callable) -> FunctionSource:
-    """Where a function or method that no setting names comes from."""
+    """The source of a function or method that was given as an object, not by name."""
     defined = _unbound(function)[0]
     source = _source(defined)
     path = None if source is None else Path(inspect.getsourcefile(defined) or "")
@@ -59,7 +59,7 @@ def digest_of(function: Callable) -> str:
     The source is the whole file that defines the function. For this package it is only the name, since files change
     with every release. For the script that runs, which also holds the settings of the run, it is the source of the
     function and of everything in the script that the function refers to. A function without a source (typed at a
-    prompt, written in C) is compared by its name alone, with a warning.
+    prompt, written in C) is compared only by its name and its bound values, with a warning.
 
     The digest is computed once for each function, so values that a function changes while it runs have no effect.
     """
@@ -77,7 +77,7 @@ def digest_of(function: Callable) -> str:
     else:
         parts = []
     if not parts:
-        logger.warning("%s has no source here: only its name is compared when a run resumes", defined.__qualname__)
+        logger.warning("%s has no source here: a resume compares only its name and bound values", defined.__qualname__)
     digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *parts]).encode())
     with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
         _DIGESTS[function] = digest
@@ -104,7 +104,7 @@ def _unbound(function: Callable) -> tuple[Any, list[Any]]:
 
 
 def _script_sources(defined: Any, seen: set[int]) -> list[str]:
-    """Sources of a function or class of the script that runs and of everything of the script that it refers to."""
+    """Source of a function or class of the running script, and of everything in the script that it refers to."""
     if id(defined) in seen or getattr(defined, "__module__", None) != "__main__":
         return []
     seen.add(id(defined))

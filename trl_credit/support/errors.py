@@ -80,7 +80,7 @@ def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        kind = "a link to nowhere" if there.is_symlink() and not there.exists() else "a file"
+        kind = "a broken link" if there.is_symlink() and not there.exists() else "a file"
         what = "is" if there == folder else f"lies below {str(there)!r}, which is"
         raise ValueError(f"{name}={str(folder)!r} {what} {kind}: name a folder")
     try:

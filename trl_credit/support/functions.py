@@ -101,7 +101,7 @@ def _execute(path: Path) -> ModuleType:
 
 
 def name_of(function: Callable) -> str:
-    """The name that stands for a function that is given as an object.
+    """The name by which a configuration refers to a function that was given as an object.
 
     `package.module.function` or `file.py:function` if another process finds the same function by that name. Otherwise
     (a lambda, a function of a notebook, a partial) the function is kept in this process, under its own name and a
@@ -127,7 +127,7 @@ def source_of(name: str, *, what: str) -> FunctionSource:
 
 
 def method_label(method: Callable) -> str:
-    """ "Class.method"."""
+    """The name of a method with its class: "Class.method"."""
     return method.__qualname__.rpartition("<locals>.")[2]
 
 

@@ -38,7 +38,7 @@ class Processes:
     def gather_columns(self, *columns: torch.Tensor) -> list[torch.Tensor]:
         """Gathers columns (B,) of any type into columns (N,) with a single collective call.
 
-        Values arrive exactly; floating types below float32 arrive rounded to float32 and back.
+        Values arrive exactly, since floating types below float32 are sent as float32.
         """
         sent = [_as_integers(column) for column in columns]
         gathered = self.gather(torch.stack(sent, 1))

@@ -47,7 +47,7 @@ def let_threads_finish() -> None:
 
 
 def command_here(program: Iterable[str]) -> list[str]:
-    """The command line without its flags with which this process was started, for a subcommand of `trl-credit`."""
+    """The command that started this process for a subcommand of `trl-credit`, without the subcommand's flags."""
     if by := os.environ.get(LAUNCHED_BY):
         return shlex.split(by)
     _, *subcommand = program
@@ -70,8 +70,8 @@ def wait(event: threading.Event, timeout: float | None = None) -> bool:
     set.
 
     Python runs a signal's handler when the main thread is awake. If the signal comes just before a plain wait begins,
-    or the kernel gives it to another thread, that may be never. Use an event, not `Thread.join`: an interrupted join
-    takes its thread for ended (Python 3.11 and 3.12).
+    or the kernel gives it to another thread, the main thread may never wake. Use an event, not `Thread.join`: after an
+    interrupted join, Python 3.11 and 3.12 regard the thread as ended although it runs.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while not event.is_set():

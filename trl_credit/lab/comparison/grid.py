@@ -129,7 +129,7 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
     seen: set[str] = set()
     for entry in entries:
         if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
-            raise ValueError(f"the name {entry.name!r} is also a folder's: use letters, digits, '_', '.' and '-'")
+            raise ValueError(f"the name {entry.name!r} also names a folder: use letters, digits, '_', '.' and '-'")
         if entry.name.lower() in seen:
             raise ValueError(f"{entry.name!r} is given twice: rename one of them, NAME={entry.name} …")
         seen.add(entry.name.lower())
@@ -167,7 +167,7 @@ def make_grid(
     for entry in entries:
         algo, own_flags = entry.words[:2], entry.words[2:]
         try:
-            # what follows an entry's own name is never left out
+            # the flags of an entry itself are never left out
             inactive = inactive_settings([*algo, *config_flags, *flags, *own_flags])
             left_out = [name for name in inactive if name not in _flag_names(own_flags)]
             own = {name: value for name, value in shared.items() if name not in left_out}
@@ -204,7 +204,7 @@ def _checked(argv: list[str], config_flags: list[str], changed: dict[str, Any] |
             except ValueError as error:
                 raise ValueError(str(error).replace(str(path), " ".join(config_flags[1:]))) from error
     if args.save_strategy == "no":
-        raise ValueError("save_strategy='no' leaves no checkpoint, which keeps the log: leave it out")
+        raise ValueError("save_strategy='no' leaves no checkpoint to read the log from: leave it out")
     return args
 
 

@@ -92,7 +92,7 @@ def mean_scores(groups: Sequence[Group]) -> list[np.ndarray]:
 
 
 def curve(group: Group, axis: str, *, points: int = 200) -> Curve:
-    """The curve of a group on an axis, from the last first point of its runs to the first last one, smoothed."""
+    """The smoothed curve of a group on an axis, over the range that all of its runs cover."""
     lines = [(run.axes[axis], smoothed(run.values)) for run in group.runs]
     x = lines[0][0]
     if any(len(other) != len(x) or not np.allclose(other, x) for other, _ in lines):

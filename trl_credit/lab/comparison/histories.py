@@ -97,7 +97,7 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         raise ValueError(f"{str(folder)!r} holds no credit_run.json: name the output_dir of a run of trl_credit")
     if checkpoint is None:
         raise ValueError(
-            f"{str(folder)!r} holds no complete checkpoint, which keeps the log: train with save_strategy on"
+            f"{str(folder)!r} holds no complete checkpoint to read the log from: train with save_strategy='steps'"
         )
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     try:

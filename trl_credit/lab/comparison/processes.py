@@ -171,7 +171,7 @@ def _collected_signals() -> Iterator[list[int]]:
 
 
 def _stop(processes: Sequence[_Process], signals: Sequence[int]) -> None:
-    """Asks processes to end, which lets them write their plots, and kills those that do not, or at a second Ctrl-C."""
+    """Sends SIGTERM, so that processes write their plots. Kills those that take too long, or all at a second Ctrl-C."""
     for process in processes:
         process.popen.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + _PATIENCE

@@ -110,9 +110,10 @@ def _overlaps(n: int, k: int) -> np.ndarray:
 def _powers(both: int, only_first: int, only_second: int, n: int, k: int) -> np.ndarray:
     """Unbiased estimates of r^j a^(k−j) b^(k−j) for j = 0 … k.
 
-    a, b and r are the probabilities that a sample of the first model, of the second, and of both is wrong; of n
-    samples, `both`, `only_first` and `only_second` are. The estimate is the share of disjoint sets of j, k − j and
-    k − j samples that are all wrong. With `both` alone it is that of a single model, a^(2k−j).
+    a, b and r are the probabilities that a sample is wrong in the first model, in the second, and in both. Of n
+    samples, `both` are wrong in both models, `only_first` and `only_second` in one. The estimate is the share of
+    disjoint sets of j, k − j and k − j samples that are all wrong. If the other two counts are 0, it is the estimate
+    for a single model, a^(2k−j).
     """
     found = []
     for j in range(k + 1):

@@ -1,4 +1,4 @@
-"""The problems of a set, as token ids with what their responses are judged by."""
+"""The problems of a set: the token ids of each prompt, and the columns that the verdicts need."""
 
 import hashlib
 import json

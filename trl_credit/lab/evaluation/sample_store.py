@@ -38,7 +38,7 @@ class SampleFile:
         self.lines: list[dict[str, Any]] = []
         self._is_clean = False
         found, lines = read_samples(path) if path.is_file() else (None, [])
-        if found is None:  # no file, or a kill tore its header
+        if found is None:  # no file, or one whose header is incomplete
             return
         complete = len(lines) >= header["problems"]
         self._check_header(found, ignored=(*_FREE, "versions") if complete else _FREE)
@@ -80,7 +80,7 @@ def holds_all(path: Path, header: dict[str, Any]) -> bool:
 
 
 def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Header and lines of a file. A last line that a kill tore is dropped; a torn header is `None`.
+    """Header and lines of a file. An incomplete last line is dropped; an incomplete header is `None`.
 
     Raises:
         ValueError: another line is damaged, or the file is not a file of samples.

@@ -64,7 +64,7 @@ def token_limits(prompts: Sequence[list[int]], protocol: Protocol, context: int 
     for prompt in prompts:
         if len(prompt) >= room:
             where = f"a prompt of {len(prompt)} tokens leaves no room for a response within {room}"
-            raise ValueError(f"{where}: raise --max_context, use a model with a longer context, or leave it out")
+            raise ValueError(f"{where}: raise --max_context, use a model with a longer context, or drop the prompt")
     return [min(protocol.max_new_tokens, room - len(prompt)) for prompt in prompts]
 
 

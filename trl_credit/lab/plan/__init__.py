@@ -1,4 +1,4 @@
-"""The cost of a run before it starts: tokens, FLOPs, memory, and seconds by measured rates. Imports `..comparison`."""
+"""The cost of a run before it starts: tokens, FLOPs, memory, seconds. Imports `..comparison` and `..evaluation`."""
 
 from .estimate import Assumed, Plan, make_plan
 from .rates import Rates, read_rates

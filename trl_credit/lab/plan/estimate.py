@@ -35,7 +35,7 @@ class Assumed:
     """What a plan needs besides the settings of a run. `None` means unknown.
 
     Attributes:
-        prompt: Mean tokens of a prompt; `None`: half of the longest that the settings allow.
+        prompt: Mean tokens of a prompt; `None`: half of `longest_prompt`, or 256 if that is unknown too.
         response: Mean tokens of a response; `None`: half of `max_completion_length`.
         segments: Mean segments of a response; `None`: by the settings.
         states: States of a chain to value per response, and `left`, the mean share of a response that is left at them;
@@ -157,8 +157,8 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     if args.use_vllm and args.vllm_mode == "colocate":
         asleep = ", which sleeps while the model trains" if args.vllm_enable_sleep_mode else ""
         notes.append(
-            f"without the colocated vLLM{asleep}: {args.vllm_gpu_memory_utilization:.0%} of each GPU, of which "
-            f"{2 * shape.parameters / args.vllm_tensor_parallel_size / 1024**3:.1f} GiB are weights"
+            f"memory does not include the colocated vLLM{asleep}: {args.vllm_gpu_memory_utilization:.0%} of each GPU, "
+            f"of which {2 * shape.parameters / args.vllm_tensor_parallel_size / 1024**3:.1f} GiB are weights"
         )
     notes.append(f"a micro-batch of {size} rows of {widest:,} tokens (the longest prompt and response) in memory")
     return Plan(
@@ -193,7 +193,7 @@ def _prompt(assumed: Assumed, notes: list[str]) -> Range:
         mean, why = most / 2, "a guess" if longest is None else "half of max_prompt_tokens"
         notes.append(f"prompts of {mean:,.0f} tokens on average, {why} (--prompt_length)")
     if longest is None:
-        notes.append(f"no prompt of more than {most:,.0f} tokens, which no setting limits (max_prompt_tokens)")
+        notes.append(f"prompts of at most {most:,.0f} tokens; no setting limits them (max_prompt_tokens)")
     return Range(mean, max(most, mean))
 
 
@@ -283,7 +283,7 @@ def _row(
         nodes = max(trees[0].nodes, 1)
         return prompt + Range(trees[0].path_tokens / nodes, length.most), Range(trees[0].tokens / nodes, length.most)
     rows = args.num_generations
-    notes.append(f"the nodes of a tree packed into {rows} rows of equal length, and every node with an advantage")
+    notes.append(f"the nodes of a tree packed into {rows} rows of equal length; every node has an advantage")
     # a branch repeats the token before it, and a row repeats the path that it continues
     path = args.tree_segment_length * (len(args.tree_branching) - 1)
     packed = Range(*((tree.tokens + tree.nodes) / rows + path for tree in trees))

@@ -45,13 +45,13 @@ def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[
         room -= sum(len(response["tokens"]) for response in shard.responses)
         if shards and room < 0:
             left_out = listed([other for other in found if other <= step])
-            return shards[::-1], f"The page is full without these steps: {left_out}. Use --step to see one."
+            return shards[::-1], f"The page is full, so these steps are left out: {left_out}. Use --step to see one."
         shards.append(shard)
     return shards[::-1], ""
 
 
 def run_folder(run: str | Path) -> Path:
-    """The folder of a run; the folder of its shards stands for it. Other paths are returned unchanged."""
+    """The run's folder, if `run` is the folder of its shards inside it. Other paths are returned unchanged."""
     run = Path(run)
     return run.parent if run.name == FOLDER and not (run / FOLDER).is_dir() else run
 

@@ -1,5 +1,5 @@
-"""Whether an answer that a model wrote equals the gold, found out in worker processes. Modules import each other
-relatively and nothing else of the package, since a worker runs with this folder alone (see `worker.py`)."""
+"""Decides in worker processes whether a model's answer equals the gold. Modules import only each other, relatively,
+since a worker imports this folder without the rest of the package (see `worker.py`)."""
 
 from .extract import LONGEST_ANSWER, extract_answer, read_gold
 from .pool import ANSWER_TIMEOUT, SLOW_ANSWERS, JudgePool, default_pool

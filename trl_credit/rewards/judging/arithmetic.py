@@ -1,4 +1,4 @@
-"""Whether a formula leaves sums and products of plain numbers to its reader. Linear in any text."""
+"""Finds sums and products of plain numbers that a formula leaves unevaluated. Takes linear time for any text."""
 
 import re
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Findings:
 
 
 def arithmetic(text: str) -> Findings:
-    """The work that a formula, or any of several with commas between them, leaves to its reader."""
+    """The unevaluated arithmetic in a formula, or in any of several formulas with commas between them."""
     text = _WORD.sub(r" \\unit ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
     parser = _Parser(_TOKEN.findall(text))
     parser.group(None)

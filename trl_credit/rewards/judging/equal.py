@@ -261,7 +261,7 @@ def same(answer: str, gold: str) -> bool:
 
 
 def _same_letters(answer: str, gold: str) -> bool:
-    """Whether no variable differs in case alone, which math-verify ignores."""
+    """False if a variable of one differs from one of the other only in case, which math-verify ignores."""
     letters, right = (set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) for text in (answer, gold))
     only, only_right = letters - right, right - letters
     return not {letter.lower() for letter in only} & {letter.lower() for letter in only_right}

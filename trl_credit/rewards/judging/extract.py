@@ -96,7 +96,7 @@ def _beside(text: str, end: int, start: int) -> bool:
 def _closing(text: str, begin: int) -> int | None:
     """The end of the box that begins at `begin`, with its brace; without a brace the box is one token."""
     if text[begin - 1] != "{":
-        if text[begin].isdigit() and text[begin - 1] in "dx":  # \boxed5 is a digit in TeX, but a number to its writer
+        if text[begin].isdigit() and text[begin - 1] in "dx":  # in \boxed42 TeX boxes only the 4, but 42 is meant
             return re.compile(r"[\d.]+").match(text, begin).end()
         token = _TOKEN.match(text, begin)
         return token.end() if token else None

@@ -1,4 +1,4 @@
-"""Ways to decorate an answer: colours and sizes, a label for what it is the value of, and numbers in words."""
+"""Undoes the decoration of an answer: removes colours, sizes and labels, and converts numbers in words."""
 
 import re
 

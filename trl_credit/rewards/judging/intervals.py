@@ -38,7 +38,7 @@ def as_intervals(text: str) -> str:
 
 
 def _interval(text: str) -> tuple[str, str, str, str, str] | None:
-    """The letter, its bracket, ends and bracket."""
+    """Letter, left bracket, lower end, upper end and right bracket of an inequality, or `None` for other text."""
     if found := _ONE.fullmatch(text):
         letter, sign, value = found.groups()
         is_upper = _is_less(sign)

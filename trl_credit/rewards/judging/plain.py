@@ -69,7 +69,7 @@ def squeezed(text: str) -> str:
 
 
 def joined(text: str) -> str:
-    """The text without thousands commas. A comma left between digits separates, which needs a space for math-verify."""
+    """The text without thousands commas. The other commas are separators; math-verify needs a space after them."""
     if not (text.startswith(("(", "[", "\\{")) or re.search(r"\\in(?![a-z])", text)):  # (1,200) is a pair
         text = _THOUSANDS.sub(lambda found: found.group().replace(",", ""), text)
     return re.sub(r",(?=\S)", ", ", text)

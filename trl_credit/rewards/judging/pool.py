@@ -97,8 +97,8 @@ class JudgePool:
 
         With `slow_answers`, a batch of answers that hang has a bounded cost: all are judged with the first fifth of
         their time, and of those that need more, the first `slow_answers` different ones with all of it. So an answer
-        that needs less than a fifth has the same verdict in every batch. One that needs more may lose it to that many
-        others before it; it is counted, and judged again when it occurs again.
+        that needs less than a fifth has the same verdict in every batch. One that needs more counts as wrong if
+        `slow_answers` others came first; it is counted in `over_budget`, and judged again in a later call.
 
         Args:
             pairs (`list[tuple[str | None, str]]`):
@@ -151,7 +151,7 @@ class JudgePool:
             self._idle.put(worker)
 
     def _judge(self, questions: Sequence[_Question], share: float) -> dict[_Question, str]:
-        """The outcomes, each within that share of the seconds of its question, or within its limit if that is less."""
+        """Judges each question within `share` of its seconds, or within its own limit if that is lower."""
         return dict(zip(questions, self._threads.map(lambda q: self._ask(q, share), questions), strict=True))
 
     def _ask(self, question: _Question, share: float) -> str:

@@ -1,4 +1,4 @@
-"""What the problem says about its answer: which rules it is read by, and what would be a copy of the problem."""
+"""Derives from the problem by which rules an answer is judged, and whether it copies the problem."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ _NUMERIC = re.compile(r"[-\d.,/\\{}frac_%\s]+|\d+_\{?\d+\}?")
 
 
 def strict_rules(answer: str, gold: str, problem: str) -> Rules:
-    """The rules by which training reads an answer. Only lists have an order, and only letters are products."""
+    """The rules by which training reads an answer. `ordered` needs a list as the gold, and `products` only letters."""
     problem, letters = problem[-_LONGEST_PROBLEM:], gold.strip()
     return Rules(
         strict=True,
@@ -61,8 +61,8 @@ def _asks_order(problem: str) -> bool:
 
 
 def _is_product(letters: str, problem: str) -> bool:
-    """Whether small letters in a row are multiplied numbers of the problem: each stands alone in one of its formulas.
-    If the problem is unknown, whether they are common names of variables."""
+    """Whether lower-case letters in a row are a product: each is a variable in a formula of the problem or, if the
+    problem is unknown, all are common names of variables."""
     if letters != letters.lower() or len(set(letters)) < len(letters):
         return False
     if not problem:

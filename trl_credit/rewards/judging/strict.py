@@ -1,4 +1,4 @@
-"""Whether an answer is a value, or leaves work to its reader. docs/data.md has the policy as a table."""
+"""Whether an answer is a value, or contains unfinished work. docs/data.md has the policy as a table."""
 
 import re
 
@@ -116,11 +116,11 @@ def _unsolved(answer: str, gold: str) -> bool:
 
 
 def _is_unsolved_equation(text: str) -> bool:
-    """Neither `\\sum_{i=1}^n` nor 2 + 3 = 5 is one: there only the last side counts."""
+    """False for `\\sum_{i=1}^n` and for 2 + 3 = 5, which are not equations to solve."""
     sides = sides_of(text)
     if len(sides) < 2 or is_label(sides[0]) or is_label(sides[-1]):
         return False
-    # sides of numbers alone are compared
+    # without letters there is nothing to solve
     return bool(re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0]))) and not has_operator(sides[0])
 
 

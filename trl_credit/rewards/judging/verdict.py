@@ -18,7 +18,7 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
 
 def judged(answer: str, gold: str, rules: Rules) -> str:
-    """`1` if `answer` is right, `unevaluated` if it leaves work to its reader, right or not, else `0`."""
+    """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
     if not rules.strict:
         return str(int(equality.equal(answer, gold)))
     if equality.is_cents_for_dollars(answer, gold) or _radians(answer, gold):

@@ -42,7 +42,7 @@ const METRICS = {
   },
   entropy: {
     label: "Entropy", unit: "nats", signed: false, of: (row) => row.column("entropy"),
-    about: "Entropy of the distribution that the token was sampled from.",
+    about: "Entropy of the next-token distribution under the policy of this step.",
   },
   probability: {
     label: "Probability", unit: "", signed: false, max: 1,
