@@ -29,7 +29,7 @@ HARD = {"mode": "hard"}
 
 
 def accuracies(curve: np.ndarray, *, prompts: int, seed: int) -> np.ndarray:
-    """Of one batch for each point of the curve."""
+    """Accuracy of one batch for each point of the curve."""
     rng = np.random.default_rng(seed)
     rates = rng.beta(curve[:, None], 1 - curve[:, None], size=(len(curve), prompts))
     return rng.binomial(GENERATIONS, rates).sum(1) / (GENERATIONS * prompts)
@@ -55,7 +55,7 @@ def measured(curve: np.ndarray, *, prompts: int, seeds: int = 20, **settings: ob
 
 
 def figure(path: str) -> None:
-    """One run at the paper's batch, and what η buys for what."""
+    """Draws one run with the paper's batch size, and noise against lag for several η."""
     drawn = Figure(figsize=(9, 3.4), dpi=110, layout="constrained")
     FigureCanvasAgg(drawn)
     left, right = drawn.subplots(1, 2)

@@ -3,9 +3,9 @@
     python benchmarks/log_credit.py [--every 10] [--blocks 4] [--length 256] [--algo s_trace]
 
 A step is all of it: generation by transformers, rewards, loss, backward pass and AdamW, on the embedded model, with
-responses of `length` tokens. Every group is logged. Times are seconds of this process on its core, which other
-jobs disturb less than the clock; waiting for the disk, once per shard, is not in them. The ratio of the medians has the
-noise of the machine in it all the same; the share is the time spent in the log's own calls, of the steps with it.
+responses of `length` tokens. Every group is logged. Times are CPU seconds of this process, which other jobs disturb
+less than wall time; they do not include waiting for the disk, once per shard. The ratio of the medians still contains
+the noise of the machine. The share is the time spent in the log's own calls, divided by that of the steps with the log.
 """
 
 import argparse

@@ -78,8 +78,8 @@ def continued(trainer: Any, prefixes: list[list[int]], *, n: int, budgets: list[
 
 
 def planned(trainer_class: type, rows: Rows) -> type:
-    """A trainer whose responses are `rows`, in their order, and whose continuations are random tokens, always those of
-    their prefix, as many as there may be."""
+    """A subclass of the trainer that generates nothing. Responses are `rows`, in their order. Continuations are random
+    tokens that depend only on the prefix, as many as its budget allows."""
 
     class Planned(trainer_class):
         def _tokenize_prompts(self, prompts: list) -> Any:
@@ -106,11 +106,11 @@ def planned(trainer_class: type, rows: Rows) -> type:
 
 
 class Measured(NamedTuple):
-    """Of a generation batch of one trainer.
+    """What one trainer needs for a generation batch.
 
     Attributes:
-        tokens: That go forward in all passes, padding included.
-        flops: Of products and attention.
+        tokens: Tokens that go forward in all passes, padding included.
+        flops: FLOPs of products and attention.
         peak: Bytes that torch's tensors take at most in the first window, beyond those that were there.
         collectives: Calls of accelerate's `gather`, `reduce` and `gather_object`, which do nothing in one process.
     """
@@ -156,7 +156,7 @@ class Case:
         return time.process_time() - start
 
     def measure(self, seed: int) -> Measured:
-        """What does not depend on time, by two batches, after a first step that looks at what a run looks at once."""
+        """Counts that do not depend on time, from two batches, after a step for what a run does only once."""
         self.batch(seed, windows=1)
         with FlopCounterMode(display=False, custom_mapping=MORE_OPERATIONS) as counter, self._counted_collectives():
             self.batch(seed)
@@ -213,7 +213,7 @@ def compare(first: Case, second: Case, *, repeats: int) -> Compared:
             difference = max(difference, *((x - y).abs().max().item() for x, y in zip(left, right, strict=True)))
             size = max(size, *(y.abs().max().item() for y in right))
         if repeat < repeats:
-            # who goes first changes, so that neither always finds the caches as the other left them
+            # the order alternates, so that neither case always runs on the caches that the other left
             for case in cases if repeat % 2 else cases[::-1]:
                 seconds[case].append(case.batch(seed=repeat + 1))
     ratios = [y / x for x, y in zip(seconds[first], seconds[second], strict=True)]

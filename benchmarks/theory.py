@@ -2,8 +2,8 @@
 
     python benchmarks/theory.py [--folder docs]
 
-Prints the numbers that the page quotes. All but the last figure are sums over all groups, not simulations; it draws
-200,000 tokens from a fixed seed. Takes seconds.
+Prints the numbers that the page quotes. All but the last figure are sums over all groups, not simulations; the last one
+uses 200,000 random tokens from a fixed seed. Takes seconds.
 """
 
 import argparse

@@ -40,7 +40,7 @@ from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.rewards import watchdog
 
 
-# a machine that stands still for a quarter of a second shows nothing of what is tried
+# without a deadline, since a busy machine must not fail a test
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 

@@ -28,7 +28,7 @@ SIZES = {
 LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
 TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
 MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
-# what a pass with fewer tokens is compared on: algorithm and settings
+# cases in which passes over fewer tokens are compared with TRL's: algorithm and settings
 CASES = {
     "grpo": ("grpo", {}),
     "reference": ("grpo", {"beta": 0.1}),

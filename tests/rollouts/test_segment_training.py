@@ -239,7 +239,7 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
         assert row.behavior_logps == pytest.approx(logp[: len(row.completion_ids)].tolist(), abs=1e-5)
     rows = steps_of(trainer)
     assert rows[0]["credit/replay/age"] == 0 and max(row["credit/replay/age"] for row in rows) > 0
-    # under the weights of the end, rows of the last batch that are new fit π_old less the further the weights moved
+    # under the final weights, log-probabilities differ from the stored π_old, since the weights have moved
     last = kept[-1]
     with torch.no_grad():
         now = trainer.engine.behavior_logps(last)
