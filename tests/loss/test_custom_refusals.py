@@ -92,7 +92,10 @@ def test_the_parts_of_a_credit_may_not_change(make_trainer, toy_loss, part):
         ({"credit": "nowhere.py:f"}, "there is no file 'nowhere.py'"),
         ({"credit": f"{FILE}:nothing"}, "'nothing' is not a function there"),
         ({"credit": "trl_credit.nowhere.f"}, "No module named"),
-        ({"credit": custom("half_decay"), "policy_loss": "policy_iteration", "beta": 0.1}, "both replace the credit function"),
+        (
+            {"credit": custom("half_decay"), "policy_loss": "policy_iteration", "beta": 0.1},
+            "both replace the credit function",
+        ),
         ({"segmentation": custom("every_third")}, "set rollouts='chain'"),
         ({"selector": custom("same_selector")}, "importance='eligible'"),
         ({"token_mask": custom("same_mask"), "importance": "sequence"}, "importance='sequence_token'"),
