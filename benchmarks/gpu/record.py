@@ -28,7 +28,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """An error inside is a failed check, with its traceback on stderr; what follows is run all the same."""
+        """An error inside is a failed check, with its traceback on stderr. The run goes on after it."""
         try:
             yield
         except Exception as error:

@@ -103,7 +103,7 @@ FLAGS = [
 @pytest.mark.parametrize(("words", "said"), [(words, said) for words, *said in FLAGS], ids=[row[0] for row in FLAGS])
 def test_flags(refused, tmp_path, words, said):
     if "/proc" in words and not Path("/proc/self").exists() or "/dev" in words and not Path("/dev/full").exists():
-        pytest.skip("of Linux")
+        pytest.skip("needs Linux")
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")

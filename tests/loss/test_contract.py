@@ -32,6 +32,16 @@ def test_trls_levels_of_importance_are_trl_to_the_last_bit(make_trainer, toy_los
     check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
 
 
+def test_luspo_with_segments_is_a_sum_over_tokens(make_trainer, toy_loss):
+    t = toy()
+    t["advantages"] = t["advantages"].unsqueeze(1) * torch.linspace(-1, 2, 7, dtype=torch.float64)
+    luspo, dr_grpo = (
+        make_trainer("base", rollouts="chain", loss_type=name, beta=0.04) for name in ("luspo", "dr_grpo")
+    )
+    scaled = [part * dr_grpo.args.max_completion_length for part in run(dr_grpo, toy_loss, t)]
+    check_close(run(luspo, toy_loss, t), scaled)
+
+
 def test_sequence_token_equals_sequence_under_uniform_advantages(make_trainer, toy_loss):
     pair = [make_trainer("base", loss_type="grpo", importance=name) for name in ("sequence", "sequence_token")]
     check_close(*(run(trainer, toy_loss, toy()) for trainer in pair), rtol=1e-12, atol=1e-12)

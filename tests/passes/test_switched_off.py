@@ -1,4 +1,4 @@
-"""Delete the subpackage `passes` and it still trains: without it, every pass is TRL's own."""
+"""With the subpackage `passes` switched off everything still trains, and every pass is TRL's own."""
 
 import pytest
 import torch

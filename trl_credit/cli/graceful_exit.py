@@ -114,7 +114,7 @@ class GracefulExit(TrainerCallback):
         return f"{at}the last checkpoint is {checkpoint}; {results}; go on with: {self._resume_command()}"
 
     def _after_full_disk(self) -> str:
-        """What a full disk leaves whole, and the command that resumes the run."""
+        """What is left complete by a full disk, and the command that resumes the run."""
         if self.model_is_saved:
             return "the model there is complete, and has no plots and no card; make room before the next run"
         if (checkpoint := last_checkpoint(self.folder)) is None:

@@ -96,8 +96,8 @@ class SegmentKnobs:
             A + α A^μ, which is ours: it keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
             `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, which replaces clipped
-            ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released code has this
-            limit. The paper gives no `beta`; the released code uses 0.1.
+            ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released code has this limit.
+            The paper gives no `beta`; the released code uses 0.1.
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
             Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
             released code; it turns equal advantages into 0).

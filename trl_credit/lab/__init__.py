@@ -1,1 +1,1 @@
-"""Instruments around training: evaluation, comparison, explanation, plans, viewer. Imported by `cli` alone."""
+"""Instruments around training: evaluation, comparison, explanation, plans, viewer. Only `cli` imports them."""

@@ -35,8 +35,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def best_at_k(n: int, c: int, k: int) -> float:
     """1 − (1 − c/n)^k: probability that k draws with replacement from n samples contain a right one.
 
-    veRL's best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. Unlike that of
-    pass@k, its mean over N problems then need not be a multiple of 1/N.
+    veRL's best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. The mean
+    of pass@k over N problems is then a multiple of 1/N; the mean of best@k need not be one.
 
     Raises:
         ValueError: k is not in 1 … n, or c not in 0 … n.
