@@ -12,15 +12,15 @@ import torch
 from .config import CreditConfig
 from .credit.tokens import Credit, Tokens, turn_numbers
 from .loss.assignment import CreditFunction
-from .loss.custom_credit import credit_problem
+from .loss.custom_credit import credit_problem, has_gradient, no_credit, without_gradient
 from .support.digests import function_label
 from .support.functions import declared
 
 
 # each is a method of `_Case`
 PROPERTIES = (
-    *("form", "inputs unchanged", "inputs", "masked tokens", "padding", "row order", "micro-batches", "float32"),
-    "evaluation",
+    *("form", "learning", "inputs unchanged", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
+    *("float32", "evaluation"),
 )
 _CLIP = (0.8, 1.2)
 _RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that lacks an input
@@ -37,6 +37,7 @@ def check_credit(
     """Runs a credit function on synthetic tokens and checks what must hold for every algorithm.
 
     * `form`: returns a [`Credit`] of the right shapes and types, finite at loss tokens, with a graph where needed.
+    * `learning`: some token is kept by M, has an advantage, and gets a gradient.
     * `inputs unchanged`: writes nothing into the tokens.
     * `inputs`: accepts advantages per token (equal ones give the same gradient), a run without reference or engine
       log-probabilities, unknown engine log-probabilities (NaN), and a mask that leaves tokens out.
@@ -122,6 +123,13 @@ class _Case:
         if problem is None:
             self.size = self.gradient(self.tokens).abs().max().clamp(min=1e-12).item()
         return problem
+
+    def learning(self) -> str | None:
+        credit = self.call(self.tokens)
+        if problem := no_credit(credit, self.tokens):
+            return problem
+        learns = has_gradient(credit, self.tokens, carries_loss=self.carries_loss)
+        return None if learns else without_gradient(self.carries_loss)
 
     def inputs(self) -> str | None:
         t = self.tokens

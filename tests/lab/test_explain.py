@@ -228,7 +228,7 @@ def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
     assert {"f on GRPO", f"f on GRPO ({own}/other.py:f)", "GRPO on GRPO", "GRPO", "S-trace"} <= rows.keys()
     assert rows["GRPO"].rstrip("| ").endswith("| 1.00") and float(rows["GRPO on GRPO"].split(" | ")[-1].strip(" |")) < 0
     assert "crash on GRPO" not in rows
-    assert "its credit function raised RuntimeError: no such thing (mine.py, line 18)." in text
+    assert "mine.py:crash' raised RuntimeError: no such thing, in line 18 of mine.py." in text
 
 
 def test_a_base_is_named_before_the_function(rollouts, own, printed):
@@ -263,7 +263,7 @@ def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_sai
         code, _, error = command_said("explain", *given(**changed))
         assert code == 2 and message in error.splitlines()[-1]
     text = printed(*given(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
-    assert "SPO-chain is left out: RewardRaised: " in text and "no judge" in text
+    assert "SPO-chain is left out: reward function " in text and "no judge" in text
 
 
 def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):

@@ -12,7 +12,7 @@ from trl_credit.testing import check_credit
 def test_check_credit_passes_custom_functions(name, tmp_path):
     args = config(tmp_path, credit=custom(name))
     done = check_credit(args.custom_function("credit"), config=args)
-    assert done[0] == "form" and len(done) == 9
+    assert done[0] == "form" and len(done) == 10
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,13 @@ def first(tokens):
     return tokens.advantages.reshape(len(tokens.mask_t), -1)[:, 0]
 
 
+def zero_loss(config, tokens):
+    return Credit(None, 0.0 * tokens.logp_t)
+
+
+zero_loss.carries_loss = True
+
+
 def over_rows(config, tokens):
     return Credit(None, tokens.advantages - tokens.advantages.mean())
 
@@ -44,6 +51,11 @@ def over_rows(config, tokens):
     ("function", "name"),
     [
         (lambda config, t: None, "form"),
+        (lambda config, t: Credit(0.0 * t.logp_t, t.advantages), "learning"),
+        (lambda config, t: Credit((t.logp_t - t.old_logp_t).detach() + 0.0 * t.logp_t, t.advantages), "learning"),
+        (lambda config, t: Credit(t.logp_t - t.old_logp_t, 0.0 * t.advantages), "learning"),
+        (lambda config, t: Credit(None, t.advantages, mask=torch.zeros_like(t.mask_t)), "learning"),
+        (zero_loss, "learning"),
         (lambda config, t: Credit(None, t.advantages + 0 * (t.ref_logp_t * t.mask_t).sum(-1)), "inputs"),
         (lambda config, t: Credit(None, first(t) * (1 + (t.advantages.dim() == 2))), "inputs"),
         (lambda config, t: Credit(None, t.advantages.mul_(2.0).clone()), "inputs unchanged"),

@@ -1,13 +1,16 @@
 """Custom functions that break their contract, and settings that do not go with them, are refused with the fix."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from custom_functions import FILE, config, custom
-from toy_loss import run, toy
+from toy_loss import check_same, run, toy
 
-from trl_credit import Credit, assign_credit
+from trl_credit import Credit, Tokens, assign_credit
+from trl_credit.loss.assignment import wide
+from trl_credit.loss.custom_credit import PATIENCE
+from trl_credit.support.functions import FunctionRaised
 
 
 NAN, INF = float("nan"), float("inf")
@@ -127,3 +130,106 @@ def test_results_of_other_functions_are_checked(make_trainer, knobs, message):
     more |= {"rollouts": "chain", "loss_type": "dapo"} if "segmentation" in knobs else {}
     with pytest.raises(ValueError, match=message):
         make_trainer(**knobs, **more).train()
+
+
+def zero_weight(config, tokens):
+    return Credit(0.0 * tokens.logp_t, tokens.advantages)
+
+
+def detached_weight(config, tokens):
+    return Credit((tokens.logp_t - tokens.old_logp_t).detach() + 0.0 * tokens.logp_t, tokens.advantages)
+
+
+def constant_loss(config, tokens):
+    return Credit(None, wide(tokens.advantages) + 0.0 * tokens.logp_t)
+
+
+constant_loss.carries_loss = True
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("function", [zero_weight, detached_weight, constant_loss])
+def test_a_weight_without_a_gradient_stops_the_run(make_trainer, function, beta):
+    trainer = make_trainer(credit=function, beta=beta, use_bias_correction_kl=False, max_steps=9)
+    with pytest.raises(ValueError, match=f"{function.__name__}.* whose gradient is 0.*in 5 micro-batches"):
+        trainer.train()
+    assert trainer.state.global_step == 4
+
+
+def test_micro_batches_without_an_advantage_do_not_count(make_trainer, toy_loss):
+    """A function that trains on positive advantages alone may give none to several micro-batches."""
+    trainer = make_trainer("base", credit=lambda config, t: Credit(t.logp_t - t.old_logp_t, t.advantages.clamp(min=0)))
+    t = toy()
+    for _ in range(PATIENCE + 1):
+        run(trainer, toy_loss, {**t, "advantages": -t["advantages"].abs()})
+    assert run(trainer, toy_loss, t)[1].any()
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Tokens)])
+def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_loss, name):
+    """In its first call and in later ones, and past autograd's version counter."""
+
+    def writes(config, tokens):
+        found = assign_credit(config, tokens)
+        found = replace(found, advantage=found.advantage.clone())
+        getattr(tokens, name).data.mul_(0)
+        return found
+
+    trainer, plain = make_trainer("s_trace", credit=writes), make_trainer("s_trace")
+    t, other = toy(), toy()
+    t["sampling"], other["sampling"] = t["old"], other["old"].clone()
+    for _ in range(3):
+        found = run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"])
+        check_same(found, run(plain, toy_loss, other, sampling_per_token_logps=other["sampling"]))
+    assert all(torch.equal(t[key], other[key]) for key in t)
+
+
+LATER = """
+from trl_credit import Credit, assign_credit
+
+calls = 0
+
+def raises(config, tokens):
+    global calls
+    calls += 1
+    if calls > 1:
+        raise KeyError("no such thing")
+    return assign_credit(config, tokens)
+
+def misspelled(config, tokens):
+    return assign_credit(confg, tokens)
+
+def selector(entropy_t, *, rate, mask_t):
+    return mask
+
+class Mine:
+    def __call__(self, config, tokens):
+        return assign_credit(config, tokens)
+"""
+
+
+@pytest.mark.parametrize(
+    ("knob", "name", "message"),
+    [
+        ("credit", "raises", r"raised KeyError: 'no such thing', in line 10 of mine.py\.$"),
+        ("credit", "misspelled", r"raised NameError: name 'confg' is not defined.*, in line 14 of mine.py\.$"),
+        ("selector", "selector", r"raised NameError: name 'mask' is not defined.*, in line 17 of mine.py\.$"),
+    ],
+)
+def test_an_error_of_a_function_is_one_line_with_its_place(make_trainer, tmp_path, knob, name, message):
+    (tmp_path / "mine.py").write_text(LATER)
+    trainer = make_trainer("s_trace", max_steps=4, **{knob: f"{tmp_path}/mine.py:{name}"})
+    with pytest.raises(FunctionRaised, match=f"^{knob} .*{message}") as raised:
+        trainer.train()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_class_is_no_function(tmp_path):
+    (tmp_path / "mine.py").write_text(LATER)
+    with pytest.raises(ValueError, match="mine.py:Mine' is a class: name a function, or an instance"):
+        config(tmp_path, credit=f"{tmp_path}/mine.py:Mine")
+    scope: dict = {}
+    exec(LATER, scope)
+    with pytest.raises(ValueError, match="is a class"):
+        config(tmp_path, credit=scope["Mine"])
+    assert config(tmp_path, credit=scope["Mine"]()).custom_function("credit") is not None

@@ -3,10 +3,12 @@
 import re
 
 import pytest
+import torch
 from segment_helpers import CHAIN, TREE
 from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
+from trl_credit import Credit
 from trl_credit.observe.console import ConsoleCallback
 
 
@@ -59,6 +61,30 @@ def test_a_run_warns_once_and_at_its_end(make_trainer, caplog, settings, message
 def test_a_run_with_a_signal_does_not_warn(make_trainer, caplog, settings):
     make_trainer(**settings, max_steps=7).train()
     assert warnings_in(caplog) == []
+
+
+def out_of_range(config, tokens):
+    """A weight so far out that every token is clipped."""
+    advantage = tokens.advantages.unsqueeze(1)
+    return Credit(tokens.logp_t - tokens.old_logp_t + 10.0 * advantage.sign(), tokens.advantages)
+
+
+def test_gradients_of_0_are_said_with_the_cause(make_trainer, caplog):
+    make_trainer(credit=out_of_range, loss_type="grpo", max_steps=7).train()
+    now, at_the_end = warnings_in(caplog)
+    why = "although tokens had advantages, so nothing was learned: every token was clipped: lower learning_rate=0.001"
+    assert f"the gradient was exactly 0 in the last 5 updates, {why}" in now
+    assert f"exactly 0 in 7 of the 7 updates, {why}" in at_the_end
+
+
+def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
+    trainer = make_trainer(credit=lambda config, t: Credit(0.0 * t.logp_t, t.advantages), max_steps=3)
+    before = {name: x.clone() for name, x in trainer.model.named_parameters()}
+    trainer.train()
+    assert all(torch.equal(before[name], x) for name, x in trainer.model.named_parameters())
+    (said,) = warnings_in(caplog)
+    assert "exactly 0 in 3 of the 3 updates" in said and "check_credit on credit='<lambda>@" in said
+    assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
 
 
 def test_a_few_batches_are_not_enough(make_trainer, caplog):

@@ -82,9 +82,9 @@ def _explained(
     """The credit by algorithm or custom function, and by name the reasons why some are left out."""
     import torch
 
-    from ..lab.explain.credits import as_trained, error_in_place, explain
+    from ..lab.explain.credits import as_trained, explain
     from ..presets import PRESETS
-    from ..rewards.guard import RewardRaised
+    from ..support.functions import FunctionRaised
 
     found: dict[str, Explained] = {}
     if (trained := as_trained(shard)) is not None:
@@ -100,10 +100,8 @@ def _explained(
             else:
                 config, name = _custom(key, settings, taken=[explained.name for explained in found.values()])
             found[key] = explain(shard, config, name=name, segments=segments)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)
-        except RewardRaised as error:
-            left_out[name] = error_in_place(error)
     return found, left_out
 
 

@@ -9,12 +9,13 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
-from ..rewards.guard import RewardRaised
 from ..rewards.limits import LimitPassed
 from ..rewards.watchdog import WatchdogError
 from ..runs.checkpoints import finished_at, last_checkpoint
 from ..settings.arguments import with_source
 from ..support.errors import disk_full, fail, one_line
+from ..support.files import short_path
+from ..support.functions import FunctionRaised
 from ..support.signals import StopSignals, without_flag
 from ..trainer import CreditTrainer
 
@@ -85,7 +86,7 @@ class GracefulExit(TrainerCallback):
                 print(f"interrupted {self._after_interrupt()}", file=sys.stderr, flush=True)
             raise SystemExit(self.stop.code) from None
         if disk_full(error):
-            fail(f"disk full in {str(self.folder)!r}: {self._after_full_disk()}", code=1)
+            fail(f"disk full in {str(short_path(self.folder))!r}: {self._after_full_disk()}", code=1)
         not_started, frames = self.trainer.results.begun_at is None, extract_tb(error.__traceback__)
         if not_started and isinstance(error, TypeError) and "create_scheduler" in [frame.name for frame in frames]:
             error = ValueError(f"lr_scheduler_kwargs: {error}")
@@ -94,7 +95,7 @@ class GracefulExit(TrainerCallback):
         refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError, WatchdogError))
         # transformers checks the optimizer and the schedule only when training starts
         early = not_started and isinstance(error, (ValueError, OSError))
-        if refused or early or isinstance(error, (LimitPassed, RewardRaised, ImportError)):
+        if refused or early or isinstance(error, (LimitPassed, FunctionRaised, ImportError)):
             fail(with_source(error, self.argv), code=1 if self.trainer.results.steps_done else 2)
 
     def _after_interrupt(self) -> str:
@@ -102,7 +103,7 @@ class GracefulExit(TrainerCallback):
         state, again = self.trainer.state, self.stop.command(self.argv)
         if not self.trainer.results.steps_done:
             return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
-        results = f"plots and card so far are in {self.folder}"
+        results = f"plots and card so far are in {short_path(self.folder)}"
         try:
             self.trainer.results.write()
         except Exception as error:  # whatever the plots do, the checkpoint and the command are printed
@@ -111,7 +112,7 @@ class GracefulExit(TrainerCallback):
         if (checkpoint := last_checkpoint(self.folder)) is None:
             asked = f"save_steps is {self.trainer.args.save_steps:g}"
             return f"{at}no checkpoint yet ({asked}); {results}; start again with: {again}"
-        return f"{at}the last checkpoint is {checkpoint}; {results}; go on with: {self._resume_command()}"
+        return f"{at}the last checkpoint is {short_path(checkpoint)}; {results}; go on with: {self._resume_command()}"
 
     def _after_full_disk(self) -> str:
         """What is left complete by a full disk, and the command that resumes the run."""
@@ -119,7 +120,8 @@ class GracefulExit(TrainerCallback):
             return "the model there is complete, and has no plots and no card; make room before the next run"
         if (checkpoint := last_checkpoint(self.folder)) is None:
             return "there is no complete checkpoint; make room, and start again"
-        return f"the last complete checkpoint is {checkpoint}; make room, and go on with: {self._resume_command()}"
+        kept = f"the last complete checkpoint is {short_path(checkpoint)}"
+        return f"{kept}; make room, and go on with: {self._resume_command()}"
 
     def _resume_command(self) -> str:
         argv = without_flag(self.argv, "resume_from_checkpoint")

@@ -21,6 +21,7 @@ from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_output_dir, fail
+from ..support.files import short_path
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
@@ -90,7 +91,7 @@ def check_start(choices: Choices) -> None:
     """
     args, model = choices.args, choices.model.model_name_or_path
     if is_main():  # other nodes may not see the folder
-        check_output_dir(args.output_dir)
+        check_output_dir(short_path(args.output_dir))
     if args.use_vllm:
         show_vllm_version()
     if resume := args.resume_from_checkpoint:
@@ -210,7 +211,7 @@ def save_results(run: GracefulExit) -> None:
     run.save_model()
     if trainer.accelerator.is_main_process:
         rewards = trainer.results.write()
-        print(f"\n{'checkpoint':<14}{folder}")
+        print(f"\n{'checkpoint':<14}{short_path(folder)}")
         trainer.results.say(rewards)
 
 
@@ -219,7 +220,7 @@ def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: Stop
     if pusher is None or not trainer.accelerator.is_main_process:
         return
     try:
-        print(f"pushed        {pusher.finish(trainer.args.output_dir)}")
+        print(f"pushed        {pusher.finish(short_path(trainer.args.output_dir))}")
     except (ValueError, OSError, PushError) as error:
         fail(error, code=1)
     except PushInterrupted as interrupt:

@@ -1,15 +1,16 @@
 """The configuration of a run: the composable knobs of credit assignment on top of TRL's `GRPOConfig`."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from trl import GRPOConfig
 
-from ..support.functions import is_custom_function, name_of, resolve_function
+from ..support.functions import errors_named, is_custom_function, name_of, resolve_function
 from .knobs import (
     COUNT,
     FINITE,
@@ -270,6 +271,8 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
 
     def __post_init__(self) -> None:
+        # a reward function may change the working folder
+        self.output_dir = os.path.abspath(os.path.expanduser(self.output_dir or "trainer_output"))
         for name in FUNCTION_KNOBS:
             # an object in a field would break torch.save(args) and to_json_string at the first checkpoint
             if callable(value := getattr(self, name)):
@@ -319,14 +322,26 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     def custom_function(self, knob: str) -> Callable | None:
         """The custom function that one of the `FUNCTION_KNOBS` names, or `None` for a built-in choice.
 
-        The name is resolved when the configuration is built, and keeps that meaning.
+        The name is resolved when the configuration is built, and keeps that meaning. What the function raises becomes a
+        [`~trl_credit.support.functions.FunctionRaised`].
 
         Raises:
             ValueError: there is no such function.
         """
         name = getattr(self, knob)
         known = FUNCTION_KNOBS[knob]
-        return resolve_function(name, what=knob, known=known, reload=False) if is_custom_function(name) else None
+        if not is_custom_function(name):
+            return None
+        function = resolve_function(name, what=knob, known=known, reload=False)
+
+        kept = (ValueError,) if knob == "step_splitter" else ()  # a response that cannot be divided
+
+        @wraps(function)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            with errors_named(function, f"{knob} {name!r}", kept=kept):
+                return function(*args, **kwargs)
+
+        return named
 
 
 KNOBS = knobs_of(CreditConfig)

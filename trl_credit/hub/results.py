@@ -8,6 +8,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.reward_curve import plot_rewards
 from ..support.errors import one_line
+from ..support.files import short_path
 from .card import write_model_card
 from .trainer import CardTrainer
 
@@ -54,7 +55,7 @@ class ResultsCallback(TrainerCallback):
         try:
             rewards = self.write()
         except Exception as error:
-            logger.warning("no plots and no card in %s: %s", args.output_dir, one_line(error))
+            logger.warning("no plots and no card in %s: %s", short_path(args.output_dir), one_line(error))
         else:
             print()
             self.say(rewards)
@@ -87,7 +88,7 @@ class ResultsCallback(TrainerCallback):
 
     def say(self, rewards: tuple[float, float] | None) -> None:
         """Prints the paths of the results, and the first and the last reward."""
-        folder = Path(self.trainer.args.output_dir)
+        folder = short_path(self.trainer.args.output_dir)
         lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
         for what, names in lines.items():
             if found := [str(folder / name) for name in names if (folder / name).is_file()]:

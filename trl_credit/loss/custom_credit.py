@@ -1,7 +1,7 @@
 """Checks that a custom credit function keeps its contract. Every message names the fix."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,12 @@ import torch
 
 from ..config import CreditConfig
 from ..credit.tokens import Credit, Tokens
-from ..support.functions import declared
+from ..support.functions import declared, errors_named
 from .assignment import wide
 
 
 _GUIDE = "see docs/your_own_algorithm.md"
+PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
 
 
 def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False, values: bool = True) -> str | None:
@@ -61,6 +62,46 @@ def _value_problem(credit: Credit, tokens: Tokens, carries_loss: bool) -> str | 
     return None
 
 
+def no_credit(credit: Credit, tokens: Tokens) -> str | None:
+    """Why no token has credit, although tokens have advantages, or `None`. Synchronises with the device."""
+    kept_t = _kept(credit, tokens)
+    if not torch.where(tokens.policy_mask_t.bool(), wide(tokens.advantages), 0.0).any():
+        return None
+    if not kept_t.any():
+        return "returned a mask without a one: keep some tokens"
+    if not torch.where(kept_t, wide(credit.advantage), 0.0).any():
+        return "returned an advantage of 0 everywhere: scale tokens.advantages"
+    return None
+
+
+def has_gradient(credit: Credit, tokens: Tokens, *, carries_loss: bool = False) -> bool:
+    """Whether Σ |A|·M·W (Σ A·M with `carries_loss`) has a derivative by `tokens.logp_t` other than 0.
+
+    `tokens.logp_t` must have a graph. Synchronises with the device.
+    """
+    kept_t = _kept(credit, tokens)
+    carried_t = torch.where(kept_t, wide(credit.advantage), 0.0)
+    if not carries_loss:
+        weight_t = tokens.logp_t if credit.log_weight is None else credit.log_weight
+        carried_t = torch.where(kept_t, weight_t, 0.0) * carried_t.abs()
+    if not carried_t.requires_grad:
+        return False
+    (gradient,) = torch.autograd.grad(carried_t.sum(), tokens.logp_t, retain_graph=True, allow_unused=True)
+    return gradient is not None and bool(gradient.any())
+
+
+def without_gradient(carries_loss: bool) -> str:
+    """What is wrong where [`has_gradient`] is false, and the fix."""
+    name = "an advantage (minus a loss)" if carries_loss else "a log_weight"
+    fix = "let it depend on tokens.logp_t without a factor of 0 and without .detach()"
+    return f"returned {name} whose gradient is 0, so that nothing is learned: {fix}"
+
+
+def _kept(credit: Credit, tokens: Tokens) -> torch.Tensor:
+    kept_t = tokens.policy_mask_t.bool()
+    return kept_t if credit.mask is None else kept_t & credit.mask.bool()
+
+
 class CustomCredit:
     """The credit function of a run: what it declares, and whether a custom one keeps its contract.
 
@@ -75,7 +116,7 @@ class CustomCredit:
     """
 
     def __init__(self, functions: Sequence[Callable], *, name: str | None, max: Callable[[int], int]) -> None:
-        self.name, self._max = name, max
+        self.name, self._max, self._function = name, max, functions[0]
 
         def declares(what: str) -> bool:
             return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
@@ -84,17 +125,38 @@ class CustomCredit:
         self.replaces_kl = declares("replaces_kl")
         self.replaces_correction = declares("replaces_correction")
         self._parts: int | None = None
+        self._looks = PATIENCE  # for a gradient, in micro-batches to come
 
-    def checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
-        """The credit, with A = 0 outside of the loss.
+    def of(self, function: Callable[[Tokens], object], tokens: Tokens, config: CreditConfig) -> Credit:
+        """The credit that `function` gives to a micro-batch, with A = 0 outside of the loss.
 
-        The first call is collective: it checks values, and compares the parts of `Credit` between processes.
+        A custom function gets copies of the tensors, so that it cannot write into TRL's buffers. The first call is
+        collective: it checks values, and compares the parts of `Credit` between processes.
 
         Raises:
-            ValueError: the function broke its contract; the message names it and the fix.
+            ValueError: the function broke its contract, or its W (or loss) had no gradient in the first `PATIENCE`
+                micro-batches with advantages; the message names it and the fix.
+            FunctionRaised: the function raised an error.
         """
         if self.name is None:
-            return credit
+            return function(tokens)
+        with errors_named(self._function, f"credit function {self.name!r}"):
+            credit = function(_copy(tokens))
+        credit = self._checked(credit, tokens, config)
+        if self._looks and tokens.logp_t.requires_grad:
+            self._look_for_gradient(credit, tokens)
+        return credit
+
+    def _look_for_gradient(self, credit: Credit, tokens: Tokens) -> None:
+        if has_gradient(credit, tokens, carries_loss=self.carries_loss):
+            self._looks = 0
+        elif torch.where(_kept(credit, tokens), wide(credit.advantage), 0.0).any():  # else it is no fault of W
+            self._looks -= 1
+            if self._looks == 0:
+                problem = f"{without_gradient(self.carries_loss)} (in {PATIENCE} micro-batches; {_GUIDE})"
+                raise ValueError(f"credit function {self.name!r} {problem}.")
+
+    def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
         first, parts = self._parts is None, 0
         problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
         if problem is None:
@@ -164,6 +226,15 @@ def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
     if (high > low).any():
         what = "importance='sequence' would average away advantages that differ from token to token"
         raise ValueError(f"{what}: set importance='sequence_token'.")
+
+
+def _copy(tokens: Tokens) -> Tokens:
+    """Tokens with copies of all tensors; that of `logp_t` passes its gradient on."""
+    copies: dict[int, torch.Tensor] = {}  # by identity: masks may be one tensor
+    found = {f.name: x for f in fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+    for x in found.values():
+        copies.setdefault(id(x), x.clone())
+    return replace(tokens, **{name: copies[id(x)] for name, x in found.items()})
 
 
 class CustomState:

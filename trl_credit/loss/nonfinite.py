@@ -54,17 +54,18 @@ class NonFinite:
         self._found("loss", at_once=self._trainer.is_deepspeed_enabled and accumulates)
 
     def gradient_flags(self) -> list[torch.Tensor]:
-        """Whether the gradient of this process is not finite: one 0-dimensional boolean, or none with a gradient
-        scaler. Does not wait for the device."""
+        """Whether the gradient of this process is not finite, and whether any of it is not 0: two 0-dimensional
+        booleans, or none with a gradient scaler. Does not wait for the device."""
         trainer = self._trainer
         if trainer.accelerator.scaler is not None:
             return []
+        norm = None  # unknown
         if trainer.is_deepspeed_enabled:  # the update is already made
             norm = trainer.model_wrapped.get_global_grad_norm()
-            return [~torch.isfinite(torch.as_tensor(0.0 if norm is None else norm))]
-        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-        shards = [x.to_local() if isinstance(x, DTensor) else x for x in gradients]
-        return [~torch.isfinite(torch.nn.utils.get_total_norm(shards))]
+        elif gradients := [p.grad for p in trainer.model.parameters() if p.grad is not None]:
+            norm = torch.nn.utils.get_total_norm([x.to_local() if isinstance(x, DTensor) else x for x in gradients])
+        norm = torch.as_tensor(1.0 if norm is None else norm)
+        return [~torch.isfinite(norm), norm != 0]
 
     def close_update(self, *, loss: bool, gradient: bool) -> bool:
         """Ends an update. Every process skips it if any process found a loss or gradient that is not finite.

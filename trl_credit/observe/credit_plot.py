@@ -43,6 +43,7 @@ PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("groups without signal", "%", {"groups_without_signal": ""}),
     ("different responses", "per group", {"unique_responses": ""}),
     ("skipped updates", "%", {"skipped_updates": ""}),
+    ("updates with a gradient of 0", "%", {"zero_gradients": ""}),
     ("micro-batches without a forward pass", "%", {"skipped_micro_batches": ""}),
     ("time by phase", "seconds per step", {"seconds/": ""}),
     ("tokens of rollouts", "% of sampled tokens", {"rollout_token_share": ""}),
@@ -59,7 +60,7 @@ PREFIX = "credit/"
 _SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of ordered lines, for panels of more than _MANY lines
 # a metric that only ever has this value gets no panel
 NO_NEWS = {
-    **dict.fromkeys(("skipped_updates", "skipped_micro_batches", "rows_missing"), 0.0),
+    **dict.fromkeys(("skipped_updates", "zero_gradients", "skipped_micro_batches", "rows_missing"), 0.0),
     **dict.fromkeys(("replay/age", "replay/size", "replay/expired"), 0.0),
     **dict.fromkeys(("kept_fraction", "rollout_token_share"), 1.0),  # for trees the latter is always 1
 }

@@ -70,7 +70,7 @@ class Meter:
         if self.in_step:
             self._flags.append(is_bad)
 
-    def close_step(self, flags: Sequence[torch.Tensor]) -> tuple[bool, bool]:
+    def close_step(self, flags: Sequence[torch.Tensor]) -> tuple[bool, list[bool]]:
         """Logs the sums of an optimizer step by one collective call; makes none if there are no sums and no flags.
 
         Args:
@@ -78,21 +78,22 @@ class Meter:
                 Further booleans without dimensions, of the step as a whole.
 
         Returns:
-            `tuple[bool, bool]`: whether any process flagged a micro-batch, and whether any set one of `flags`.
+            `tuple[bool, list[bool]]`: whether any process flagged a micro-batch, and for each of `flags` whether any
+            process set it.
         """
         names, sums, of_micro_batches = self._names, self._sums, self._flags
         self.clear()
         if of_micro_batches:
             flags = [torch.stack(of_micro_batches).any(), *flags]
         if not names and not flags:
-            return False, False
+            return False, []
         device, split = self._processes.device, 2 * len(names)
         sent = [*sums, *(flag.to(device, torch.float32).view(1) for flag in flags)]
         total = self._processes.sum(torch.cat(sent))
         found = torch.cat([total[:split:2] / total[1:split:2], total[split:]]).tolist()
         self.append(zip(names, found, strict=False))
         bad = [x > 0 for x in found[len(names) :]]
-        return bool(of_micro_batches) and bad[0], any(bad[bool(of_micro_batches) :])
+        return bool(of_micro_batches) and bad[0], bad[bool(of_micro_batches) :]
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

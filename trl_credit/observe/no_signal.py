@@ -1,4 +1,4 @@
-"""Warns when a run has nothing to learn from: once after several such batches, and again when training ends."""
+"""Warns when a run learns nothing: once after several such batches or updates, and again when training ends."""
 
 import math
 from collections import Counter
@@ -16,7 +16,7 @@ from ..config import CreditConfig
 
 logger = get_logger(__name__)  # logs on the main process only; the metrics are those of all processes
 
-PATIENCE = 5  # consecutive generation batches before the warning: a single one may be chance
+PATIENCE = 5  # consecutive generation batches, or updates, before the warning: a single one may be chance
 
 
 @dataclass
@@ -38,8 +38,29 @@ class _Seen:
     advantages: list[float] = field(default_factory=list)
 
 
+@dataclass
+class _Updates:
+    """Counts the updates whose gradient was exactly 0 although some token had an advantage."""
+
+    all: int = 0
+    zero: int = 0
+    in_a_row: int = 0
+    clipped: float = 0.0
+    warned: bool = False
+
+    def add(self, is_zero: bool, *, clipped: float) -> bool:
+        """Counts an update; returns whether the warning is due. `clipped` is its clip fraction."""
+        self.all, self.zero = self.all + 1, self.zero + is_zero
+        self.in_a_row = (self.in_a_row + 1) * is_zero
+        self.clipped = clipped if is_zero else self.clipped
+        if self.warned or self.in_a_row < PATIENCE:
+            return False
+        self.warned = True
+        return True
+
+
 class NoSignalWarning(TrainerCallback):
-    """Watches for generation batches without an advantage, or in which no response ends.
+    """Watches for generation batches without an advantage or in which no response ends, and for gradients of 0.
 
     Args:
         metrics (mapping of `str` to `list[float]`):
@@ -55,6 +76,7 @@ class NoSignalWarning(TrainerCallback):
         self._batches = 0
         self._in_a_row, self._in_all = Counter(), Counter()
         self._warned: dict[str, _Seen] = {}
+        self._updates = _Updates()
 
     def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._known = {name: len(values) for name, values in self._metrics.items()}
@@ -65,12 +87,20 @@ class NoSignalWarning(TrainerCallback):
             self._close(args)
             means = [_mean(new.get(name, ())) for name in ("completions/clipped_ratio", "credit/groups_without_signal")]
             self._last = _Seen(len(rewards), _mean(rewards), *means)
+        of_parts = [values for name, values in new.items() if name.startswith("credit/abs_advantage/quarter_")]
+        advantages = list(chain.from_iterable(of_parts))
         if self._last is not None:
-            of_parts = [values for name, values in new.items() if name.startswith("credit/abs_advantage/quarter_")]
-            self._last.advantages += chain.from_iterable(of_parts)
+            self._last.advantages += advantages
+        for is_zero in new.get("credit/zero_gradients", ()):
+            clipped = _mean(new.get("credit/clip_fraction", ()))
+            if self._updates.add(is_zero > 0.0 and any(x > 0.0 for x in advantages), clipped=clipped):
+                logger.warning(_zero_gradient(f"the last {PATIENCE} updates", self._updates, args))
 
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._close(args)
+        updates = self._updates
+        if updates.warned or updates.zero == updates.all > 0:
+            logger.warning(_zero_gradient(f"{updates.zero} of the {updates.all} updates", updates, args))
         for kind, seen in self._warned.items():
             where = f"{self._in_all[kind]} of the {self._batches} generation batches"
             logger.warning(_MESSAGES[kind](where, seen, args))
@@ -116,6 +146,16 @@ def _no_end(where: str, seen: _Seen, args: CreditConfig) -> str:
         "causes: the limit is too low (raise it), the model cannot end a response (check eos_token_id and the chat "
         "template), or its text never ends (a lower temperature, other prompts)."
     )
+
+
+def _zero_gradient(where: str, updates: _Updates, args: CreditConfig) -> str:
+    if updates.clipped == 1.0:
+        fix = f"every token was clipped: lower learning_rate={args.learning_rate:g} or num_iterations, or raise epsilon"
+    else:
+        fix = "check that the parameters that are trained (requires_grad, lora_target_modules) change the logits"
+        if args.credit is not None:
+            fix = f"try trl_credit.testing.check_credit on credit={args.credit!r}, and {fix}"
+    return f"the gradient was exactly 0 in {where}, although tokens had advantages, so nothing was learned: {fix}."
 
 
 _MESSAGES = {"signal": _no_signal, "end": _no_end}

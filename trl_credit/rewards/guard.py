@@ -7,15 +7,15 @@ import itertools
 import math
 import reprlib
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
-from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsFloat
 
 from torch import nn
 
 from ..support.digests import function_label
+from ..support.functions import FunctionRaised, place_of
+from .isolation import copied, forks_end, isolated
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
 from .watchdog import WatchdogError
@@ -31,12 +31,15 @@ class RewardError(ValueError):
     """A result is not a list of rewards. The message is one line with the function, a prompt and the fix."""
 
 
-class RewardRaised(RuntimeError):
+class RewardRaised(FunctionRaised):
     """A reward function raised an error or called `sys.exit`. The message has the function, a prompt and the place."""
 
 
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
-    """Wraps each reward function so that its errors name it and a prompt.
+    """Wraps each reward function so that its errors name it and a prompt, and it leaves the run as it was.
+
+    Each function gets copies of the lists. A process that it forks ends with the call. After a call of a function that
+    is not `async`, torch's generators, its default dtype and the working folder are as before.
 
     A function returns an iterable of one number or `None` per response, which is read to its end here. `None` means the
     same as in TRL: the function does not apply to that response. Reward models (`nn.Module` or a model id) are passed
@@ -85,6 +88,8 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
     name = function_label(func)
+    if inspect.isclass(func):
+        raise ValueError(f"reward function {name!r} is a class: give a function, or an instance of the class")
     for rows in data:
         check_columns(rows)
         check_signature(func, name, rows.given, source=rows.what, complete=rows.columns is not None)
@@ -94,17 +99,19 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
             with _Call(func, name, kwargs) as call:
 
                 async def run() -> list:
-                    return call.read(await func(*args, **kwargs))
+                    with forks_end():
+                        return call.read(await func(*args, **call.own_arguments()))
 
                 return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
 
     else:
 
         def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
-            with _Call(func, name, kwargs) as call:
+            with _Call(func, name, kwargs) as call, isolated():
 
                 def run() -> list:
-                    return call.read(func(*args, **kwargs))
+                    with forks_end():
+                        return call.read(func(*args, **call.own_arguments()))
 
                 return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
 
@@ -126,6 +133,10 @@ class _Call:
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None and not _is_kept(error):
             raise self.named(error) from error
+
+    def own_arguments(self) -> dict[str, Any]:
+        """The arguments, with copies of the lists: what one function writes into them is not seen by others."""
+        return {name: copied(value) for name, value in self.kwargs.items()}
 
     def limit(self, seconds: float) -> Limit:
         message = (
@@ -166,7 +177,7 @@ class _Call:
         else:
             what = f"raised {type(error).__name__}: {_said(error)}"
         return RewardRaised(
-            f"reward function {self.name!r} {what}, on {self._batch()}{_place(error, self.func)}. "
+            f"reward function {self.name!r} {what}, on {self._batch()}{place_of(error, self.func)}. "
             "Nothing was trained on them."
         )
 
@@ -221,17 +232,6 @@ def _is_iterable(value: Any) -> bool:
 
 def _brief(value: Any) -> str:
     return " ".join(_values.repr(value).split())
-
-
-def _place(error: BaseException, func: Callable) -> str:
-    """Where an error was raised: the last frame in the function's own file, else the last frame."""
-    frames = traceback.extract_tb(error.__traceback__)
-    file = getattr(getattr(inspect.unwrap(func), "__code__", None), "co_filename", None)
-    found = [frame for frame in frames if frame.filename == file] or frames
-    own = str(Path(__file__).parent)
-    if not found or found[-1].filename.startswith(own):
-        return ""
-    return f", in line {found[-1].lineno} of {Path(found[-1].filename).name}"
 
 
 def _said(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
 from ..config import CreditConfig
+from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
 from .boundaries import CheckpointBoundaries
@@ -331,7 +332,8 @@ def find_last(output_dir: str | os.PathLike) -> str:
     """
     if (found := checkpoints.last_checkpoint(output_dir)) is not None:
         return str(found)
-    fix, what = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint.", str(output_dir)
+    fix = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint."
+    what = str(short_path(output_dir))
     if others := [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]:
         fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
     raise ValueError(f"there is no complete checkpoint in {what!r} of the run that was started last there. {fix}")

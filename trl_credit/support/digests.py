@@ -88,10 +88,12 @@ def _unbound(function: Callable) -> tuple[Any, list[Any]]:
     """The function or class that has a source, and the values bound to it: arguments of partials, the attributes of a
     callable object, and what a closure holds."""
     bound: list[Any] = []
-    while isinstance(function, functools.partial):
-        bound += [function.args, function.keywords]
-        function = function.func
-    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
+        if isinstance(function, functools.partial):
+            bound += [function.args, function.keywords]
+            function = function.func
+        else:
+            function = function.__wrapped__
     if inspect.ismethod(function):
         bound.append(getattr(function.__self__, "__dict__", {}))
     elif not (inspect.isroutine(function) or inspect.isclass(function)):

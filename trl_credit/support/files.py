@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, also when the power fails."""
+"""Files that are written whole or not at all, also when the power fails; and how paths are shown."""
 
 import errno
 import os
@@ -31,6 +31,14 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in _CANNOT_FLUSH:
                 raise
+
+
+def short_path(path: str | Path) -> Path:
+    """A path for people: relative where it lies in the working folder."""
+    try:
+        return Path(path).relative_to(Path.cwd())
+    except (ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder is gone
+        return Path(path)
 
 
 def _flush(path: Path) -> None:

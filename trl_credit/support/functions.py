@@ -3,19 +3,28 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from .digests import FunctionSource, digest_of, function_label, sha256, source_of_object
+from .errors import one_line
 
 
+_PACKAGE = Path(__file__).parents[1]
 _OBJECT_NAME = re.compile(r"@[0-9a-f]{8}(-\d+)?$")
 _OBJECTS: dict[str, Callable] = {}  # functions that were given as objects, by name
 _RESOLVED: dict[str, tuple[Callable, FunctionSource]] = {}  # what a name meant when it was last looked up
 _FILES: dict[Path, tuple[str, ModuleType]] = {}  # digest of a file when it was executed, and the module
+
+
+class FunctionRaised(RuntimeError):
+    """A custom function raised an error or called `sys.exit`. The message is one line with its name and the place."""
 
 
 def is_object_name(name: str) -> bool:
@@ -50,6 +59,8 @@ def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool
         raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
     if reload or name not in _RESOLVED:
         function, path = _find(name, f"{what} {name!r}", what, known)
+        if inspect.isclass(function):
+            raise ValueError(f"{what} {name!r} is a class: name a function, or an instance of the class")
         source = source_of_object(function) if path is None else FunctionSource(path, _FILES[path][0])
         _RESOLVED[name] = function, source
     return _RESOLVED[name][0]
@@ -120,6 +131,37 @@ def name_of(function: Callable) -> str:
     return name
 
 
+@contextmanager
+def errors_named(function: Callable, label: str, *, kept: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns an error of a custom function into one line.
+
+    Raises:
+        FunctionRaised: the code inside raised an error or called `sys.exit`; the message begins with `label`. Errors of
+            the types `kept`, and torch's for a device without memory, are raised as they are: callers react to them.
+    """
+    try:
+        yield
+    except (FunctionRaised, *kept):
+        raise
+    except (Exception, SystemExit) as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does not import torch
+            raise
+        raised = f"raised {type(error).__name__}: {one_line(error)}"
+        if isinstance(error, SystemExit):
+            raised = f"called sys.exit({error.code!r})"
+        raise FunctionRaised(f"{label} {raised}{place_of(error, function)}.") from error
+
+
+def place_of(error: BaseException, function: Callable) -> str:
+    """ ", in line 3 of mine.py": the last frame of an error in the function's own file, else the last one outside of
+    this package; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
+    own = [frame for frame in frames if frame.filename == file]
+    found = own or [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    return f", in line {found[-1].lineno} of {Path(found[-1].filename).name}" if found else ""
+
+
 def source_of(name: str, *, what: str) -> FunctionSource:
     """Where the function that a setting names was loaded from. Raises what [`resolve_function`] does."""
     resolve_function(name, what=what, known=(), reload=False)
@@ -132,7 +174,7 @@ def method_label(method: Callable) -> str:
 
 
 def declared(function: Callable, name: str) -> bool | None:
-    """The attribute `name` of a function, or of the function that a partial wraps; `None` if neither has it."""
-    while isinstance(function, functools.partial) and getattr(function, name, None) is None:
-        function = function.func
+    """The attribute `name` of a function, or of the one that a partial or a decorator wraps; `None` if none has it."""
+    while function is not None and getattr(function, name, None) is None:
+        function = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
     return getattr(function, name, None)

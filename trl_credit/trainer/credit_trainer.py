@@ -241,9 +241,10 @@ class CreditTrainer(ResumableTrainer):
             if self.accelerator.sync_gradients:  # before the update, which all processes may skip: one collective call
                 if (share := self._passes.close_step()) is not None:
                     meter.append([("skipped_micro_batches", share)])
-                bad_loss, bad_gradient = meter.close_step(self._nonfinite.gradient_flags())
-                skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bad_gradient)
+                bad_loss, flags = meter.close_step(self._nonfinite.gradient_flags())
+                skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bool(flags) and flags[0])
                 meter.append([("skipped_updates", float(skipped))])
+                meter.append([("zero_gradients", float(not some)) for some in flags[1:]])
         if self.accelerator.sync_gradients:
             meter.log_seconds()
         return loss
@@ -353,7 +354,7 @@ class CreditTrainer(ResumableTrainer):
         """The seam: writes W, A and M into the inputs that TRL's loss goes on to read."""
         inputs, custom = loss_pass.inputs, self.custom_credit
         tokens = loss_pass.tokens(logp_t=logp_t, entropy_t=entropy_t)
-        credit = custom.checked(self.credit(tokens), tokens, self.args)
+        credit = custom.of(self.credit, tokens, self.args)
         loss_pass.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)

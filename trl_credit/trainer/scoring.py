@@ -8,6 +8,7 @@ from trl import GRPOTrainer
 
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
+from ..rewards.isolation import isolated
 from ..rewards.watchdog import default_watchdog
 from ..runs.resumable import ResumableTrainer
 
@@ -44,7 +45,7 @@ class TrlScoring:
     def of_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """TRL's `_calculate_rewards`: rewards (N, functions) of the rows of all processes. Collective."""
         try:
-            with self._meter.timed("rewards"):
+            with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
                 return self.checked(GRPOTrainer._calculate_rewards(self._trainer, *args, **kwargs))
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()

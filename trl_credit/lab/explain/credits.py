@@ -1,10 +1,8 @@
 """The effective credit that an algorithm would give to responses from another run or another algorithm."""
 
 import math
-import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,6 @@ from ...loss.assignment import baseline_function, credit_function, policy_mask, 
 from ...loss.custom_credit import credit_problem
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
-from ...support.errors import one_line
 from ...support.functions import declared
 
 
@@ -65,7 +62,8 @@ def explain(
         [`Explained`].
 
     Raises:
-        ValueError: the responses lack something that the algorithm needs, or its credit function fails.
+        ValueError: the responses lack something that the algorithm needs, or its credit function breaks its contract.
+        FunctionRaised: a custom function raised an error.
     """
     tokens, note = _tokens(shard.responses, config, segments)
     function = credit_function(config)
@@ -73,10 +71,7 @@ def explain(
     if carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    try:
-        credit = function(config, tokens)
-    except Exception as error:  # a custom function may raise anything, and the other algorithms still get explained
-        raise ValueError(f"its credit function raised {error_in_place(error)}") from error
+    credit = function(config, tokens)
     if problem := credit_problem(credit, tokens, carries_loss=carries_loss):
         raise ValueError(f"its credit function {problem}")
     low, high = config.epsilon, config.epsilon if config.epsilon_high is None else config.epsilon_high
@@ -183,13 +178,6 @@ def as_trained(shard: Shard) -> Explained | None:
         return None
     name = f"{shard.header.get('algorithm') or 'the run'}, as trained"
     return Explained(name, Shard({**shard.header, "algorithm": name}, {}, shard.responses), math.nan)
-
-
-def error_in_place(error: BaseException) -> str:
-    """An exception in one line, with the file and line of the user's function that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {one_line(error)}{place}"
 
 
 def groups_of(responses: list[dict[str, Any]]) -> list[list[int]]:

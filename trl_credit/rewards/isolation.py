@@ -1,0 +1,59 @@
+"""Keeps a run as it was while reward functions run: random numbers, default dtype, working folder, process."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Restores torch's generators, its default dtype and the working folder at the end.
+
+    The generators are those of the CPU and of the current CUDA device. A function that draws from them sees the run's
+    random state, which moves on with the run's own draws only.
+    """
+    dtype, folder = torch.get_default_dtype(), _working_folder()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        if torch.get_default_dtype() != dtype:
+            torch.set_default_dtype(dtype)
+        if folder is not None and _working_folder() != folder:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                os.chdir(folder)
+
+
+@contextlib.contextmanager
+def forks_end() -> Iterator[None]:
+    """Ends a process that was forked inside, with exit code 0. It would go on as a second copy of the run."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+
+
+def copied(value: Any) -> Any:
+    """A copy of the lists, dicts, arrays and tensors in a value. Other objects, such as images, are shared."""
+    if isinstance(value, list):
+        # token ids: a loop over them would be slow
+        return value.copy() if value and isinstance(value[0], (int, float)) else [copied(x) for x in value]
+    if isinstance(value, dict):
+        return {key: copied(x) for key, x in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return None
