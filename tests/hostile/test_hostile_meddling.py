@@ -1,0 +1,126 @@
+"""Reward functions that meddle with the run: it trains as without that, to the last bit."""
+
+import functools
+import itertools
+import os
+import sys
+import tempfile
+
+import pytest
+import torch
+from reward_helpers import GIVEN
+
+from trl_credit.rewards.guard import guard_rewards
+
+
+FUNCTIONS = "reward functions"
+
+
+def reseeds(completions, **kwargs):
+    torch.manual_seed(0)
+    torch.rand(3)
+
+
+def changes_the_dtype(completions, **kwargs):
+    torch.set_default_dtype(torch.float64)
+
+
+def moves(completions, **kwargs):
+    os.chdir("/")
+
+
+def moves_to_a_folder_that_ends(completions, **kwargs):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+
+
+def writes(completions, **kwargs):
+    completions[:] = ["b"] * len(completions)
+    kwargs["completion_ids"][0].append(1)
+    kwargs["answer"].clear()
+
+
+def forks(completions, **kwargs):
+    os.fork()
+
+
+def forks_and_exits(completions, **kwargs):
+    if os.fork() == 0:
+        sys.exit(3)
+
+
+MEDDLES = [reseeds, changes_the_dtype, moves, moves_to_a_folder_that_ends, writes, forks, forks_and_exits]
+
+
+def shares(completions, answer, **kwargs):
+    assert len(answer) == len(completions)
+    return [sum(c in "abc" for c in text) / 8 for text in completions]
+
+
+def with_meddling(meddle, *, is_async):
+    """`shares`, whose every call also does what it should not."""
+
+    def mine(completions, **kwargs):
+        found = shares(completions, **kwargs)
+        meddle(completions, **kwargs)
+        return found
+
+    @functools.wraps(mine)
+    async def asynchronous(completions, **kwargs):
+        return mine(completions, **kwargs)
+
+    return asynchronous if is_async else mine
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("meddle", MEDDLES, ids=lambda f: f.__name__)
+def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, monkeypatch, meddle, record_property):
+    monkeypatch.chdir(tmp_path)
+    settings = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-2}
+    plain = make_trainer(reward_funcs=[shares, shares], output_dir="plain", **settings)
+    plain.train()
+    weights = [x.clone() for x in plain.model.parameters()]
+    own = os.getpid()
+    for tried, (is_async, timeout) in enumerate(itertools.product((False, True), (None, 60.0)), start=1):
+        given = [with_meddling(meddle, is_async=is_async), shares]
+        name = f"run {tried}"
+        trainer = make_trainer(reward_funcs=given, reward_timeout=timeout, output_dir=name, **settings)
+        trainer.train()
+        trainer.save_model()
+        assert os.getpid() == own and os.getcwd() == str(tmp_path) and torch.get_default_dtype() == torch.float32
+        assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
+        assert (tmp_path / name / "checkpoint-2" / "model.safetensors").is_file()
+        assert (tmp_path / name / "model.safetensors").is_file()
+        record_property("tried", tried)
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+def test_columns_of_conversations_and_images_are_copied_once():
+    image = object()
+    given = {
+        "prompts": [[{"role": "user", "content": "1+1="}]],
+        "completions": [[{"role": "assistant", "content": "2"}]],
+        "image": [image],
+        "tensor": [torch.ones(2)],
+    }
+
+    def mine(completions, prompts, image, tensor, **kwargs):
+        completions[0][0]["content"] = prompts[0][0]["content"] = "changed"
+        tensor[0].zero_()
+        return [float(image[0] is given["image"][0])]
+
+    assert guard_rewards(mine)(**given) == [1.0]
+    assert given["completions"][0][0]["content"] == "2" and given["prompts"][0][0]["content"] == "1+1="
+    assert given["tensor"][0].sum() == 2
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+def test_a_class_is_no_reward_function():
+    class Mine:
+        def __call__(self, completions, **kwargs):
+            return [0.0] * len(completions)
+
+    with pytest.raises(ValueError, match="reward function 'Mine' is a class: give a function, or an instance"):
+        guard_rewards(Mine)
+    assert guard_rewards(Mine())(**GIVEN) == [0.0, 0.0]
