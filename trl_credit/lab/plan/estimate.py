@@ -212,7 +212,7 @@ def _chain(
     args: CreditConfig, assumed: Assumed, length: float, rows: int, shared: int, notes: list[str]
 ) -> tuple[Range, Range, float]:
     """Continuations of a generation batch, their tokens, and the tokens of responses that they continue."""
-    at_first = args.segmentation != "cutpoints" or args.token_mask != "probability"
+    at_first = not args.uses_released_code("spo_first_cutpoint")
     begins = _most_begins(args, at_first)
     most = Range(
         sum(shared if b == 0 else rows for b in begins),
@@ -264,12 +264,11 @@ def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
         step = args.cutpoint_interval
     elif cutpoints or args.segmentation == "fixed_count":  # most is left to write if all segments begin early
         count = args.num_segments
-    first = int(cutpoints and at_first)
-    begins = formulas.every(
-        step, length=args.max_completion_length, first=first, last=args.uses_released_code("spo_last_token")
-    )[:count]
+    first = int(not at_first)  # as many responses as can begin with a cutpoint share that state, and the others cost more
+    last = args.uses_released_code("spo_last_token")
+    begins = formulas.every(step, length=args.max_completion_length, first=first, last=last)[:count]
     later = [b for b in begins if b > 0][: args.max_valued_steps]
-    return [0, *later] if args.initial_value != "group" and (first or 0 in begins) else later
+    return [0, *later] if args.initial_value != "group" else later
 
 
 def _row(
