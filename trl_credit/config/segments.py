@@ -84,9 +84,10 @@ class SegmentKnobs:
             which the nodes of a path share their prefix, or `"packed"`, in which the branches of a tree lie side by
             side in at most `num_generations` rows, separated by the attention mask (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
-            Generation batches in which a row of a tree may be drawn. 1 means no replay. The paper: 8.
+            Generation batches in which a row of a tree may be drawn. 1 means no replay. SPO, App. D: 8.
         replay_cap (`int`, *optional*):
-            Rows of one prompt per generation batch. `None`: no limit. The paper: 32.
+            Rows of one prompt per generation batch. `None`: no limit. SPO, App. D: 32 trajectories, which are rows with
+            `tree_rows="paths"`; the released code has 32 segments.
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
             α in A + α A^μ (the released code: 5), with A^μ from the best of `process_reward_best_of` tries. Total
             rewards must lie in `reward_range`.

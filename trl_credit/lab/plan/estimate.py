@@ -1,7 +1,7 @@
 """Puts the settings of a run and the sizes of a model into the formulas."""
 
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 from ...config import CreditConfig
 from ...passes.flops import Pass, rows_pass
@@ -151,7 +151,8 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     }
     loss = formulas.training_flops(shape, computed["loss"], checkpointing=layout.checkpointing)
     flops["loss"] = args.num_iterations * loss
-    size, widest = args.per_device_train_batch_size // layout.processes, int(prompt.most + most)
+    longest = args.vllm_max_model_length if args.use_vllm and args.vllm_max_model_length else inf
+    size, widest = args.per_device_train_batch_size // layout.processes, int(min(prompt.most + most, longest))
     if formulas.optimizer_states(layout.optimizer) is None:
         notes.append(f"optim={layout.optimizer!r} has AdamW's state")
     if args.use_vllm and args.vllm_mode == "colocate":
@@ -264,7 +265,7 @@ def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
         step = args.cutpoint_interval
     elif cutpoints or args.segmentation == "fixed_count":  # most is left to write if all segments begin early
         count = args.num_segments
-    first = int(not at_first)  # as many responses as can begin with a cutpoint share that state, and the others cost more
+    first = int(not at_first)  # where a first cutpoint costs most: the state before the first token is shared
     last = args.uses_released_code("spo_last_token")
     begins = formulas.every(step, length=args.max_completion_length, first=first, last=last)[:count]
     later = [b for b in begins if b > 0][: args.max_valued_steps]
