@@ -77,6 +77,7 @@ OTHERS = {knob: value for knob, (value, _) in KNOWN.items()}
 SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_splitter": f"{__name__}.every_character"}
 RELEASED_CODE_IN = {
     "spo_normalizer": MASKED,
+    "spo_first_cutpoint": {**CHAIN, "token_mask": "probability", "probability_threshold": 0.06},
     "spo_last_token": {**CHAIN, "segmentation": "fixed_length", "segment_length": 1},
     "spo_replay": {**REPLAY, "replay_cap": 2},
     "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1, "max_steps": 3, "loss_type": "dapo"},

@@ -82,6 +82,7 @@ def test_the_tables_come_from_the_declarations():
 def test_released_code_is_listed_by_name(name, tmp_path):
     settings = {
         "spo_normalizer": {"token_mask": "probability"},
+        "spo_first_cutpoint": {"rollouts": "chain"},
         "spo_last_token": {"rollouts": "chain"},
         "spo_replay": {"rollouts": "tree", "replay_cap": 32},
         "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1},

@@ -282,6 +282,13 @@ def test_a_recipe_by_name_on_several_gpus_without_its_configuration(plan_said):
     assert any("vLLM" in note for note in large["assumed"])
 
 
+def test_prompt_and_response_fit_into_the_context_of_vllm(plan_said):
+    shape = ["--parameters", "1.5B", "--layers", 28, "--hidden_size", 1536, "--accelerate_config", "single_gpu"]
+    code, text, error = plan_said("spo/r1_distill_math_tree_2k", *shape)
+    assert code == 0, error
+    assert "4 rows of 2,048 tokens" in text  # and not 512 + 2048
+
+
 def test_groups_need_not_fill_the_rows_of_one_gpu(plan_said):
     # four rows of a group of eight: as `train` on one process it is refused, and on two it is right
     sizes = ["--algo", "grpo", "--per_device_train_batch_size", 4, "--num_generations", 8]

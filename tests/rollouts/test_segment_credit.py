@@ -73,6 +73,28 @@ def test_values_are_means_of_rollouts_and_the_own_reward_ends_the_chain(make_tra
         assert ids[:n] == [sum(b <= t for b in boundaries) - 1 for t in range(n)] and set(ids[n:]) <= {-1}
 
 
+def test_the_first_advantage_starts_from_the_prompt_under_the_mask(make_trainer):
+    """Σ A_k = R − V(x), also where the first tokens are probable (Eq. 2). V(x) is one number for all of a prompt."""
+    masked = {**CHAIN, "token_mask": "probability", "cutpoint_interval": 2, "probability_threshold": 0.05}
+    differ = {}
+    for released in (None, ["spo_first_cutpoint"]):
+        trainer = make_trainer(**masked, released_code=released)
+        output = generation_batch(trainer)
+        ids = output["segment_ids"]
+        kept = (output["old_per_token_logps"].exp() < 0.05) & output["completion_mask"].bool()
+        later = kept.any(1) & ~kept[:, 0]
+        assert later.any() and kept[:, 0].any() and kept.any(1).all() and output["advantages"].any()
+        if released is None:
+            assert (ids[:, 0] == 0).all()
+        else:
+            assert (ids[later, 0] == -1).all()
+        before = torch.cat([torch.full_like(ids[:, :1], -1), ids[:, :-1]], 1)
+        gained = (output["advantages"] * (ids > before)).sum(1)
+        start = (rewards_of(trainer, output) - gained).split(4)
+        differ[released is None] = [(x.max() - x.min()).item() > 1e-5 for x in start]
+    assert not any(differ[True]) and any(differ[False])
+
+
 @pytest.mark.parametrize("truncated", [None, -3.0])
 def test_the_initial_value_is_free_from_the_group(make_trainer, truncated):
     trainer = make_trainer(**ONE, initial_value="group", truncated_value=truncated)

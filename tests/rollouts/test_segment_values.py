@@ -275,6 +275,17 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
     assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
 
 
+def test_the_last_level_of_a_tree_may_fill_the_context(make_trainer):
+    engine = RecordingEngine(answer=[3, 4, 5, 6, 7, 8])
+    trainer = with_engine(make_trainer(**TREE), engine)  # prompts of four tokens, inner segments of three
+    for context, last in ((4 + 8, 5), (4 + 8 - 3, 2), (100, 5)):
+        trainer.args.vllm_max_model_length = context
+        engine.log.clear()
+        generation_batch(trainer)
+        inner, final = (call[1] for call in engine.log if call[0] == "generate")
+        assert {limit for _, _, limit in inner} == {3} and {(n, limit) for n, _, limit in final} == {(7, last)}
+
+
 def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path):
     """It needs nothing of the trainer that stands on it."""
     theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"))

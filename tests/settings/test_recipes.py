@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from collections import Counter
 from dataclasses import MISSING, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,6 +20,7 @@ from trl_credit import ALGORITHMS
 from trl_credit.cli import training
 from trl_credit.demo import demo_dataset, demo_model_path
 from trl_credit.demo.task import work_out
+from trl_credit.rollouts import ReplayBuffer, Row
 from trl_credit.settings.arguments import parse_arguments
 from trl_credit.settings.files import read_settings
 
@@ -32,6 +34,13 @@ SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "varian
 TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
 LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
 SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
+# of the rows of GRPO-λ, by the beginning of their names
+STARTS = {
+    "qwen2.5_math_1.5b": "Qwen2.5-Math-1.5B-Instruct",
+    "r1_distill_1.5b": "DeepSeek-R1-Distill-Qwen-1.5B",
+    "r1_distill_llama_3b": "Deepseek-R1-Distill-LLaMA-3B",
+    "r1_distill_7b": "DeepSeek-R1-Distill-Qwen-7B",
+}
 SCRIPT_FIELDS = {"algo", "dataset_name", "prompt_style", "max_prompt_tokens", "reward"}
 
 
@@ -126,11 +135,15 @@ def test_fields_exist_and_agree(row):
     config_class, _ = ALGORITHMS[given["algo"]]
     known = {f.name for cls in (config_class, ModelConfig) for f in fields(cls)} | SCRIPT_FIELDS
     assert set(given) <= known
-    assert given["vllm_max_model_length"] == given["max_prompt_tokens"] + given["max_completion_length"]
+    # SPO limits the sum: a response may take what its prompt leaves, or what the released code allows on GSM8K
+    together = row.folder == "spo" and re.match("r1_distill_|deepseekmath_", row.name)
+    room = 0 if together else given["max_prompt_tokens"]
+    assert given["vllm_max_model_length"] == room + given["max_completion_length"]
     if given["max_steps"] > 0 and given["warmup_steps"]:
         assert given["warmup_steps"] == pytest.approx(0.03 * given["max_steps"])
     if given["model_name_or_path"].startswith("runs/"):  # the second part of a run starts from an earlier recipe
-        assert tuple(given["model_name_or_path"].split("/")[1:]) in BY_NAME
+        folder, first = given["model_name_or_path"].removesuffix("_merged").split("/")[1:]
+        assert (folder, first) in BY_NAME or (folder, first) in {(row.folder, row.name) for row in index.rows_of("sft")}
 
 
 @pytest.mark.parametrize("row", [row for row in FILES if row.about.keys() & {"ablates", "adds"}], ids=name)
@@ -176,6 +189,55 @@ def test_methods_compared_in_one_table_differ_in_the_method_alone():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("row", [row for row in FILES if row.folder == "grpo_lambda"], ids=name)
+def test_a_run_of_grpo_lambda_comes_after_the_papers_supervised_stage(row):
+    first, then = re.findall(r"^#     (t.*)$", row.recipe.read_text().replace("\\\n# ", ""), re.M)
+    assert first.startswith("trl sft ") and then.startswith("trl-credit train ")
+    (given,) = re.findall(r"--config examples/recipes/(sft/\S+)", first)
+    stage = yaml.safe_load((RECIPES / given).read_text()) | dict(re.findall(r"--(model\S+|output_dir) (\S+)", first))
+    assert then.endswith(f" --config {name(row)}")
+    merged = "_merged" if stage.get("use_peft") else ""
+    assert resolved(row)["model_name_or_path"] == stage["output_dir"] + merged
+    (model,) = (model for start, model in STARTS.items() if re.fullmatch(rf"{start}_grpo(_lambda)?", row.name))
+    assert model in stage["model_name_or_path"]
+
+
+def test_app_h_is_the_source_of_its_five_runs_alone():
+    for group in index.read_paper("spo")["settings"]:
+        matched = {row.name for row in ROWS if row.folder == "spo" and any(fnmatch(row.name, w) for w in group["for"])}
+        others = {name for name in matched if re.match(r"rho_gsm8k_grpo|grpo_mask|.*vine_ppo|qwen|ablation", name)}
+        assert not others or "App. H" not in group["where"], (group, others)
+        assert "epsilon" not in group["are"]  # which is not in the text
+
+
+def test_opo_off_policy_says_so_beside_the_papers_number():
+    for row in (row for row in ROWS if resolved(row)["algo"] == "opo"):
+        on_policy = row.about["optimizer_steps_per_batch"] == 1 and resolved(row)["beta"] == 0.0
+        assert on_policy == row.name.endswith("on_policy") and row.targets
+        assert "on-policy" in row.about["note"] and (on_policy or "four updates per batch and β" in row.about["note"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows", "trained", "most", "batches"),
+    [("tree_replay_app_d", 216, 216, 32, 7), ("rho_gsm8k_tree_666", 258, 32, 4, 8)],
+)
+def test_how_much_of_a_tree_is_ever_trained(recipe, rows, trained, most, batches):
+    """App. D's batch of 128 questions x 32 trajectories trains all of them, App. H's 512 segments an eighth."""
+    row = BY_NAME["spo", recipe]
+    given, prompts = resolved(row), row.about["prompts_per_batch"]
+    assert (given["tree_rows"] == "paths") == (rows == 216)
+    buffer = ReplayBuffer(life=given["replay_iterations"], cap=given["replay_cap"])
+    drawn = Counter()
+    for iteration in range(24):
+        keys = [f"{iteration} {k}" for k in range(prompts)]
+        buffer.add([Row(key, (1,), (2,), (0.5,), (0,)) for key in keys for _ in range(rows)])
+        batch = Counter(row.question for row in buffer.draw(prompts * given["num_generations"]))
+        drawn.update(batch)
+        if iteration >= 8:
+            assert max(batch.values()) == most and len(batch) == prompts * batches
+    assert {drawn[f"{iteration} {k}"] for iteration in range(8, 16) for k in range(prompts)} == {trained}
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_settings_are_those_of_the_paper(paper):
     for group in index.read_paper(paper)["settings"]:
@@ -184,6 +246,7 @@ def test_settings_are_those_of_the_paper(paper):
         assert matched, group
         for row in matched:
             given = row.about | resolved(row)
+            given["rows_per_batch"] = given["prompts_per_batch"] * given["num_generations"]
             for key, value in group["are"].items():
                 if key not in row.flags:  # what the row is about
                     assert given[key] == value, f"{name(row)}: {key} is {given[key]}, {group['where']} has {value}"

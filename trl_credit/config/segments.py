@@ -15,6 +15,7 @@ PROCESS_REWARD = ROLLOUTS | when(process_reward_weight=anything_but(0.0))
 # what only a paper's released code does, and when it has an effect
 RELEASED_CODE: dict[str, Condition] = {
     "spo_normalizer": when(token_mask=anything_but("none")),
+    "spo_first_cutpoint": CHAIN | when(segmentation="cutpoints"),
     "spo_last_token": CHAIN,
     "spo_replay": TREE | when(replay_cap=COUNT),
     "spo_policy_iteration": when(policy_loss="policy_iteration"),
@@ -40,9 +41,10 @@ class SegmentKnobs:
             (SPO-tree): the responses form a tree. With either, advantages are differences of values, and
             `scale_rewards` has no effect. `"none"`: no segments.
         segmentation (`str`, *optional*, defaults to `"cutpoints"`):
-            Segments of a chain. `"cutpoints"`: one begins at every `cutpoint_interval`-th token that is less probable
-            than `probability_threshold`. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments`
-            per response. `"steps"`: by `step_splitter`. Or a custom function
+            Segments of a chain, the first of which begins with the response. `"cutpoints"`: each has
+            `cutpoint_interval` tokens that are less probable than `probability_threshold`, and ends before the next
+            one. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments` per response. `"steps"`: by
+            `step_splitter`. Or a custom function
             `f(old_logp_t, *, completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
             n ≥ 1, cutpoints per segment.
@@ -82,9 +84,10 @@ class SegmentKnobs:
             which the nodes of a path share their prefix, or `"packed"`, in which the branches of a tree lie side by
             side in at most `num_generations` rows, separated by the attention mask (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
-            Generation batches in which a row of a tree may be drawn. 1 means no replay. The paper: 8.
+            Generation batches in which a row of a tree may be drawn. 1 means no replay. SPO, App. D: 8.
         replay_cap (`int`, *optional*):
-            Rows of one prompt per generation batch. `None`: no limit. The paper: 32.
+            Rows of one prompt per generation batch. `None`: no limit. SPO, App. D: 32 trajectories, which are rows with
+            `tree_rows="paths"`; the released code has 32 segments.
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
             α in A + α A^μ (the released code: 5), with A^μ from the best of `process_reward_best_of` tries. Total
             rewards must lie in `reward_range`.
@@ -104,9 +107,11 @@ class SegmentKnobs:
         released_code (`list[str]`, *optional*):
             Points in which the released code of a paper is followed where it differs from the text.
             `"spo_normalizer"`: with a `token_mask`, KL is summed over the kept tokens of each row, then averaged over
-            rows; the text has KL over all tokens, divided like the policy term. `"spo_last_token"`: a segment may
-            begin at a response's last token. `"spo_replay"`: the replay buffer loses rows and fills batches by
-            repetition. `"spo_policy_iteration"`: half of the loss of `"policy_iteration"`.
+            rows; the text has KL over all tokens, divided like the policy term. `"spo_first_cutpoint"`: the first
+            segment begins at the first cutpoint, not at the first token, so that A_1 starts from V there and not from
+            V(x) (Eq. 2). `"spo_last_token"`: a segment may begin at a response's last token. `"spo_replay"`: the
+            replay buffer loses rows and fills batches by repetition. `"spo_policy_iteration"`: half of the loss of
+            `"policy_iteration"`.
     """
 
     rollouts: str = _rollout("none", "How segments are valued, if at all.", one_of("none", "chain", "tree"))

@@ -1,7 +1,8 @@
 """Segments of a response: where they begin, and their advantages from the values at their ends (SPO, VinePPO).
 
 Positions are 0-based. A boundary at b means that a segment begins with token b, in the state s_b after b tokens. The
-tokens before the first boundary are the lead, which gets no credit.
+segments of the paper cover the response. A partition may also begin later: tokens before its first boundary are the
+lead, which gets no credit.
 """
 
 import torch
@@ -13,11 +14,15 @@ def cutpoint_boundaries(
     threshold: float,
     interval: int | None = None,
     num_segments: int | None = None,
-    include_first: bool = False,
+    from_first_cutpoint: bool = False,
     include_last: bool = False,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """U = {t : exp(ℓ°_t) < ρ}; a segment begins at the first and then at every n-th member of U (SPO, 2505.23564).
+    """U = {t : exp(ℓ°_t) < ρ}: segments that cover the row, with n members of U in each but the last (SPO, 2505.23564).
+
+    The first segment begins at the first token, in the state x (Eq. 2), and every other one just before a member of U.
+    The text has a boundary after n cutpoints (Fig. 1), and leaves open where among the probable tokens up to the next
+    one; this is the released code's place. A row without a cutpoint is one segment.
 
     Args:
         old_logp_t (`torch.Tensor`):
@@ -29,8 +34,9 @@ def cutpoint_boundaries(
         num_segments (`int`, *optional*):
             K ≥ 1 segments, whose numbers of cutpoints differ by at most one, larger ones first. This minimises
             Σ_k |U∩seg_k|². With fewer than K cutpoints there is one segment per cutpoint.
-        include_first (`bool`, *optional*, defaults to `False`):
-            Whether a segment always begins at the first token, so that there is no lead.
+        from_first_cutpoint (`bool`, *optional*, defaults to `False`):
+            Whether the first segment begins at the first cutpoint, so that the tokens before it are a lead without
+            credit, and a row without a cutpoint has no segment (not in the paper, but in the released code).
         include_last (`bool`, *optional*, defaults to `False`):
             Whether the last token of a row may be a cutpoint (not in the paper, but in the released code), see
             [`without_last`].
@@ -45,7 +51,9 @@ def cutpoint_boundaries(
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
     boundaries = _every_nth(cut, interval) if num_segments is None else _begins_of_parts(cut, num_segments)
-    return boundaries | (mask_t & (mask_t.cumsum(-1) == 1)) if include_first else boundaries
+    if from_first_cutpoint:
+        return boundaries
+    return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
 
 
 def fixed_length_boundaries(length: int, *, mask_t: torch.Tensor) -> torch.Tensor:

@@ -20,9 +20,9 @@ class SPOChainConfig(GRPOConfig):
     Configuration of [`SPOChainTrainer`]: [`GRPOConfig`] with the published setting.
 
     SPO is Segment Policy Optimization here, not Single-stream Policy Optimization. Published setting: 9 rollouts from
-    every 5th cutpoint, β = 1e-4, ε = 0.2, two passes over each batch. The loss is the mean over each response's kept
-    tokens, then over responses (Eq. 3), as in the paper's GRPO baseline; `loss_type="dapo"` is the mean over the kept
-    tokens of the batch.
+    every 5th cutpoint, β = 1e-4, two passes over each batch (App. H); the clip range ε is not in the text. The loss is
+    the mean over each response's kept tokens, then over responses (Eq. 3), as in the paper's GRPO baseline;
+    `loss_type="dapo"` is the mean over the kept tokens of the batch.
 
     Parameters:
         rollouts (`str`, *optional*, defaults to `"chain"`)

@@ -12,10 +12,12 @@ class SPOTreeConfig(GRPOConfig):
     r"""
     Configuration of [`SPOTreeTrainer`]: [`GRPOConfig`] with the published setting.
 
-    Training rows are segments. A batch has `num_generations` of them per prompt (published: 32).
+    Training rows are segments. A batch has `num_generations` of them per new prompt (App. H: 512 for 16, so 32).
 
-    Published setting: branching 6-6-6, 30 tokens per inner segment (600 for long reasoning), a replay of 8 batches with
-    at most 32 segments of a prompt in each, β = 1e-4, ε = 0.2.
+    Published setting: branching 6-6-6, 30 tokens per inner segment (600 for long reasoning), a replay of 8 batches,
+    β = 1e-4. The clip range ε is not in the text. App. D has at most 32 trajectories of a question in a batch: these
+    are rows with `tree_rows="paths"`. With the default rows, segments, a cap of 32 is the released code's, and batches
+    of 512 hardly ever reach it.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dapo"`)

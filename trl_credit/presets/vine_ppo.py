@@ -13,8 +13,8 @@ class VinePPOConfig(SPOChainConfig):
 
     Like SPO-chain, but a segment is a step of the solution, and the policy term keeps all tokens.
 
-    Published setting: 9 rollouts from the start and after each step, at most 25 steps on GSM8K, β = 1e-4, ε = 0.2, two
-    passes over each batch. Set `step_splitter` to `"gsm8k"` or `"math"` for solutions of these sets.
+    Its released code has 9 rollouts from the start and after each step, at most 25 steps on GSM8K, β = 1e-4, ε = 0.2,
+    and two passes over each batch. Set `step_splitter` to `"gsm8k"` or `"math"` for solutions of these sets.
 
     Parameters:
         segmentation (`str`, *optional*, defaults to `"steps"`)

@@ -15,6 +15,7 @@ from ..config import CreditConfig
 from ..config.segments import best_of
 from ..credit import segments
 from ..credit.advantages import leave_one_out_mean
+from ..credit.selection import probability_mask
 from ..credit.steps import STEP_SPLITTERS, step_positions
 from .policy import Policy
 
@@ -51,11 +52,13 @@ def find_boundaries(
             threshold=config.probability_threshold,
             interval=None if config.num_segments is not None else config.cutpoint_interval,
             num_segments=config.num_segments,
-            # with that mask the lead is outside the loss and needs no value
-            include_first=config.token_mask != "probability",
+            from_first_cutpoint=config.uses_released_code("spo_first_cutpoint"),
             include_last=config.uses_released_code("spo_last_token"),
             mask_t=mask_t,
         )
+        if config.token_mask == "probability":  # a response that this mask leaves out needs no value
+            kept = probability_mask(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
+            boundaries &= kept.bool().any(-1, keepdim=True)
     elif config.segmentation == "fixed_length":
         boundaries = segments.fixed_length_boundaries(config.segment_length, mask_t=mask_t)
     elif config.segmentation == "fixed_count":

@@ -1,7 +1,7 @@
 """Puts the settings of a run and the sizes of a model into the formulas."""
 
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 from ...config import CreditConfig
 from ...passes.flops import Pass, rows_pass
@@ -151,7 +151,8 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     }
     loss = formulas.training_flops(shape, computed["loss"], checkpointing=layout.checkpointing)
     flops["loss"] = args.num_iterations * loss
-    size, widest = args.per_device_train_batch_size // layout.processes, int(prompt.most + most)
+    longest = args.vllm_max_model_length if args.use_vllm and args.vllm_max_model_length else inf
+    size, widest = args.per_device_train_batch_size // layout.processes, int(min(prompt.most + most, longest))
     if formulas.optimizer_states(layout.optimizer) is None:
         notes.append(f"optim={layout.optimizer!r} has AdamW's state")
     if args.use_vllm and args.vllm_mode == "colocate":
@@ -212,7 +213,7 @@ def _chain(
     args: CreditConfig, assumed: Assumed, length: float, rows: int, shared: int, notes: list[str]
 ) -> tuple[Range, Range, float]:
     """Continuations of a generation batch, their tokens, and the tokens of responses that they continue."""
-    at_first = args.segmentation != "cutpoints" or args.token_mask != "probability"
+    at_first = not args.uses_released_code("spo_first_cutpoint")
     begins = _most_begins(args, at_first)
     most = Range(
         sum(shared if b == 0 else rows for b in begins),
@@ -264,12 +265,11 @@ def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
         step = args.cutpoint_interval
     elif cutpoints or args.segmentation == "fixed_count":  # most is left to write if all segments begin early
         count = args.num_segments
-    first = int(cutpoints and at_first)
-    begins = formulas.every(
-        step, length=args.max_completion_length, first=first, last=args.uses_released_code("spo_last_token")
-    )[:count]
+    first = int(not at_first)  # where a first cutpoint costs most: the state before the first token is shared
+    last = args.uses_released_code("spo_last_token")
+    begins = formulas.every(step, length=args.max_completion_length, first=first, last=last)[:count]
     later = [b for b in begins if b > 0][: args.max_valued_steps]
-    return [0, *later] if args.initial_value != "group" and (first or 0 in begins) else later
+    return [0, *later] if args.initial_value != "group" else later
 
 
 def _row(
