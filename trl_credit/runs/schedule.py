@@ -22,4 +22,5 @@ def schedule_jump(scheduler: Any, *, planned: int, now: int) -> str | None:
     if math.isclose(before, after, rel_tol=1e-6, abs_tol=1e-9):
         return None
     jump = f"the learning rate jumps from {before:.3g} to {after:.3g} of its peak"
-    return f"{jump}, since its schedule ends at step {now}, no longer at {planned}"
+    # with the same number of steps the user has allowed another schedule
+    return jump if planned == now else f"{jump}, since its schedule ends at step {now}, no longer at {planned}"
