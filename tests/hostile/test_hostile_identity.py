@@ -248,6 +248,29 @@ def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, capl
     assert "jumps" not in caplog.text and again.changes_of_run() == longer.changes_of_run()
 
 
+@survived
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_learning_rate_that_may_change_changes(make_trainer, trained, schedule):
+    settings = {**SAVES, "lr_scheduler_type": schedule, "max_steps": 4}
+    whole = trained("grpo", **settings, learning_rate=1e-5)
+    shutil.rmtree(whole.args.output_dir)
+    make_trainer("grpo", **settings).train()
+    first = str(Path(whole.args.output_dir) / "checkpoint-2")
+    changed = trained("grpo", **settings, learning_rate=1e-5, allow_changed=["learning_rate"], resume=first)
+    rates = [[row["learning_rate"] for row in x.state.log_history if "learning_rate" in row] for x in (whole, changed)]
+    assert rates[1][2:] == pytest.approx(rates[0][2:], rel=1e-12) and rates[1][:2] != rates[0][:2]
+    assert changed.changes_of_run() == ["From step 2: learning_rate 0.001 → 1e-05."]
+
+
+@refused
+@pytest.mark.parametrize("name", ["weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"])
+def test_what_the_optimizer_brings_back_cannot_change(make_trainer, name):
+    make_trainer("grpo", max_steps=1, **SAVES).train()
+    other = make_trainer("grpo", max_steps=2, **SAVES, **{name: 0.5}, allow_changed=[name])
+    with pytest.raises(ValueError, match=f"allow_changed {name}: the state of the optimizer in .*as the model"):
+        other.train(resume_from_checkpoint=True)
+
+
 @refused
 def test_a_link_to_the_checkpoint_that_would_be_removed(make_trainer, tmp_path):
     make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()

@@ -14,6 +14,7 @@ from ..support.errors import choose
 from ..support.files import write_atomically
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import comparable, differences, in_words
+from .schedule import RESTORED
 
 
 logger = get_logger(__name__)
@@ -140,6 +141,9 @@ class RunFolder:
                 f"{checkpoint} was written by another run, which differs from this one in {in_words(refused)}: use its "
                 f"settings, start a new run in another output_dir, or set --allow_changed {' '.join(refused)}."
             )
+        if restored := [name for name in RESTORED if name in changed]:
+            what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"
+            raise ValueError(f"{what}: use its settings, or start a new run with {str(checkpoint)!r} as the model.")
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:

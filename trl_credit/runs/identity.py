@@ -186,5 +186,7 @@ def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
 
 
 def _reward_models(trainer: IdentifiedTrainer) -> dict[str, Any]:
-    pairs = zip(trainer.reward_func_names, trainer.reward_funcs, strict=True)
-    return {name: weights_digest(model.config, trainer.args) for name, model in pairs if isinstance(model, nn.Module)}
+    """Digest of the weights of each reward function that is a model: number and name → digest."""
+    pairs = enumerate(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True), 1)
+    models = {f"{i} {name}": function for i, (name, function) in pairs if isinstance(function, nn.Module)}
+    return {name: weights_digest(model.config, trainer.args) for name, model in models.items()}

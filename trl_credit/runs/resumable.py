@@ -21,7 +21,7 @@ from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
 from .identity import functions_of, identity
 from .model_identity import is_folder, weights_digest
-from .schedule import schedule_jump
+from .schedule import schedule_jump, set_learning_rate
 
 
 logger = get_logger(__name__)
@@ -319,6 +319,8 @@ class ResumableTrainer(GRPOTrainer):
         ):
             logger.warning("%s: %s: set max_steps (num_train_epochs) back, unless you intend this", checkpoint, jump)
             self._folder.add_change(jump)
+        if "learning_rate" in (self.args.allow_changed or []):
+            set_learning_rate(self.optimizer, self.lr_scheduler, self.args.learning_rate)
         self._skip_orders(int(self.state.epoch or 0))
         # the position of an uninterrupted run in its generation batch
         self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])
