@@ -128,7 +128,7 @@ def checkpoint_step(checkpoint: str | Path | None) -> int:
 
 def planned_steps(checkpoint: str | Path) -> int:
     """Optimizer steps that the run of a complete checkpoint was to make."""
-    return _state_of_trainer(checkpoint)["max_steps"]
+    return _state_of_trainer(checkpoint).get("max_steps", 0)
 
 
 def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:

@@ -80,8 +80,6 @@ def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> tuple[
         again = iter(stream)
         first = list(islice(again, 1))
     if json_text(first) == text:
-        reading.close()
-        again.close()
         return rows, stream
     rest = _Rest(stream, chain(rows, first, reading, again))
     return rows, IterableDataset.from_generator(rest, features=stream.features)
