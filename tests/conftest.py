@@ -152,13 +152,13 @@ def make_trainer(tiny_model, tmp_path):
             small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
             defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
         prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
-        trainer = trainer_class(
-            model=tiny_model,
-            reward_funcs=reward_funcs,
-            args=config_class(**{**defaults, **settings}),
-            train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]}),
-            **(trainer_kwargs or {}),
-        )
+        given = {
+            "model": tiny_model,
+            "reward_funcs": reward_funcs,
+            "args": config_class(**{**defaults, **settings}),
+            "train_dataset": Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]}),
+        }
+        trainer = trainer_class(**given | (trainer_kwargs or {}))
         if hasattr(trainer, "results"):
             trainer.results.writes_at_end = False  # which takes longer than most of these trainings
         return trainer

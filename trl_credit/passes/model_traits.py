@@ -65,6 +65,22 @@ def has_entropy_bonus(args: CreditConfig) -> bool:
     return getattr(args, "entropy_coef", 0.0) != 0.0 or getattr(args, "use_adaptive_entropy", False)
 
 
+def micro_batch_terms(trainer: Any, model: nn.Module) -> dict[str, str]:
+    """Why the loss of a batch depends on how it is cut into micro-batches → whose rows a term compares: those of a
+    "process", or of "all" processes."""
+    args = trainer.args
+    has_balance = getattr(trainer, "aux_loss_enabled", has_experts(model))
+    rules = {
+        ("loss_type='bnpo' divides by the tokens of a micro-batch", "process"): args.loss_type == "bnpo",
+        ("the entropy bonus is a mean over a micro-batch", "process"): has_entropy_bonus(args),
+        ("the auxiliary loss of the experts is that of a micro-batch", "process"): has_balance,
+        ("whiten_advantages='microbatch' compares the rows of a micro-batch", "all"): args.whiten_advantages
+        == "microbatch",
+        ("top_entropy_quantile compares the tokens of a micro-batch", "all"): args.top_entropy_quantile < 1.0,
+    }
+    return dict(reason for reason, holds in rules.items() if holds)
+
+
 def custom_credit(trainer: PassTrainer) -> list[str]:
     """The custom functions and methods that may give any token credit."""
     known = trainer.args.custom_functions().keys() | ({"credit"} if trainer.credit_method is not None else set())

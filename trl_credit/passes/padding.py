@@ -16,7 +16,7 @@ from peft import PeftModel
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import PassTrainer, custom_credit, has_entropy_bonus, has_experts, is_random
+from .model_traits import PassTrainer, custom_credit, is_random, micro_batch_terms
 from .prefix_layout import Arrangement, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
@@ -112,17 +112,12 @@ def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
     sizes = f"steps_per_generation={batch} and gradient_accumulation_steps={window}"
-    custom, has_balance = custom_credit(trainer), getattr(trainer, "aux_loss_enabled", has_experts(model))
+    custom = custom_credit(trainer)
     draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {
         f"{sizes} do not divide each other": batch % window != 0 != window % batch,
-        "loss_type='bnpo' divides by the tokens of a micro-batch": args.loss_type == "bnpo",
-        "the entropy bonus is a mean over a micro-batch": has_entropy_bonus(args),
-        "the auxiliary loss of the experts is that of a micro-batch": has_balance,
-        "whiten_advantages='microbatch' compares the rows of a micro-batch": args.whiten_advantages == "microbatch",
-        "top_entropy_quantile compares the tokens of a micro-batch": args.top_entropy_quantile < 1.0,
         f"your custom {' and '.join(custom)} may compare the rows of a micro-batch": bool(custom),
         "selector='random' draws by micro-batch": args.selector == "random",
         "the model draws at random (dropout or noise) by micro-batch": draws,
     }
-    return [reason for reason, holds in rules.items() if holds]
+    return [*micro_batch_terms(trainer, model), *(reason for reason, holds in rules.items() if holds)]

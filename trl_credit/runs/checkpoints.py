@@ -12,7 +12,7 @@ from ..support.files import write_atomically
 
 STATE_FILE = "credit_state.json"
 RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkpoints
-VERSION = 1  # of both
+VERSION = 2  # of both; 1 compared less of a run, see `identity.comparable`
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
 # how a run stores its optimizer: name → description, and the files that show it
@@ -109,7 +109,10 @@ def is_complete(checkpoint: str | Path) -> bool:
 
 
 def mark_incomplete(checkpoint: Path) -> None:
-    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last."""
+    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last. A link to a
+    checkpoint elsewhere is removed instead."""
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
@@ -120,9 +123,16 @@ def finished_at(checkpoint: Path) -> float:
 
 def checkpoint_step(checkpoint: str | Path | None) -> int:
     """Optimizer steps before a complete checkpoint; 0 for `None`."""
-    if not checkpoint:
-        return 0
-    return int(json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())["global_step"])
+    return _state_of_trainer(checkpoint)["global_step"] if checkpoint else 0
+
+
+def planned_steps(checkpoint: str | Path) -> int:
+    """Optimizer steps that the run of a complete checkpoint was to make."""
+    return _state_of_trainer(checkpoint).get("max_steps", 0)
+
+
+def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:
+    return json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
 
 
 def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:

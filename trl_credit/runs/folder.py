@@ -13,7 +13,8 @@ from ..config import CreditConfig, defaults
 from ..support.errors import choose
 from ..support.files import write_atomically
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
-from .identity import differences, in_words
+from .identity import comparable, differences, in_words
+from .schedule import RESTORED
 
 
 logger = get_logger(__name__)
@@ -26,7 +27,8 @@ class RunFolder:
     """The `output_dir` of a run, on the main process.
 
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
-    start or resume (`from`), its id, and what the user allowed to change since the one before (`changed`).
+    start or resume (`from`), its id, what the user allowed to change since the one before (`changed`), and what changed
+    by itself (`said`).
 
     Args:
         config ([`CreditConfig`]):
@@ -40,9 +42,16 @@ class RunFolder:
 
     @property
     def changes(self) -> list[str]:
-        """What the user allowed to change at each resume, one sentence each."""
+        """What changed at each resume, one sentence each."""
         starts = self.record["lives"] if self.record is not None else []
-        return [f"From step {start['from']}: {in_words(start['changed'])}." for start in starts if start.get("changed")]
+        pairs = [(start["from"], [in_words(start.get("changed", {})), *start.get("said", [])]) for start in starts]
+        return [f"From step {step}: {text}." for step, texts in pairs for text in texts if text]
+
+    def add_change(self, text: str) -> None:
+        """Adds what changes at this resume without being a setting of the identity. Does nothing on other processes."""
+        if self.record is not None:
+            self.record["lives"][-1].setdefault("said", []).append(text)
+            self.write_record(self.path)
 
     def claim(self, identity: dict[str, Any], *, resume: str | None) -> None:
         """Reserves the folder for a new run, or for one that resumes from a checkpoint.
@@ -57,7 +66,7 @@ class RunFolder:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
                 a setting has no effect. The message names the differences and the fix. The folder is then unchanged.
         """
-        resumes_here = resume is not None and Path(resume).resolve().parent == self.path.resolve()
+        resumes_here = resume is not None and self.path.resolve() in _folders_of(Path(resume))
         if self._config.overwrite_output_dir and resumes_here:
             raise ValueError("overwrite_output_dir=True would remove what resume_from_checkpoint reads: leave one out")
         if self._config.allow_changed and resume is None:
@@ -99,7 +108,7 @@ class RunFolder:
         checkpoints = checkpoints_of(self.path)
         if self._config.overwrite_output_dir:
             for checkpoint in checkpoints:
-                shutil.rmtree(checkpoint)
+                checkpoint.unlink() if checkpoint.is_symlink() else shutil.rmtree(checkpoint)
             return
         record = read_run(self.path)
         has_results = any(any(self.path.glob(pattern)) for pattern in _RESULTS)
@@ -121,13 +130,27 @@ class RunFolder:
         for name in allowed:
             if name not in identity and name not in record["identity"]:
                 raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
+        if record["version"] < VERSION:
+            message = (
+                "%s is of an earlier trl_credit, which did not compare weights, vocabulary, helper modules, tools,"
+            )
+            logger.warning(f"{message} images and the rows of streams: they may differ", checkpoint)
         changed = self._changed(record, identity)
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             raise ValueError(
                 f"{checkpoint} was written by another run, which differs from this one in {in_words(refused)}: use its "
                 f"settings, start a new run in another output_dir, or set --allow_changed {' '.join(refused)}."
             )
+        if restored := [name for name in RESTORED if name in changed]:
+            what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"
+            raise ValueError(f"{what}: use its settings, or start a new run with {str(checkpoint)!r} as the model.")
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
-        return differences(record["identity"], identity, defaults=defaults(type(self._config)))
+        there, here = comparable(record["identity"], identity, version=record["version"])
+        return differences(there, here, defaults=defaults(type(self._config)))
+
+
+def _folders_of(checkpoint: Path) -> tuple[Path, Path]:
+    """The folder that a checkpoint lies in, and the one that a link to it lies in."""
+    return checkpoint.resolve().parent, checkpoint.parent.resolve()

@@ -1,19 +1,20 @@
 """What identifies a run: algorithm, settings that change the loss, functions, model and data."""
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, Protocol
 
 from accelerate import Accelerator
-from datasets import Dataset
 from torch import nn
 from transformers import TrainingArguments
 
 from ..config import KNOBS, CreditConfig
-from ..support.digests import digest_of
+from ..passes.model_traits import micro_batch_terms
+from ..support.digests import digest_of, function_label, json_text
+from ..support.modules import helper_modules
+from .data_identity import data_identity
+from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
 
 
 # fields of TrainingArguments that change what is learned; the length of a run may change at a resume
@@ -34,9 +35,15 @@ FREE = frozenset(
 ).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
 _FREE_VLLM = "vllm_"
 _OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
-_VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
-_MOST_ROWS = 20_000
-_DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded when they are read
+# what version 1 of `credit_run.json` lacks; its `data.content` left out rows of larger data sets
+_SINCE_2 = frozenset(
+    """
+    environment_factory micro_batch modules reward_models tools data.first_rows data.media model.weights
+    tokenizer.vocabulary tokenizer.eos_token_ids tokenizer.pad_token_id
+    """.split()
+)
+_VERSION_1_ROWS = 40_000
+_MOST_NAMED = 8  # differences of one kind in a message
 
 
 class IdentifiedTrainer(Protocol):
@@ -50,7 +57,10 @@ class IdentifiedTrainer(Protocol):
     reward_funcs: Sequence[Any]
     reward_func_names: Sequence[str]
     functions: dict[str, Any]
+    given: dict[str, Any]
     dtype_of_weights: str
+    weights: str | None
+    first_rows: list[Any]
 
     @property
     def algorithm_name(self) -> str: ...
@@ -63,25 +73,51 @@ def identity(trainer: IdentifiedTrainer) -> dict[str, Any]:
 
     Makes no collective call.
     """
-    args = trainer.args
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    template = getattr(trainer.processing_class, "chat_template", None)
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    revision = (args.model_init_kwargs or {}).get("revision")
+    stop = getattr(trainer, "eos_token_ids", None)  # older TRL lacks it
     return {
         "algorithm": trainer.algorithm_name,
         **_settings(args),
         **trainer.functions,
+        "reward_models": _reward_models(trainer),
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        "model": _model(trainer),
-        "tokenizer": {"chat_template": template and _digest(template), "tokens": len(tokenizer)},
-        "data": _data(trainer.train_dataset),
+        "micro_batch": _micro_batch(trainer, model),
+        "model": model_identity(model, dtype=trainer.dtype_of_weights, weights=trainer.weights, revision=revision),
+        "tokenizer": tokenizer_identity(trainer.processing_class, eos_token_ids=stop),
+        "data": data_identity(trainer.train_dataset, first_rows=trainer.first_rows),
     }
+
+
+def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]:
+    """Rows of a micro-batch, where the loss depends on how a batch is cut into them; else empty."""
+    terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
+    found = {"rows": rows} if "process" in terms else {}
+    return found | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
+
+
+def comparable(there: dict[str, Any], here: dict[str, Any], *, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An identity from a file of this version, and that of this run without what the version lacks."""
+    if version >= 2:
+        return there, here
+    without = set(_SINCE_2)
+    if (here["data"].get("rows") or 0) >= _VERSION_1_ROWS:
+        without.add("data.content")
+    return _without(there, without), _without(here, without)
+
+
+def _without(identity: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    kept = {name: value for name, value in identity.items() if name not in names}
+    for name in ("model", "tokenizer", "data"):
+        kept[name] = {key: value for key, value in kept.get(name, {}).items() if f"{name}.{key}" not in names}
+    return kept
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:
     """Fields whose values differ, with old and new value. A field that one release lacks counts as its default."""
     pairs = {n: [x.get(n, defaults.get(n)) for x in (there, here)] for n in dict.fromkeys([*there, *here])}
     # compared as text, since NaN is not equal to NaN
-    return {name: pair for name, pair in pairs.items() if _text(pair[0]) != _text(pair[1])}
+    return {name: pair for name, pair in pairs.items() if json_text(pair[0]) != json_text(pair[1])}
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
@@ -89,28 +125,17 @@ def in_words(changed: dict[str, list[Any]]) -> str:
     found = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):
-            inner = differences(before, after, defaults={})
-            found.append(in_words({f"{name}.{key}": pair for key, pair in inner.items()}))
+            inner = [(f"{name}.{key}", pair) for key, pair in differences(before, after, defaults={}).items()]
+            more = [f"{len(inner) - _MOST_NAMED} more of {name}"] if len(inner) > _MOST_NAMED else []
+            found += [in_words(dict(inner[:_MOST_NAMED])), *more]
         else:
             found.append(f"{name} {_short(before)} → {_short(after)}")
     return ", ".join(found)
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else _text(value)
+    text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(_text(value).encode()).hexdigest()[:16]
 
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
@@ -118,20 +143,35 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
     names = [f.name for f in fields(CreditConfig) if f.name in ours or f.name in _OPTIMIZER]
     engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
     kept = [name for name in names if name not in engine and name not in args.custom_functions()]
-    return {name: json.loads(_text(getattr(args, name))) for name in kept}
+    return {name: json.loads(json_text(getattr(args, name))) for name in kept}
 
 
 def functions_of(trainer: IdentifiedTrainer) -> dict[str, Any]:
-    """Digests of the run's functions. Taken before any of them is called."""
+    """Digests of the run's functions, and of the modules that they need. Taken before any of them is called."""
     found = trainer.custom_functions()
-    for name in ("rollout_func", "environment_factory"):
-        if callable(given := getattr(trainer, name, None)):
-            found[name] = given
-    return {name: _function(function) for name, function in found.items()} | {"reward_funcs": _rewards(trainer)}
+    if (rollout := trainer.given["rollout_func"]) is not None:
+        found["rollout_func"] = rollout
+    environments, tools = trainer.given["environment_factory"], trainer.given["tools"] or []
+    named = environments if isinstance(environments, dict) else {"": environments} if environments else {}
+    rewards = [x for x in trainer.reward_funcs if not isinstance(x, nn.Module)]
+    every = [*found.values(), *named.values(), *tools, *rewards]
+    modules = [helper_modules(_unguarded(function)) for function in every]
+    return {
+        **{name: _function(function) for name, function in found.items()},
+        "environment_factory": {name: _function(factory) for name, factory in named.items()},
+        # their order is that of the prompt
+        "tools": {function_label(x): f"{_function(x)} at {i}" for i, x in enumerate(tools)},
+        "reward_funcs": _rewards(trainer),
+        "modules": {name: f"SHA-256 {digest[:16]}" for one in modules for name, digest in one.items()},
+    }
+
+
+def _unguarded(function: Any) -> Any:
+    return getattr(function, "__wrapped__", function)
 
 
 def _function(function: Any) -> str:
-    return f"SHA-256 {digest_of(getattr(function, '__wrapped__', function))[:16]}"  # a guard wraps rewards
+    return f"SHA-256 {digest_of(_unguarded(function))[:16]}"
 
 
 def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
@@ -145,42 +185,8 @@ def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
     return found
 
 
-def _model(trainer: IdentifiedTrainer) -> dict[str, Any]:
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    settings = _stable(model.config.to_diff_dict())  # a newer transformers may add defaults to the full dict
-    found = {"name": base_name(model.config), "config": _digest(settings), "dtype": trainer.dtype_of_weights}
-    if revision := (trainer.args.model_init_kwargs or {}).get("revision"):
-        found["revision"] = str(revision)
-    if adapters := getattr(model, "peft_config", None):
-        skipped = ("base_model_name_or_path", "inference_mode", "peft_version")
-        kept = {n: {k: v for k, v in a.to_dict().items() if k not in skipped} for n, a in adapters.items()}
-        found["adapter"] = _digest(kept)
-    return found
-
-
-def _stable(settings: Any) -> Any:
-    """Settings of a model and of the models inside it, without those that loading and training change."""
-    if not isinstance(settings, dict):
-        return settings
-    kept = {k: v for k, v in settings.items() if not str(k).endswith("_token_id") and k not in _VOLATILE}
-    return {k: _stable(v) for k, v in kept.items()}
-
-
-def base_name(config: Any) -> str:
-    """Name of the model that a configuration was loaded from, without its folder: a folder may move."""
-    name = getattr(config, "_name_or_path", "") or ""
-    return Path(name).resolve().name if Path(name).exists() else name
-
-
-def _data(dataset: Any) -> dict[str, Any]:
-    if not isinstance(dataset, Dataset):  # a stream
-        return {"columns": sorted(getattr(dataset, "column_names", None) or [])}
-    features = dataset.features
-    plain = [name for name in sorted(features) if not any(kind in repr(features[name]) for kind in _DECODED)]
-    every = max(1, len(dataset) // _MOST_ROWS)
-    rows = dataset.with_format(None).select_columns(plain)  # a transform may be random
-    rows = rows if every == 1 else rows.select(range(0, len(dataset), every))
-    digest = hashlib.sha256()
-    for batch in rows.iter(1000):
-        digest.update(_text(batch).encode())
-    return {"rows": len(dataset), "columns": sorted(features), "content": digest.hexdigest()[:16]}
+def _reward_models(trainer: IdentifiedTrainer) -> dict[str, Any]:
+    """Digest of the weights of each reward function that is a model: number and name → digest."""
+    pairs = enumerate(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True), 1)
+    models = {f"{i} {name}": function for i, (name, function) in pairs if isinstance(function, nn.Module)}
+    return {name: weights_digest(model.config, trainer.args) for name, model in models.items()}

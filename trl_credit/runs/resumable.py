@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
+from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
@@ -17,8 +18,11 @@ from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
 from .boundaries import CheckpointBoundaries
+from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
 from .identity import functions_of, identity
+from .model_identity import is_folder, weights_digest
+from .schedule import schedule_jump, set_learning_rate
 
 
 logger = get_logger(__name__)
@@ -75,6 +79,9 @@ class ResumableTrainer(GRPOTrainer):
         self._sampler: Any = None
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
+        self.given = {name: kwargs.get(name) for name in ("rollout_func", "environment_factory", "tools")}
+        self.first_rows: list[Any] = []  # of a stream, on the main process
+        self._read_stream: Any = None  # the stream that `first_rows` are of
         super().__init__(*args, **kwargs)
         self.processes = Processes(self.accelerator)
         self._boundaries = CheckpointBoundaries(self.args)
@@ -82,6 +89,10 @@ class ResumableTrainer(GRPOTrainer):
         # before training: functions may change their attributes when called, and DeepSpeed casts weights
         self.functions = functions_of(self)
         self.dtype_of_weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        self.weights: str | None = None  # a digest, on the main process
+        if self.accelerator.is_main_process:
+            config, loaded = self.accelerator.unwrap_model(self.model).config, self.args.model_init_kwargs or {}
+            self.weights = weights_digest(config, self.args, subfolder=loaded.get("subfolder", ""))
         if self._boundaries.rounded:
             message = "checkpoints are taken between generation batches of %d optimizer steps: %s"
             logger.warning(message, self._boundaries.updates, self._boundaries.rounded)
@@ -132,8 +143,17 @@ class ResumableTrainer(GRPOTrainer):
             self._claimed = claim
 
     def _claim(self, resume: str | None) -> None:
+        config = self.accelerator.unwrap_model(self.model).config
+        if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
+            what = f"output_dir={self.args.output_dir!r} is the folder of the model, and beta={self.args.beta}"
+            raise ValueError(f"{what}: a resumed run would take the trained model as reference: choose another.")
         if resume is not None:
             self._check_checkpoint(resume)  # before anything is written or loaded
+        if isinstance(self.train_dataset, IterableDataset) and self.train_dataset is not self._read_stream:
+            count = min(FIRST_ROWS, self.args.generation_batch_size // self.num_generations)
+            read = read_first_rows(self.train_dataset, count=count, seed=self.args.seed)
+            self.first_rows, self.train_dataset = read
+            self._read_stream = self.train_dataset
         self._folder.claim(identity(self), resume=resume)
 
     def release_output_dir(self) -> None:
@@ -142,7 +162,7 @@ class ResumableTrainer(GRPOTrainer):
         self._folder.release()
 
     def changes_of_run(self) -> list[str]:
-        """What the user allowed to change at each resume of this run, one sentence each (main process)."""
+        """What changed at each resume of this run, one sentence each (main process)."""
         return self._folder.changes
 
     def _on_main(self, call: Callable[[], Any]) -> Any:
@@ -295,6 +315,13 @@ class ResumableTrainer(GRPOTrainer):
                 raise ValueError(f"{what}: resume from a checkpoint with the same settings.") from error
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
+        if jump := schedule_jump(
+            self.lr_scheduler, planned=checkpoints.planned_steps(checkpoint), now=self.state.max_steps
+        ):
+            logger.warning("%s: %s: set max_steps (num_train_epochs) back, unless you intend this", checkpoint, jump)
+            self._folder.add_change(jump)
+        if "learning_rate" in (self.args.allow_changed or []):
+            set_learning_rate(self.optimizer, self.lr_scheduler, self.args.learning_rate)
         self._skip_orders(int(self.state.epoch or 0))
         # the position of an uninterrupted run in its generation batch
         self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])

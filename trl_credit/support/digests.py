@@ -1,12 +1,14 @@
-"""Digests of functions: whether a function is still the one that a run started with."""
+"""Digests: whether a function, a value or a file is still the one that a run started with."""
 
 import contextlib
 import functools
 import hashlib
 import inspect
+import json
 import logging
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _DIGESTS: WeakKeyDictionary[Callable, str] = WeakKeyDictionary()
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_BLOCKS, _BLOCK_SIZE = 64, 1 << 16
 
 
 def sha256(content: bytes) -> str:
@@ -24,9 +28,36 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def json_text(value: Any) -> str:
+    """JSON with sorted keys, equal in two processes for equal values. What JSON lacks is text in it."""
+    return json.dumps(value, sort_keys=True, default=_json_value)
+
+
+def short_digest(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a value's [`json_text`]."""
+    return sha256(json_text(value).encode())[:16]
+
+
+def sampled_digest(files: Iterable[Path]) -> str:
+    """The first 16 hexadecimal digits of a SHA-256 of files that may be too large to be read.
+
+    It covers names, sizes and 64 blocks of 64 KiB spread evenly over each file; files up to 4 MiB entirely.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with open(file, "rb") as stream:
+            for i in range(_BLOCKS):
+                # blocks of a small file follow each other without gap or overlap
+                stream.seek(max(i * _BLOCK_SIZE, i * (size - _BLOCK_SIZE) // (_BLOCKS - 1)))
+                digest.update(stream.read(_BLOCK_SIZE))
+    return digest.hexdigest()[:16]
+
+
 def function_label(function: Callable) -> str:
     """`__name__` of a function, of the function that a partial wraps, or of the class of a callable object."""
-    return _unbound(function)[0].__name__
+    return unbound(function)[0].__name__
 
 
 class FunctionSource(NamedTuple):
@@ -44,7 +75,7 @@ class FunctionSource(NamedTuple):
 
 def source_of_object(function: Callable) -> FunctionSource:
     """The source of a function or method that was given as an object, not by name."""
-    defined = _unbound(function)[0]
+    defined = unbound(function)[0]
     source = _source(defined)
     path = None if source is None else Path(inspect.getsourcefile(defined) or "")
     if path is not None and path.is_file():
@@ -66,10 +97,10 @@ def digest_of(function: Callable) -> str:
     with contextlib.suppress(TypeError):  # a callable object without a hash
         if function in _DIGESTS:
             return _DIGESTS[function]
-    defined, bound = _unbound(function)
+    defined, bound = unbound(function)
     module = getattr(defined, "__module__", None) or ""
     if module == "__main__":
-        parts = _script_sources(defined, set())
+        parts = script_sources(defined, set(), [])
     elif module.partition(".")[0] == __package__.partition(".")[0]:
         parts = [module]
     elif (digest := source_of_object(function).digest) is not None:
@@ -84,7 +115,7 @@ def digest_of(function: Callable) -> str:
     return digest
 
 
-def _unbound(function: Callable) -> tuple[Any, list[Any]]:
+def unbound(function: Callable) -> tuple[Any, list[Any]]:
     """The function or class that has a source, and the values bound to it: arguments of partials, the attributes of a
     callable object, and what a closure holds."""
     bound: list[Any] = []
@@ -105,9 +136,15 @@ def _unbound(function: Callable) -> tuple[Any, list[Any]]:
     return function, bound
 
 
-def _script_sources(defined: Any, seen: set[int]) -> list[str]:
-    """Source of a function or class of the running script, and of everything in the script that it refers to."""
-    if id(defined) in seen or getattr(defined, "__module__", None) != "__main__":
+def script_sources(defined: Any, seen: set[int], elsewhere: list[Any]) -> list[str]:
+    """Source of a function or class of the running script, and of everything in the script that it refers to.
+
+    Modules, functions and classes from elsewhere that these refer to are appended to `elsewhere`.
+    """
+    if id(defined) in seen:
+        return []
+    if getattr(defined, "__module__", None) != "__main__":
+        elsewhere.append(defined)
         return []
     seen.add(id(defined))
     methods = [x for x in vars(defined).values() if inspect.isfunction(x)] if inspect.isclass(defined) else [defined]
@@ -115,15 +152,18 @@ def _script_sources(defined: Any, seen: set[int]) -> list[str]:
     found = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
     names = set().union(*(_global_names(method.__code__) for method in methods)) if found else set()
     script = vars(sys.modules["__main__"])
-    captured = _unbound(defined)[1]
+    captured = unbound(defined)[1]
     for name in sorted(names & script.keys()):
         value = script[name]
         if callable(value):
             captured.append(value)
-        elif not inspect.ismodule(value):
+        elif inspect.ismodule(value):
+            elsewhere.append(value)
+        else:
             found.append(f"{name} = {_stable(value)}")
+            elsewhere.append(type(value))
     for value in filter(callable, captured):
-        found += _script_sources(_unbound(value)[0], seen)
+        found += script_sources(unbound(value)[0], seen, elsewhere)
     return found
 
 
@@ -137,6 +177,14 @@ def _source(defined: Any) -> str | None:
         return inspect.getsource(defined)
     except (OSError, TypeError):  # typed at a prompt, or written in C
         return None
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if hasattr(value, "tobytes"):  # an array or a decoded image
+        return sha256(value.tobytes())
+    return _ADDRESS.sub("", str(value))
 
 
 def _stable(value: Any) -> str:

@@ -1,6 +1,5 @@
 """Which model is evaluated, and how it is loaded."""
 
-import hashlib
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ...demo import demo_model_path
+from ...support.digests import sampled_digest
 from .samplers import Sampler, TransformersSampler, VLLMSampler
 
 
 PACKAGES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
-_BLOCKS, _BLOCK_SIZE = 64, 1 << 16
 
 
 def model_location(name: str) -> str:
@@ -58,18 +57,9 @@ def relative_name(folder: Path) -> str:
 def weights_fingerprint(folder: str | Path) -> str:
     """A digest of a folder's weight files and `config.json`, which shows that a checkpoint was overwritten.
 
-    It covers names, sizes and 64 blocks of 64 KiB spread evenly over each file; files up to 4 MiB entirely.
+    See [`~trl_credit.support.digests.sampled_digest`].
     """
-    digest = hashlib.sha256()
-    for file in sorted(f for f in Path(folder).iterdir() if f.suffix in _WEIGHT_FILES or f.name == "config.json"):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}".encode())
-        with open(file, "rb") as stream:
-            for i in range(_BLOCKS):
-                # blocks of a small file follow each other without gap or overlap
-                stream.seek(max(i * _BLOCK_SIZE, i * (size - _BLOCK_SIZE) // (_BLOCKS - 1)))
-                digest.update(stream.read(_BLOCK_SIZE))
-    return digest.hexdigest()[:16]
+    return sampled_digest(f for f in Path(folder).iterdir() if f.suffix in _WEIGHT_FILES or f.name == "config.json")
 
 
 def package_versions(backend: str) -> dict[str, str]:

@@ -1,0 +1,182 @@
+"""What a run's data and weights are known by: equal for the same ones however they are stored, else different."""
+
+import json
+import random
+import shutil
+from types import SimpleNamespace
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, Features, Image, IterableDataset, List, Value, concatenate_datasets
+from PIL import Image as Pictures
+from transformers import AutoConfig
+
+from trl_credit.runs.data_identity import data_identity, read_first_rows
+from trl_credit.runs.model_identity import weights_digest
+from trl_credit.runs.schedule import schedule_jump
+
+
+ROWS = [{"prompt": [{"role": "user", "content": f"{i}?"}], "answer": str(i), "level": i % 5} for i in range(2500)]
+
+
+def of(dataset) -> dict:
+    return data_identity(dataset, first_rows=[])
+
+
+def test_rows_count_and_not_how_they_are_stored(tmp_path):
+    rows = Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "saved", num_shards=3)
+    mapped = Dataset.load_from_disk(str(tmp_path / "saved"))
+    in_parts = concatenate_datasets([rows.select(range(a, b)) for a, b in ((0, 7), (7, 1999), (1999, 2500))])
+    backwards = rows.select(range(2499, -1, -1))
+    for same in (mapped, in_parts, backwards.select(range(2499, -1, -1)), rows.with_format("torch")):
+        assert of(same) == of(rows)
+    assert of(rows.with_transform(lambda batch: {"prompt": [random.random() for _ in batch["prompt"]]})) == of(rows)
+    assert of(backwards)["content"] != of(rows)["content"]
+
+
+@pytest.mark.parametrize("row", [0, 1, 999, 1000, 2499])
+@pytest.mark.parametrize("column", ["answer", "level", "prompt"])
+def test_any_cell_counts(row, column):
+    other = {"answer": "x", "level": 7, "prompt": [{"role": "user", "content": "x"}]}[column]
+    changed = [one | {column: other} if i == row else one for i, one in enumerate(ROWS)]
+    assert of(Dataset.from_list(changed))["content"] != of(Dataset.from_list(ROWS))["content"]
+
+
+def pictures(folder, colours, *, embedded: bool, listed: bool) -> Dataset:
+    folder.mkdir()
+    found = []
+    for i, colour in enumerate(colours):
+        Pictures.new("RGB", (4, 4), colour).save(folder / f"{i}.png")
+        file = folder / f"{i}.png"
+        found.append({"bytes": file.read_bytes(), "path": None} if embedded else str(file))
+    kind = List(Image()) if listed else Image()
+    column = [[x] for x in found] if listed else found
+    features = Features({"prompt": Value("string"), "image": kind})
+    return Dataset.from_dict({"prompt": ["?"] * len(found), "image": column}, features=features)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_images_count_and_not_their_folder(tmp_path, embedded, listed):
+    kind = {"embedded": embedded, "listed": listed}
+    one = pictures(tmp_path / "one", ["red", "green"], **kind)
+    moved = pictures(tmp_path / "moved", ["red", "green"], **kind)
+    other = pictures(tmp_path / "other", ["red", "blue"], **kind)
+    assert of(one) == of(moved) and of(one)["media"] != of(other)["media"]
+    assert of(one)["content"] == of(other)["content"]
+
+
+def test_columns_that_only_look_like_files_are_plain():
+    rows = Dataset.from_list([{"prompt": "?", "file": {"bytes": "a", "path": "b"}}])
+    assert "media" not in of(rows) and of(rows)["content"] != of(Dataset.from_list([{"prompt": "?"}]))["content"]
+
+
+def draws(row):
+    return row | {"a": random.random(), "b": np.random.rand(), "c": torch.rand(1).item()}
+
+
+def test_a_stream_that_draws_at_random_is_the_same_stream():
+    stream = IterableDataset.from_generator(lambda: iter(ROWS)).map(draws)
+    torch.manual_seed(1)
+    random.seed(1)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()
+    rows, left = read_first_rows(stream, count=3, seed=0)
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]
+    assert torch.equal(before[0], after[0]) and before[1] == after[1] and (before[2] == after[2]).all()
+    assert left is stream and read_first_rows(stream, count=3, seed=0)[0] == rows
+
+
+def only_once(rows):
+    remaining = iter(rows)
+
+    def read():
+        yield from remaining
+
+    return IterableDataset.from_generator(read)
+
+
+@pytest.mark.parametrize("count", [1, 16, 40, 41, 50])
+@pytest.mark.parametrize("batch", [None, 7, 100])
+def test_a_stream_that_can_be_read_once_keeps_every_row(count, batch):
+    stream = only_once(ROWS[:40])
+    stream = stream if batch is None else stream.map(lambda rows: rows, batched=True, batch_size=batch)
+    rows, left = read_first_rows(stream, count=count, seed=0)
+    answers = [row["answer"] for row in left]
+    assert [row["answer"] for row in rows] == [str(i) for i in range(min(count, 40))]
+    assert sorted(answers, key=int) == [str(i) for i in range(40)]
+    assert answers == sorted(answers, key=int) or batch == 7  # rows of a batch that was read stay together
+
+
+def test_what_is_put_back_is_shuffled_as_the_stream_would_be():
+    _, left = read_first_rows(only_once(ROWS[:40]), count=16, seed=0)
+    whole = IterableDataset.from_generator(lambda: iter(ROWS[:40])).shuffle(seed=3, buffer_size=10)
+    assert list(left.shuffle(seed=3, buffer_size=10)) == list(whole)
+
+
+def test_images_in_a_stream_count():
+    def stream(colour):
+        return IterableDataset.from_generator(lambda: iter([{"image": Pictures.new("RGB", (4, 4), colour)}]))
+
+    def found(colour):
+        rows, left = read_first_rows(stream(colour), count=1, seed=0)
+        return data_identity(left, first_rows=rows)["first_rows"]
+
+    assert found("red") == found("red") != found("blue")
+
+
+def test_a_model_of_the_hub_is_known_by_its_weights_and_else_by_its_commit(tiny_model, tmp_path, monkeypatch):
+    args, commit = SimpleNamespace(output_dir=str(tmp_path / "run")), "0" * 40
+    repo = tmp_path / "models--user--model"
+    snapshot = repo / "snapshots" / commit
+    shutil.copytree(tiny_model, snapshot)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    config = AutoConfig.from_pretrained(tiny_model)
+    config._name_or_path, config._commit_hash = "user/model", commit
+    of_folder = weights_digest(AutoConfig.from_pretrained(tiny_model), args)
+    assert weights_digest(config, args) == of_folder != commit
+    (snapshot / "README.md").write_text("# another commit of the same weights")
+    assert weights_digest(config, args) == of_folder
+    config._name_or_path = "user/other"
+    assert weights_digest(config, args) == commit
+    config._name_or_path = ""
+    assert weights_digest(config, args) is None
+
+
+def test_weights_in_pieces_are_all_compared_and_other_files_are_not(tiny_model, tmp_path):
+    args = SimpleNamespace(output_dir=str(tmp_path / "run"))
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    whole = folder / "model.safetensors"
+    shutil.copy(whole, folder / "b.safetensors")
+    whole.rename(folder / "a.safetensors")
+    index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = AutoConfig.from_pretrained(folder)
+    before = weights_digest(config, args)
+    (folder / "consolidated.safetensors").write_bytes(b"not loaded")
+    assert weights_digest(config, args) == before
+    for name in ("a", "b"):
+        data = bytearray((folder / f"{name}.safetensors").read_bytes())
+        data[-1] ^= 1
+        (folder / f"{name}.safetensors").write_bytes(data)
+        assert before != (before := weights_digest(config, args))
+
+
+@pytest.mark.parametrize(("now", "jump"), [(8, "from 0.25 to 0.625"), (4, None), (3, "from 0.25 to 0 ")])
+def test_the_learning_rate_that_another_number_of_steps_gives(now, jump):
+    def linear(steps):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+
+    before = linear(4)
+    for _ in range(3):
+        before.optimizer.step()
+        before.step()
+    resumed = linear(now)
+    resumed.load_state_dict(before.state_dict())
+    said = schedule_jump(resumed, planned=4, now=now)
+    assert said is None if jump is None else f"jumps {jump}" in said

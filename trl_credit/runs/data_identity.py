@@ -1,0 +1,117 @@
+"""What identifies the data of a run: all rows of a data set, the first ones of a stream."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, IterableDataset
+
+from ..support.digests import json_text, sampled_digest, sha256, short_digest
+
+
+FIRST_ROWS = 16  # of a stream
+_DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded when they are read
+
+
+def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
+    """Name → JSON value. Independent of how a data set is stored, and of its format and its transform.
+
+    Args:
+        dataset:
+            A data set, or a stream.
+        first_rows (`list`):
+            Of a stream: what [`read_first_rows`] gave.
+    """
+    if not isinstance(dataset, Dataset):
+        columns = getattr(dataset, "column_names", None)  # of a generator they are unknown
+        return {"columns": sorted(columns or {}), "first_rows": short_digest(first_rows)}
+    kinds = {name: repr(feature) for name, feature in sorted(dataset.features.items())}
+    media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in _DECODED)]
+    rows = dataset.with_format("arrow")  # nothing is decoded, and no transform runs
+    plain = rows.select_columns([name for name in kinds if name not in media])
+    found = {"rows": len(dataset), "columns": list(kinds), "content": _digest(plain, lambda columns: columns)}
+    return found | ({"media": _digest(rows.select_columns(media), _with_digests)} if media else {})
+
+
+def _digest(rows: Dataset, changed: Callable[[Any], Any]) -> str:
+    digest = hashlib.sha256()
+    for table in rows.iter(1000):
+        digest.update(json_text(changed(table.to_pydict())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _with_digests(value: Any) -> Any:
+    """Columns of media with digests of their content: the folder of their files may move."""
+    if isinstance(value, list):
+        return [_with_digests(x) for x in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {"bytes", "path"}:
+        return {name: _with_digests(x) for name, x in value.items()}
+    if value["bytes"] is not None:
+        return sha256(value["bytes"])
+    path = Path(value["path"] or "")
+    return sampled_digest([path]) if path.is_file() else str(path)
+
+
+def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> tuple[list[Any], IterableDataset]:
+    """The first rows of a stream, and the stream that training reads: it has these rows too.
+
+    The stream is read from its start once more. If other rows come then, it can be read only once: the rows that were
+    taken are put back at the front of another stream.
+
+    Args:
+        count (`int`):
+            At most as many rows as training needs for its first step, so that a slow stream delays a run little.
+        seed (`int`):
+            For transforms that draw random numbers. The generators are left as they were.
+    """
+    with _random_numbers(seed):
+        reading = iter(stream)
+        rows = list(islice(reading, count))
+    text = json_text(rows[:1])  # before anything changes the row
+    with _random_numbers(seed):
+        again = iter(stream)
+        first = list(islice(again, 1))
+    if json_text(first) == text:
+        return rows, stream
+    rest = _Rest(stream, chain(rows, first, reading, again))
+    return rows, IterableDataset.from_generator(rest, features=stream.features)
+
+
+class _Rest:
+    """The rows of a stream, the first time from an iterator that has been begun."""
+
+    def __init__(self, stream: IterableDataset, begun: Iterator[Any] | None = None) -> None:
+        self._stream, self._begun = stream, begun
+
+    def __call__(self) -> Iterator[Any]:
+        begun, self._begun = self._begun, None
+        yield from self._stream if begun is None else begun
+
+    def __deepcopy__(self, memo: dict) -> "_Rest":
+        return self  # shuffling copies a stream, and an iterator has no copy
+
+    def __reduce__(self) -> tuple:
+        return _Rest, (self._stream,)  # for the digest that `datasets` makes of it
+
+
+@contextmanager
+def _random_numbers(seed: int) -> Iterator[None]:
+    """Seeds the generators of Python, NumPy and torch on the CPU, and restores them afterwards."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
