@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import get_peft_config, get_quantization_config
 
+from ..config.knobs import is_default
 from ..config.trl_settings import check_model
 from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import demo_dataset, demo_model_path
@@ -99,10 +100,9 @@ def check_start(choices: Choices) -> None:
         if not is_complete(resume):
             raise ValueError(f"there is no checkpoint in {str(resume)!r}: check --resume_from_checkpoint")
         args.resume_from_checkpoint = resume
-    if model != demo_model_path():
-        if choices.data.dataset_name is None:
-            raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
-        check_model(model, revision=choices.model.model_revision)
+    if model != demo_model_path() and choices.data.dataset_name is None:
+        raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
+    check_model(model, revision=choices.model.model_revision)
 
 
 def make_rewards(choices: Choices) -> list[Callable]:
@@ -145,13 +145,15 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
     """
     script, data_args, args, model_args, files = choices
     model = model_args.model_name_or_path
-    if model != demo_model_path():
-        args.model_init_kwargs = {
-            **(args.model_init_kwargs or {}),
-            "revision": model_args.model_revision,
-            "attn_implementation": model_args.attn_implementation,
-            "dtype": model_args.dtype,
-        }
+    chosen = {
+        "revision": model_args.model_revision,
+        "attn_implementation": model_args.attn_implementation,
+        "dtype": model_args.dtype,
+    }
+    if model == demo_model_path():  # only what was set, as its card says nothing of the rest
+        names = {"revision": "model_revision"}
+        chosen = {name: x for name, x in chosen.items() if not is_default(model_args, names.get(name, name))}
+    args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None
     try:
         trainer = ALGORITHMS[script.algo][1](
             model=model,

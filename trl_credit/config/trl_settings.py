@@ -1,5 +1,7 @@
-"""Refuses invalid settings of TRL and transformers before anything is loaded. The errors of these libraries come late,
-do not name the field, or are a division by zero."""
+"""Refuses invalid settings of TRL and transformers, and settings of TRL that have no effect, before anything is loaded.
+The errors of these libraries come late, do not name the field, or are a division by zero. A field without effect is no
+error there.
+"""
 
 import math
 import os
@@ -11,7 +13,19 @@ from typing import Any
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.errors import choose, one_line
-from .knobs import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, Values, number, numbers, one_of
+from .knobs import (
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Condition,
+    Values,
+    anything_but,
+    number,
+    numbers,
+    one_of,
+    when,
+)
 
 
 _TABLE: dict[Values, str] = {
@@ -41,6 +55,65 @@ _TABLE: dict[Values, str] = {
     one_of("colocate", "server"): "vllm_mode",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
+
+_VLLM = when(use_vllm=True)
+_SERVER = _VLLM | when(vllm_mode="server")
+_COLOCATED = _VLLM | when(vllm_mode="colocate")
+_GENERATE = when(use_vllm=False)  # sampling by transformers
+_CLIPPED = when(policy_loss="clip", loss_type=("grpo", "dapo", "dr_grpo", "bnpo", "luspo"))
+_CISPO = when(policy_loss="clip", loss_type="cispo")  # clips from above alone
+# fields, and the conditions of which one must hold for them to have an effect; as TRL's `GRPOTrainer` reads them
+_ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
+    ("vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction", (_VLLM,)),
+    (
+        "vllm_importance_sampling_cap vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
+        "vllm_importance_sampling_clip_min",
+        (_VLLM | when(vllm_importance_sampling_correction=True, behavior_logps="recomputed"),),
+    ),
+    ("vllm_server_base_url vllm_server_timeout vllm_group_port", (_SERVER,)),
+    ("vllm_server_host vllm_server_port", (_SERVER | when(vllm_server_base_url=None),)),
+    (
+        "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length "
+        "vllm_tensor_parallel_size",
+        (_COLOCATED,),
+    ),
+    ("use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation", (_GENERATE,)),
+    ("cache_implementation", (_GENERATE | when(use_transformers_continuous_batching=False),)),
+    ("transformers_continuous_batching_config", (_GENERATE | when(use_transformers_continuous_batching=True),)),
+    ("use_bias_correction_kl sync_ref_model", (when(beta=anything_but(0.0)),)),
+    ("ref_model_mixup_alpha ref_model_sync_steps", (when(sync_ref_model=True),)),
+    ("epsilon", (_CLIPPED, _CISPO | when(epsilon_high=None))),
+    ("epsilon_high", (_CLIPPED, _CISPO)),
+    ("delta", (_CLIPPED,)),
+    ("sapo_temperature_neg sapo_temperature_pos", (when(loss_type="sapo"),)),
+    ("vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg", (when(loss_type="vespo"),)),
+    ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", (when(use_adaptive_entropy=True),)),
+    (
+        "scale_rewards",
+        (when(rollouts="none", baseline="group", multi_objective_aggregation="sum_then_normalize"),),
+    ),
+    (
+        "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
+        (when(log_completions=True),),
+    ),
+)
+TRL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _ACT for name in names.split()}
+_MODEL_ACT = (
+    (
+        "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
+        "use_rslora use_dora",
+        (when(use_peft=True),),
+    ),
+    ("bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage", (when(load_in_4bit=True),)),
+)
+# the same for TRL's `ModelConfig`
+MODEL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _MODEL_ACT for name in names.split()}
+# of TRL's own evaluation, which the command line does not run
+OF_EVALUATION = (
+    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay eval_on_start "
+    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object batch_eval_metrics prediction_loss_only "
+    "include_for_metrics"
+).split()
 
 # the package that a tracker of transformers needs, if it has another name; `None`: not checked
 _PACKAGES = {"flyte": "flytekit", "azure_ml": None, "kubeflow": None, "all": None, "none": None}
@@ -92,7 +165,8 @@ def check_model(name: str, *, revision: str | None = None) -> None:
     """Checks that a model exists, by its configuration: a folder, or a name on the Hub.
 
     Raises:
-        ValueError: there is no such folder, it holds no model, or the Hub and its cache have none of that name.
+        ValueError: there is no such folder, it holds no model or a `revision` is given with it, or the Hub and its
+            cache have none of that name.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -103,6 +177,8 @@ def check_model(name: str, *, revision: str | None = None) -> None:
             last = sorted(path.glob("checkpoint-*/config.json"))
             hint = f": is it {str(last[-1].parent)!r}?" if last else ": name the folder that a model was saved to"
             raise ValueError(f"{shown} has no config.json{hint}")
+        if revision not in (None, "main"):
+            raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
         return
     if path.exists():
         raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
