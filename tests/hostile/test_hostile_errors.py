@@ -106,7 +106,10 @@ FLAGS = [
     ("--use_dora", "use_dora=True does nothing, since use_peft=False"),
     ("--use_bnb_nested_quant", "use_bnb_nested_quant=True does nothing, since load_in_4bit=False"),
     ("--load_in_8bit --bnb_4bit_quant_type fp4", "bnb_4bit_quant_type='fp4' does nothing, since load_in_4bit=False"),
-    ("--vllm_mode server", "vllm_mode='server' does nothing, since use_vllm=False: set use_vllm=True, or leave vllm_mode"),
+    (
+        "--vllm_mode server",
+        "vllm_mode='server' does nothing, since use_vllm=False: set use_vllm=True, or leave vllm_mode",
+    ),
     ("--vllm_gpu_memory_utilization 0.5", "does nothing, since use_vllm=False: set use_vllm=True"),
     ("--sapo_temperature_pos 2", "does nothing, since loss_type='grpo': set loss_type='sapo'"),
     ("--ref_model_sync_steps 3", "does nothing, since sync_ref_model=False: set sync_ref_model=True"),

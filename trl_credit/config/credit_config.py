@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from trl import GRPOConfig
 
-from ..support.functions import is_custom_function, name_of, resolve_function
+from ..support.functions import imports_functions, is_custom_function, name_of, resolve_function
 from .knobs import (
     COUNT,
     FINITE,
@@ -281,8 +281,9 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             self.bf16 = False if self.bf16 is None else self.bf16
         if self.importance_sampling_level == "sequence" and self.importance == "token":
             self.importance = "sequence"
-        for name, function in self.custom_functions().items():
-            resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
+        if imports_functions():
+            for name, function in self.custom_functions().items():
+                resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
         check_values(self)
         check_groups(self)
         super().__post_init__()
