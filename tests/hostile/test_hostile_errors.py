@@ -1,5 +1,6 @@
 """Errors on the command line and in YAML files: one line that names the field, and no traceback."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from script_helpers import QUICK, error_of
 from scripts import load_script
 
+from trl_credit.demo import demo_model_path
 from trl_credit.settings.arguments import parse_arguments
 
 
@@ -87,6 +89,29 @@ FLAGS = [
     ("--dataset_name demo --model_name_or_path folder", "model_name_or_path='folder' has no config.json"),
     ("--dataset_name demo --model_name_or_path ' a'", "model_name_or_path=' a' is no folder"),
     ("--dataset_name demo --model_name_or_path no/such-model-here", "is no folder", "HF_HUB_OFFLINE is set"),
+    (
+        "--dataset_name demo --model_name_or_path unknown",
+        "model_name_or_path='unknown' has model_type='foo'",
+        "upgrade",
+    ),
+    ("--dataset_name gsm8k --model_name_or_path unknown", "model_name_or_path='unknown' has model_type='foo'"),
+    (
+        "--dataset_name demo --model_name_or_path untyped",
+        "model_name_or_path='untyped' has a config.json without a known model_type",
+    ),
+    ("--dataset_name demo --model_name_or_path broken", "model_name_or_path='broken' has a config.json without"),
+    ("--dataset_name demo --model_name_or_path theirs", "own code: read it, then set --trust_remote_code"),
+    ("--dataset_name demo --model_name_or_path mute", "model_name_or_path='mute' has no tokenizer", "save_pretrained"),
+    ("--dataset_name gsm8k --model_name_or_path mute", "model_name_or_path='mute' has no tokenizer"),
+    ("--dataset_name demo --model_name_or_path torn", "model_name_or_path='torn' has no tokenizer", "save_pretrained"),
+    ("--data_dir nowhere", "there is no folder 'nowhere': check --data_dir"),
+    ("--data_dir nowhere --dataset_name gsm8k --model_name_or_path no/such", "no folder 'nowhere': check --data_dir"),
+    ("--data_dir folder", "data_dir='folder' does nothing, since dataset_name=None is no known set"),
+    ("--algo spo_tree --tree_branching [2,2]", "invalid int value: '[2,2]': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching [2, 2]", "invalid int value: '[2,': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching=2,2", "invalid int value: '2,2': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching 2 x", "--tree_branching: invalid int value: 'x'"),
+    ("--reward_range (0,1)", "invalid float value: '(0,1)': write --reward_range 0 1"),
     ("--output_dir file", "output_dir='file' is a file: name a folder"),
     ("--output_dir file/run", "output_dir='file/run' lies below 'file', which is a file"),
     ("--output_dir dangling/run", "lies below 'dangling', which is a broken link"),
@@ -121,6 +146,20 @@ FLAGS = [
 ]
 
 
+def make_models(folder):
+    """Models without weights: of an unknown type, with code, and without a tokenizer that can be read."""
+    known = json.loads(Path(demo_model_path(), "config.json").read_text())
+    theirs = {"model_type": "foo", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    configs = {"unknown": {"model_type": "foo"}, "untyped": {"hidden_size": 8}, "theirs": theirs}
+    for name, config in {**configs, "mute": known, "torn": known}.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    (folder / "theirs" / "code.py").write_text("raise SystemExit('ran')\n")
+    (folder / "torn" / "tokenizer.json").write_text("{")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
+
+
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("words", "said"), [(words, said) for words, *said in FLAGS], ids=[row[0] for row in FLAGS])
 def test_flags(refused, tmp_path, words, said):
@@ -129,6 +168,7 @@ def test_flags(refused, tmp_path, words, said):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
+    make_models(tmp_path)
     argv = ["--output_dir", "out", *shlex.split(words.replace('"', '\\"'))]
     message = refused(argv)
     assert all(part in message for part in said), message

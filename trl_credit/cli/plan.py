@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
         shape = _shape(own, choices)
         layout = _layout(choices, launcher, processes)
         rates, assumed = _measured(own, choices)
-    plan = make_plan(choices.args, shape, layout, assumed)
+        plan = make_plan(choices.args, shape, layout, assumed)
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:

@@ -5,11 +5,14 @@ error there.
 
 import math
 import os
+import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig, AutoTokenizer
+from transformers import __version__ as version
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.errors import choose, one_line
@@ -161,12 +164,13 @@ def check_trackers(report_to: str | Iterable[str] | None) -> None:
             raise ValueError(f"report_to={name!r} needs a package that is not installed: pip install {pip}")
 
 
-def check_model(name: str, *, revision: str | None = None) -> None:
-    """Checks that a model exists, by its configuration: a folder, or a name on the Hub.
+def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+    """Checks that a model exists, a folder or a name on the Hub, that transformers knows its type, and that it has a
+    tokenizer. Loads no weights.
 
     Raises:
-        ValueError: there is no such folder, it holds no model or a `revision` is given with it, or the Hub and its
-            cache have none of that name.
+        ValueError: there is no such folder, a `revision` is given with a folder, the Hub and its cache have no model of
+            that name, or its type is unknown or its tokenizer missing.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -179,6 +183,8 @@ def check_model(name: str, *, revision: str | None = None) -> None:
             raise ValueError(f"{shown} has no config.json{hint}")
         if revision not in (None, "main"):
             raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
+        if (path / "config.json").is_file():  # an adapter has none
+            _check_parts(name, shown, trust_remote_code=trust_remote_code)
         return
     if path.exists():
         raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
@@ -192,3 +198,29 @@ def check_model(name: str, *, revision: str | None = None) -> None:
             f"{shown} is no folder, and its config.json cannot be loaded from the Hub or its cache{offline}: check the "
             f"name and model_revision, or `hf auth login` if it is private or gated ({one_line(error)})"
         ) from error
+    _check_parts(name, shown, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _check_parts(name: str, shown: str, **loading: Any) -> None:
+    """Checks the type and the tokenizer of a model, which transformers may replace by an empty one."""
+    code = "it comes with its own code: read it, then set --trust_remote_code"
+    try:
+        AutoConfig.from_pretrained(name, **loading)
+    except Exception as error:  # of any kind, from files of any content
+        found = re.search(r"model type `(.*?)`", str(error))
+        what = f"model_type={found[1]!r}" if found else f"a config.json without a known model_type ({_short(error)})"
+        fix = "upgrade transformers, or name a model of a type that it knows"
+        fix = code if "trust_remote_code" in str(error) else fix
+        raise ValueError(f"{shown} has {what}, which transformers {version} cannot load: {fix}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+        found = "" if len(tokenizer) > len(set(tokenizer.all_special_ids)) else "no file with a vocabulary"
+    except Exception as error:
+        found = code if "trust_remote_code" in str(error) else _short(error)
+    if found:
+        fix = "save it there with AutoTokenizer.from_pretrained(<base model>).save_pretrained(<folder>)"
+        raise ValueError(f"{shown} has no tokenizer that can be loaded ({found}): {fix}")
+
+
+def _short(error: Exception) -> str:
+    return one_line(error)[:120]
