@@ -3,15 +3,20 @@
 import copy
 import dataclasses
 import hashlib
+import re
+from typing import get_type_hints
 
 import pytest
 import torch
 from transformers import set_seed
+from trl import GRPOConfig, ModelConfig
 
-from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer
 from trl_credit.config import KNOBS, active_part, defaults
+from trl_credit.config.credit_config import acts_of
 from trl_credit.config.knobs import check_inactive_options
 from trl_credit.config.segments import RELEASED_CODE
+from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS
 from trl_credit.demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_settings
 
 
@@ -73,7 +78,6 @@ KNOWN = {
     "process_reward_form": ("value", PROCESS),
     "log_credit_groups": (2, None),  # changes what is written, not what is learned: test_rollout_log.py
 }
-OTHERS = {knob: value for knob, (value, _) in KNOWN.items()}
 SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_splitter": f"{__name__}.every_character"}
 RELEASED_CODE_IN = {
     "spo_normalizer": MASKED,
@@ -82,7 +86,72 @@ RELEASED_CODE_IN = {
     "spo_replay": {**REPLAY, "replay_cap": 2},
     "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1, "max_steps": 3, "loss_type": "dapo"},
 }
+# of each field of TRL that acts only beside others a value that is no default
+TRL_KNOWN = {
+    "vllm_mode": "server",
+    "vllm_structured_outputs_regex": "a+",
+    "vllm_importance_sampling_correction": False,
+    "vllm_importance_sampling_cap": 2.0,
+    "vllm_importance_sampling_mode": "token_mask",
+    "vllm_importance_sampling_clip_max": 2.0,
+    "vllm_importance_sampling_clip_min": 0.5,
+    "vllm_server_base_url": "http://localhost:1",
+    "vllm_server_timeout": 1.0,
+    "vllm_group_port": 1,
+    "vllm_server_host": "localhost",
+    "vllm_server_port": 1,
+    "vllm_model_impl": "transformers",
+    "vllm_enable_sleep_mode": True,
+    "vllm_gpu_memory_utilization": 0.5,
+    "vllm_max_model_length": 64,
+    "vllm_tensor_parallel_size": 2,
+    "use_transformers_paged": True,
+    "use_transformers_continuous_batching": True,
+    "ds3_gather_for_generation": False,
+    "cache_implementation": "static",
+    "transformers_continuous_batching_config": {"block_size": 4},
+    "use_bias_correction_kl": False,
+    "sync_ref_model": True,
+    "ref_model_mixup_alpha": 0.9,
+    "ref_model_sync_steps": 1,
+    "epsilon": 1e-4,
+    "epsilon_high": 1e-3,
+    "delta": 1.001,
+    "sapo_temperature_neg": 3.0,
+    "sapo_temperature_pos": 3.0,
+    "vespo_k_pos": 1.0,
+    "vespo_lambda_pos": 1.0,
+    "vespo_k_neg": 1.0,
+    "vespo_lambda_neg": 1.0,
+    "entropy_coef_min": 0.01,
+    "entropy_coef_max": 0.02,
+    "entropy_coef_delta": 0.5,
+    "entropy_target": 9.0,
+    "scale_rewards": "batch",
+    "log_multimodal": False,
+    "num_completions_to_print": 1,
+    "log_unique_prompts": True,
+    "log_completions_hub_repo": "me/completions",
+}
+OTHERS = {knob: value for knob, (value, _) in KNOWN.items()} | TRL_KNOWN
+TRL_REFUSES = ("sync_ref_model", "log_completions_hub_repo")  # by itself, where they are inactive
+OFF_POLICY = {"num_iterations": 3, "max_steps": 3}
+SAPO, VESPO = {**OFF_POLICY, "loss_type": "sapo"}, {**OFF_POLICY, "loss_type": "vespo"}
+ADAPTIVE = {"use_adaptive_entropy": True, "max_steps": 3, "entropy_coef": 0.1, "entropy_target": 0.5}
+SYNCED = {"beta": 0.5, "sync_ref_model": True, "max_steps": 3, "ref_model_sync_steps": 2}
+# settings beside which one of them changes the weights
+TRL_BESIDE = {
+    **dict.fromkeys(("epsilon", "epsilon_high", "delta"), OFF_POLICY),
+    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), SAPO),
+    **dict.fromkeys(("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"), VESPO),
+    "entropy_target": ADAPTIVE,
+    **dict.fromkeys(("entropy_coef_delta", "entropy_coef_max"), ADAPTIVE | {"entropy_target": 9.0}),
+    **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), SYNCED),
+    "use_bias_correction_kl": {"beta": 0.5, "max_steps": 2},
+    "scale_rewards": {},
+}
 CASES = [(knob, SET.get(knob, value), beside) for knob, (value, beside) in KNOWN.items() if beside is not None]
+CASES += [(name, TRL_KNOWN[name], beside) for name, beside in TRL_BESIDE.items()]
 CASES += [("released_code", [name], settings) for name, settings in RELEASED_CODE_IN.items()]
 _PLAIN: dict[str, str] = {}  # settings → hash of the weights
 
@@ -110,6 +179,8 @@ def test_every_knob_that_acts_beside_others_is_tried():
     assert not differ, (
         f"KNOWN and the knobs with `acts` differ in {differ}: give (value, settings beside which it acts)"
     )
+    differ = set(TRL_KNOWN) ^ {name for name in TRL_ACTS if name in defaults(GRPOConfig)}  # TRL's versions differ
+    assert not differ, f"TRL_KNOWN and TRL_ACTS differ in {differ}: give a value that is no default"
     differ = set(RELEASED_CODE_IN) ^ set(RELEASED_CODE)
     assert not differ, f"RELEASED_CODE_IN and RELEASED_CODE differ in {differ}: give there settings in which it acts"
 
@@ -132,22 +203,24 @@ def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_pa
     config_class = ALGORITHMS[algo][0]
     given = {"output_dir": str(tmp_path), "report_to": "none"}
     config = config_class(**given)
-    inactive = inactive_knobs(config)
-    assert len(inactive) >= 10
+    inactive = {name: value for name, value in inactive_knobs(config).items() if value != getattr(config, name)}
+    assert len(inactive.keys() & KNOBS) >= 10 and len(inactive.keys() & TRL_ACTS) >= 30
     base = defaults(CreditConfig)
-    assert {knob: defaults(config_class)[knob] for knob in inactive} == {knob: base[knob] for knob in inactive}
+    ours = inactive.keys() & KNOBS
+    assert {knob: defaults(config_class)[knob] for knob in ours} == {knob: base[knob] for knob in ours}
     for knob, value in inactive.items():
         changed = copy.copy(config)
         setattr(changed, knob, value)
         with pytest.raises(ValueError, match=f"^{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$"):
-            check_inactive_options(changed, RELEASED_CODE)
+            check_inactive_options(changed, acts_of(config_class), released_code=RELEASED_CODE)
         setattr(changed, knob, base[knob])  # the default may be set explicitly
-        check_inactive_options(changed, RELEASED_CODE)
+        check_inactive_options(changed, acts_of(config_class), released_code=RELEASED_CODE)
+    inactive = {name: value for name, value in inactive.items() if name not in TRL_REFUSES}
     with pytest.raises(ValueError, match="does nothing"):
         config_class(**given, **inactive)
     given = {"reward_funcs": sums, "max_steps": 1}
     plain = learned(make_trainer(algo, **given))
-    monkeypatch.setattr("trl_credit.config.credit_config.check_inactive_options", lambda *args: None)
+    monkeypatch.setattr("trl_credit.config.credit_config.check_inactive_options", lambda *args, **kwargs: None)
     assert learned(make_trainer(algo, **given, **inactive)) == plain
 
 
@@ -202,3 +275,75 @@ def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
     given = demo_settings(CreditConfig, rollouts="tree", tree_branching=[8])
     assert given.keys() & DEMO_SEGMENTS.keys() == {"tree_branching"}
     assert torch.tensor(config.max_completion_length) == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"vllm_server_port": 1}, "since use_vllm=False and vllm_mode='colocate': set use_vllm=True and"),
+        ({"vllm_server_port": 1, "use_vllm": True}, "since vllm_mode='colocate': set vllm_mode='server', or leave"),
+        (
+            {"vllm_server_port": 1, "use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://a"},
+            "since vllm_server_base_url='http://a': set vllm_server_base_url=None, or leave vllm_server_port out",
+        ),
+        ({"vllm_tensor_parallel_size": 2, "use_vllm": True, "vllm_mode": "server"}, "set vllm_mode='colocate'"),
+        (
+            {"vllm_importance_sampling_mode": "token_mask", "use_vllm": True, "behavior_logps": "sampler"},
+            "'recomputed'",
+        ),
+        ({"cache_implementation": "static", "use_vllm": True}, "since use_vllm=True: set use_vllm=False"),
+        ({"epsilon": 0.1, "loss_type": "sapo"}, "since loss_type='sapo': set loss_type='grpo' or 'dapo'"),
+        ({"epsilon": 0.1, "loss_type": "cispo", "epsilon_high": 5.0}, "since loss_type='cispo'"),
+        ({"delta": 2.0, "loss_type": "cispo"}, "since loss_type='cispo'"),
+        ({"epsilon": 0.1, "policy_loss": "policy_iteration", "beta": 0.1}, "since policy_loss='policy_iteration'"),
+        ({"scale_rewards": "batch", "baseline": "optimal"}, "since baseline='optimal': set"),
+        ({"scale_rewards": False, "rollouts": "chain"}, "since rollouts='chain': set"),
+        ({"sync_ref_model": True}, "since beta=0.0: set beta to anything but 0.0"),
+    ],
+    ids=str,
+)
+def test_a_field_of_trl_that_does_nothing_is_refused_with_its_switch(tmp_path, settings, said):
+    given = {"output_dir": str(tmp_path), "report_to": "none"}
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))}=.* does nothing, .*{re.escape(said)}"):
+        CreditConfig(**given, **settings)
+    CreditConfig(**given, loss_type="cispo", epsilon=0.1)  # its upper bound, as there is no epsilon_high
+
+
+def test_a_field_that_this_trl_lacks_is_no_condition(tmp_path):
+    """Releases of TRL differ in their fields."""
+
+    @dataclasses.dataclass
+    class Older:
+        delta: float | None = None
+        vllm_mode: str = "colocate"
+        use_vllm: bool = False
+
+    check_inactive_options(Older(delta=2.0), TRL_ACTS)  # neither `loss_type` nor the other fields
+    with pytest.raises(ValueError, match="^vllm_mode='server' does nothing, since use_vllm=False"):
+        check_inactive_options(Older(vllm_mode="server"), TRL_ACTS)
+
+
+def test_every_field_of_lora_and_quantization_needs_its_switch():
+    known = get_type_hints(ModelConfig)
+    switches = ("use_peft", "load_in_4bit", "load_in_8bit")
+    of_them = {name for name in known if re.match("lora_|bnb_|use_|load_in_", name)} - {*switches}
+    assert of_them == set(MODEL_ACTS)
+    other = {int: 3, float: 0.5, str: "fp4", bool: True, list[str] | None: ["q_proj"], str | None: "uint8"}
+    for name in MODEL_ACTS:
+        value = other[known[name]]
+        switch = "use_peft" if "lora" in name or name == "use_dora" else "load_in_4bit"
+        with pytest.raises(ValueError, match=f"^{name}=.* does nothing, since {switch}=False: set {switch}=True"):
+            check_inactive_options(ModelConfig(**{name: value}), MODEL_ACTS)
+        check_inactive_options(ModelConfig(**{name: value, switch: True}), MODEL_ACTS)
+
+
+def test_arguments_of_a_trainer_that_do_nothing_are_refused(make_trainer):
+    with pytest.raises(ValueError, match="max_tool_calling_iterations=3 does nothing without tools"):
+        make_trainer(max_tool_calling_iterations=3)
+    given = {
+        "reward_funcs": sums,
+        "args": CreditConfig("unused", report_to="none", model_init_kwargs={"dtype": "auto"}),
+    }
+    model = make_trainer().model
+    with pytest.raises(ValueError, match="^args.model_init_kwargs does nothing for a model that is loaded already"):
+        CreditTrainer(model, **given)

@@ -7,14 +7,15 @@ import pickle
 import re
 
 import pytest
-from trl import GRPOConfig, TrlParser
+from trl import GRPOConfig, ModelConfig, TrlParser
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
+from trl_credit.config.credit_config import acts_of
 from trl_credit.config.knobs import COUNT, knob, knobs_of, when
 from trl_credit.config.rules import RULES
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
-from trl_credit.config.trl_settings import TRL_VALUES
+from trl_credit.config.trl_settings import MODEL_ACTS, TRL_VALUES
 
 
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
@@ -73,9 +74,12 @@ def test_the_tables_come_from_the_declarations():
         for name, values in (rule.given | rule.needed).items():
             allowed = KNOBS[name].values if name in KNOBS else TRL_VALUES.get(name)
             assert allowed is None or all(x is None or allowed.holds(x) for x in values.names), name
-    for name, declared in KNOBS.items():
-        for condition in declared.acts:
-            assert condition.keys() <= known and name not in condition
+    of_model = {f.name for f in dataclasses.fields(ModelConfig)}
+    for fields, acts in ((known, acts_of(CreditConfig)), (of_model, MODEL_ACTS)):
+        for name, conditions in acts.items():
+            assert name in fields
+            for condition in conditions:
+                assert condition.keys() <= fields and name not in condition
 
 
 @pytest.mark.parametrize("name", [None, *RELEASED_CODE])

@@ -30,6 +30,8 @@ MISTAKES = {
         ("--algo grpo --seeds 1 1", "--seeds names a seed twice"),
         ("--algo grpo --seeds x", "--seeds: invalid int value: 'x'"),
         ("--algo grpo --jobs 0", "--jobs must be at least 1"),
+        ("--algo grpo s_trace --vllm_mode server", "--vllm_mode does nothing for any of these algorithms"),
+        ("--algo grpo s_trace --lora_r 8", "lora_r=8 does nothing, since use_peft=False"),
         ("--algo grpo --seed 3", "--seed is set by the comparison for each run"),
         ("--algo grpo --push_to_hub true", "a comparison pushes nothing"),
         ("--algo grpo --save_strategy no", "grpo: save_strategy='no' leaves no checkpoint"),
@@ -97,7 +99,7 @@ MISTAKES = {
         ("--accelerate_config zero9", "--accelerate_config 'zero9' is neither a file nor a name"),
     ],
     "explain": [
-        ("nowhere", "nowhere"),
+        ("nowhere", "nowhere does not exist: give the folder of a run, a shard of its log, or a JSONL file"),
         ("rollouts.jsonl --algo s_trase", "did you mean"),
         ("rollouts.jsonl --reward mine.py:f", "give --model"),
         ("rollouts.jsonl --temperature 0", "--temperature must be positive"),
@@ -152,6 +154,7 @@ MISTAKES = {
     ],
     "eval --protocol demo": [
         ("--models ./no_such", "no_such"),
+        ("--data_dir nowhere --sets gsm8k --models no/such", "there is no folder 'nowhere': check --data_dir"),
         ("--output_dir e.jsonl", "--output_dir='e.jsonl' is a file"),
         ("--output_dir e.jsonl/x", "--output_dir='e.jsonl/x' lies below 'e.jsonl'"),
         ("--temperature -1", "--temperature must be a number from 0 to 10, got -1.0"),

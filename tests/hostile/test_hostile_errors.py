@@ -1,5 +1,6 @@
 """Errors on the command line and in YAML files: one line that names the field, and no traceback."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from script_helpers import QUICK, error_of
 from scripts import load_script
 
+from trl_credit.demo import demo_model_path
 from trl_credit.settings.arguments import parse_arguments
 
 
@@ -87,6 +89,29 @@ FLAGS = [
     ("--dataset_name demo --model_name_or_path folder", "model_name_or_path='folder' has no config.json"),
     ("--dataset_name demo --model_name_or_path ' a'", "model_name_or_path=' a' is no folder"),
     ("--dataset_name demo --model_name_or_path no/such-model-here", "is no folder", "HF_HUB_OFFLINE is set"),
+    (
+        "--dataset_name demo --model_name_or_path unknown",
+        "model_name_or_path='unknown' has model_type='foo'",
+        "upgrade",
+    ),
+    ("--dataset_name gsm8k --model_name_or_path unknown", "model_name_or_path='unknown' has model_type='foo'"),
+    (
+        "--dataset_name demo --model_name_or_path untyped",
+        "model_name_or_path='untyped' has a config.json without a known model_type",
+    ),
+    ("--dataset_name demo --model_name_or_path broken", "model_name_or_path='broken' has a config.json without"),
+    ("--dataset_name demo --model_name_or_path theirs", "own code: read it, then set --trust_remote_code"),
+    ("--dataset_name demo --model_name_or_path mute", "model_name_or_path='mute' has no tokenizer", "save_pretrained"),
+    ("--dataset_name gsm8k --model_name_or_path mute", "model_name_or_path='mute' has no tokenizer"),
+    ("--dataset_name demo --model_name_or_path torn", "model_name_or_path='torn' has no tokenizer", "save_pretrained"),
+    ("--data_dir nowhere", "there is no folder 'nowhere': check --data_dir"),
+    ("--data_dir nowhere --dataset_name gsm8k --model_name_or_path no/such", "no folder 'nowhere': check --data_dir"),
+    ("--data_dir folder", "data_dir='folder' does nothing, since dataset_name=None is no known set"),
+    ("--algo spo_tree --tree_branching [2,2]", "invalid int value: '[2,2]': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching [2, 2]", "invalid int value: '[2,': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching=2,2", "invalid int value: '2,2': write --tree_branching 2 2"),
+    ("--algo spo_tree --tree_branching 2 x", "--tree_branching: invalid int value: 'x'"),
+    ("--reward_range (0,1)", "invalid float value: '(0,1)': write --reward_range 0 1"),
     ("--output_dir file", "output_dir='file' is a file: name a folder"),
     ("--output_dir file/run", "output_dir='file/run' lies below 'file', which is a file"),
     ("--output_dir dangling/run", "lies below 'dangling', which is a broken link"),
@@ -94,9 +119,45 @@ FLAGS = [
     ("--output_dir /proc/run", "output_dir='/proc/run' cannot be written to"),
     ("--top_k -5", "top_k must be at least 1, or 0 (all tokens"),
     ("--eval_strategy steps", "eval_strategy='steps' has no data set here", "--evaluation_protocol"),
+    ("--eval_steps 5", "eval_steps=5.0 does nothing here, where TRL does not evaluate", "--evaluation_protocol"),
+    ("--num_generations_eval 2", "num_generations_eval=2 does nothing here"),
+    ("--per_device_eval_batch_size 4", "per_device_eval_batch_size=4 does nothing here"),
+    ("--evaluate_every 5", "evaluate_every needs --evaluation_protocol"),
+    (
+        "--lora_r 8 --lora_target_modules q_proj",
+        "lora_r=8 does nothing, since use_peft=False: set use_peft=True, or leave lora_r out.",
+    ),
+    ("--lora_target_modules q_proj", "lora_target_modules='q_proj' does nothing, since use_peft=False"),
+    ("--use_dora", "use_dora=True does nothing, since use_peft=False"),
+    ("--use_bnb_nested_quant", "use_bnb_nested_quant=True does nothing, since load_in_4bit=False"),
+    ("--load_in_8bit --bnb_4bit_quant_type fp4", "bnb_4bit_quant_type='fp4' does nothing, since load_in_4bit=False"),
+    (
+        "--vllm_mode server",
+        "vllm_mode='server' does nothing, since use_vllm=False: set use_vllm=True, or leave vllm_mode",
+    ),
+    ("--vllm_gpu_memory_utilization 0.5", "does nothing, since use_vllm=False: set use_vllm=True"),
+    ("--sapo_temperature_pos 2", "does nothing, since loss_type='grpo': set loss_type='sapo'"),
+    ("--ref_model_sync_steps 3", "does nothing, since sync_ref_model=False: set sync_ref_model=True"),
+    ("--max_tool_calling_iterations 3", "max_tool_calling_iterations=3 does nothing without tools"),
+    ("--model_revision v2", "model_revision='v2' does nothing, since ", "is a folder"),
+    ("--attn_implementation flash_attention_9", "flash_attention_9"),
     ("--resume_from_checkpoint no_such", "no checkpoint in 'no_such'"),
     ("--resume_from_checkpoint true", "no complete checkpoint in 'out'", "resume_from_checkpoint"),
 ]
+
+
+def make_models(folder):
+    """Models without weights: of an unknown type, with code, and without a tokenizer that can be read."""
+    known = json.loads(Path(demo_model_path(), "config.json").read_text())
+    theirs = {"model_type": "foo", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    configs = {"unknown": {"model_type": "foo"}, "untyped": {"hidden_size": 8}, "theirs": theirs}
+    for name, config in {**configs, "mute": known, "torn": known}.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    (folder / "theirs" / "code.py").write_text("raise SystemExit('ran')\n")
+    (folder / "torn" / "tokenizer.json").write_text("{")
+    (folder / "broken").mkdir()
+    (folder / "broken" / "config.json").write_text("{")
 
 
 @pytest.mark.hostile(KIND, "refused")
@@ -107,6 +168,7 @@ def test_flags(refused, tmp_path, words, said):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
+    make_models(tmp_path)
     argv = ["--output_dir", "out", *shlex.split(words.replace('"', '\\"'))]
     message = refused(argv)
     assert all(part in message for part in said), message
@@ -137,6 +199,8 @@ FILES = [
     ("trace_lamda: 0.5", "unknown field 'trace_lamda' in my.yaml: did you mean 'trace_lambda'?"),
     ("per_device_train_batch_size: 0", "per_device_train_batch_size must be at least 1, got 0"),
     ("trace_lambda: 3\nalgo: grpo_lambda", "trace_lambda must be in [0, 1], got 3.0 (trace_lambda is set in my.yaml)"),
+    ("lora_r: 8", "lora_r=8 does nothing, since use_peft=False", "(lora_r is set in my.yaml)"),
+    ("vllm_server_port: 1", "use_vllm=True and vllm_mode='server'", "(vllm_server_port is set in my.yaml)"),
     ("beta: 0.1\nbeta: 0.2", "'beta' is already set in line 1", "line 2"),
     ("about: {what: a, what: b}", "'what' is already set in line 1"),
     ("1: 2", "1 in 'my.yaml' is no name of a setting"),
@@ -249,7 +313,7 @@ def test_groups_that_do_not_fill_the_batch(refused, monkeypatch, tmp_path, flags
 def test_unusual_but_valid_settings(tmp_path, monkeypatch, record_property):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(
-        "learning_rate: 1e-5\nmax_steps: 7\nsave_strategy: 'no'\nreport_to: none\nscale_rewards: false\n"
+        "learning_rate: 1e-5\nmax_steps: 7\nsave_strategy: 'no'\nreport_to: none\n"
         "beta: &b 0\nepsilon: *b\nuse_vllm: false\nmax_prompt_tokens: null\nreward: demo\ntree_branching: [2, 2]\n"
         "algo: spo_tree\ngeneration_kwargs: {do_sample: true}\nresume_from_checkpoint: true\n"
     )
@@ -257,7 +321,9 @@ def test_unusual_but_valid_settings(tmp_path, monkeypatch, record_property):
     script, data, args, _, _ = train.parse_arguments(argv.split())
     assert (args.learning_rate, args.max_steps, args.beta, args.epsilon) == (1e-5, 8, 0.3, 0.0)
     assert script.reward == ["demo"] and args.log_completions and data.max_prompt_tokens is None
-    assert args.scale_rewards == "none" and args.generation_kwargs == {"do_sample": True}
+    assert args.generation_kwargs == {"do_sample": True}
+    (tmp_path / "b.yaml").write_text("scale_rewards: false\nalgo: grpo\n")
+    assert train.parse_arguments(["--config", "b.yaml"])[2].scale_rewards == "none"
     sizes = "--num_generations 7 --gradient_accumulation_steps 7 --per_device_train_batch_size 3 --output_dir out"
     assert train.parse_arguments(sizes.split())[2].generation_batch_size == 21  # as it fits
-    record_property("tried", 2)
+    record_property("tried", 3)

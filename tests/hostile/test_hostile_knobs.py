@@ -141,7 +141,8 @@ def test_a_knob_without_effect_on_the_command_line(argv, knob):
     [
         {"beta": 0, "temperature": 1, "gamma": 1, "importance": "eligible", "trace_lambda": 0},  # whole numbers
         {"epsilon": 10.0, "epsilon_high": INF, "delta": INF, "max_grad_norm": 0.0},  # no limit, as in TRL
-        {"max_grad_norm": INF, "learning_rate": 0.0, "entropy_coef": -0.1, "vllm_importance_sampling_clip_max": INF},
+        {"max_grad_norm": INF, "learning_rate": 0.0, "entropy_coef": -0.1},
+        {"use_vllm": True, "vllm_importance_sampling_clip_max": INF},
         {"top_entropy_quantile": 0.0, "top_p": 1.0, "min_p": 0.0, "delta": None, "epsilon_high": None},
         {"reward_weights": [0.0, -1.0, 2], "difficulty": "fixed", "reward_range": (-5, 5)},
         {"nonfinite_patience": 0, "reward_timeout": 1e-9, "advantage_floor": 0},

@@ -81,7 +81,7 @@ OBSTACLES = {
 
 
 def not_a_number(completions, **kwargs):
-    return [None if i % 2 else 1e30 for i, _ in enumerate(completions)]
+    return [None if i % 2 else 1e18 for i, _ in enumerate(completions)]
 
 
 @pytest.mark.hostile("full and odd disks", "survived")

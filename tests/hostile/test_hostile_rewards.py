@@ -340,3 +340,49 @@ def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, mon
     for reward in ([], ["--reward", "mine.py:mine", "accuracy"]):  # these do
         error = error_of(script.main, [*QUICK, "--dataset_name", "rows.jsonl", *reward], capsys)
         assert "--answer_column" in error
+
+
+def times(scale):
+    def scaled(completions, **kwargs):
+        return [scale * sum(c in "abc" for c in text) for text in completions]
+
+    return scaled
+
+
+LARGE = {
+    "positive": ([times(1e20)], {}),
+    "negative": ([times(-1e20)], {}),
+    "beyond 32 bits": ([times(1e300)], {}),
+    "by its weight": ([times(1.0)], {"reward_weights": [1e20]}),
+    "not scaled": ([times(1e20)], {"scale_rewards": "none"}),
+    "in a sum": ([times(1e-3), times(2e38), times(2e38)], {}),
+    "each by itself": ([times(1e-3), times(1e20)], {"multi_objective_aggregation": "normalize_then_sum"}),
+    "in rollouts": ([times(1e20)], {"rollouts": "tree"}),
+}
+
+
+@pytest.mark.hostile(FUNCTIONS, "refused")
+@pytest.mark.parametrize("name", LARGE)
+def test_rewards_whose_squares_overflow(make_trainer, name):
+    """Their standard deviation is infinite: all advantages would be 0, and the run would learn nothing."""
+    functions, settings = LARGE[name]
+    trainer = make_trainer("base", reward_funcs=functions, **settings)
+    before = [p.clone() for p in trainer.model.parameters()]
+    with pytest.raises(
+        ValueError, match=r"^reward 'scaled' is \S+ for row \d+ of the batch, to prompt '\d.\d=': "
+    ) as e:
+        trainer.train()
+    assert str(e.value).endswith("Scale the reward, such as to [0, 1], or lower its reward_weights.")
+    assert abs(float(str(e.value).split()[3])) >= (1.0 if name == "by its weight" else 1e20)
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+@pytest.mark.hostile(FUNCTIONS, "survived")
+def test_large_rewards_with_small_weights_learn_the_same(make_trainer):
+    """Only what advantages are made of must not overflow."""
+    learned = []
+    for scale, weight in ((1.0, 1.0), (2.0**70, 2.0**-70)):
+        trainer = make_trainer("base", reward_funcs=[times(scale)], reward_weights=[weight], max_steps=1)
+        trainer.train()
+        learned.append([p.detach().clone() for p in trainer.model.parameters()])
+    assert all(map(torch.equal, *learned))

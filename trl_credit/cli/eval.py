@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..settings.parser import OneLineParser
-from ..support.errors import check_output_dir, disk_full, fail
+from ..support.errors import check_data_dir, check_output_dir, disk_full, fail
 from ..support.signals import StopSignals
 from ..support.startup import begin, prepare_process
 
@@ -146,6 +146,7 @@ def _run(args: Namespace) -> None:
     """
     from ..lab.evaluation import compare_models, evaluate, rescore
 
+    check_data_dir(args.data_dir)  # before a model is loaded
     folder = _output_folder(args)
     if args.rescore:
         rescore(folder, metrics=args.metrics, reward=args.reward)

@@ -44,6 +44,8 @@ def main(argv: list[str]) -> int:
     if not args.temperature > 0:
         raise ValueError(f"--temperature must be positive, got {args.temperature}")
     source = Path(args.rollouts)
+    if not source.exists():
+        raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
     from ..lab.explain import read_rollouts

@@ -1,4 +1,5 @@
-"""`trl-credit plan RECIPE`: the cost of a run before it starts. Loads no weights and needs no GPU."""
+"""`trl-credit plan RECIPE`: the cost of a run before it starts. Loads no weights, needs no GPU, and imports no
+function that a recipe names."""
 
 import json
 import os
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..settings.parser import OneLineParser
+from ..support.functions import names_alone
 from ..support.packaged import accelerate_config
 from ..support.startup import begin, prepare_process
 
@@ -66,11 +68,12 @@ def main(argv: list[str]) -> int:
     processes = launcher.get("num_processes", 1) if own.num_processes is None else own.num_processes
     recipe = ["--config", *argv[:words]] if words else []
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
-    choices = parse_arguments([*recipe, *rest], processes=processes, **more)
-    shape = _shape(own, choices)
-    layout = _layout(choices, launcher, processes)
-    rates, assumed = _measured(own, choices)
-    plan = make_plan(choices.args, shape, layout, assumed)
+    with names_alone():
+        choices = parse_arguments([*recipe, *rest], processes=processes, **more)
+        shape = _shape(own, choices)
+        layout = _layout(choices, launcher, processes)
+        rates, assumed = _measured(own, choices)
+        plan = make_plan(choices.args, shape, layout, assumed)
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:

@@ -10,8 +10,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import get_peft_config, get_quantization_config
 
+from ..config.knobs import is_default
 from ..config.trl_settings import check_model
-from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
+from ..data import SETS, hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import demo_dataset, demo_model_path
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
@@ -20,7 +21,7 @@ from ..rewards.signature import required_parameters
 from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
-from ..support.errors import check_output_dir, fail
+from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import short_path
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
@@ -92,6 +93,7 @@ def check_start(choices: Choices) -> None:
     args, model = choices.args, choices.model.model_name_or_path
     if is_main():  # other nodes may not see the folder
         check_output_dir(short_path(args.output_dir))
+    check_data_dir(choices.data.data_dir)  # before the Hub is asked for a model
     if args.use_vllm:
         show_vllm_version()
     if resume := args.resume_from_checkpoint:
@@ -100,10 +102,14 @@ def check_start(choices: Choices) -> None:
         if not is_complete(resume):
             raise ValueError(f"there is no checkpoint in {str(resume)!r}: check --resume_from_checkpoint")
         args.resume_from_checkpoint = resume
-    if model != demo_model_path():
-        if choices.data.dataset_name is None:
-            raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
-        check_model(model, revision=choices.model.model_revision)
+    data = choices.data
+    reads_sets = data.dataset_name in SETS or data.decontaminate or choices.script.evaluation_protocol
+    if data.data_dir is not None and not reads_sets:
+        what = f"data_dir={data.data_dir!r} does nothing, since dataset_name={data.dataset_name!r} is no known set"
+        raise ValueError(f"{what}: set --dataset_name to one of {', '.join(SETS)}, or leave out --data_dir")
+    if model != demo_model_path() and data.dataset_name is None:
+        raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
+    check_model(model, revision=choices.model.model_revision, trust_remote_code=args.trust_remote_code)
 
 
 def make_rewards(choices: Choices) -> list[Callable]:
@@ -146,13 +152,15 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
     """
     script, data_args, args, model_args, files = choices
     model = model_args.model_name_or_path
-    if model != demo_model_path():
-        args.model_init_kwargs = {
-            **(args.model_init_kwargs or {}),
-            "revision": model_args.model_revision,
-            "attn_implementation": model_args.attn_implementation,
-            "dtype": model_args.dtype,
-        }
+    chosen = {
+        "revision": model_args.model_revision,
+        "attn_implementation": model_args.attn_implementation,
+        "dtype": model_args.dtype,
+    }
+    if model == demo_model_path():  # only what was set, as its card says nothing of the rest
+        names = {"revision": "model_revision"}
+        chosen = {name: x for name, x in chosen.items() if not is_default(model_args, names.get(name, name))}
+    args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None
     try:
         trainer = ALGORITHMS[script.algo][1](
             model=model,

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from trl import GRPOConfig
 
-from ..support.functions import errors_named, is_custom_function, name_of, resolve_function
+from ..support.functions import errors_named, imports_functions, is_custom_function, name_of, resolve_function
 from .knobs import (
     COUNT,
     FINITE,
     POSITIVE,
     RUN,
     SHARE,
+    Condition,
     Values,
     anything_but,
     check_inactive_options,
@@ -31,7 +32,7 @@ from .knobs import (
 )
 from .rules import TRACES, check_combinations, check_values
 from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
-from .trl_settings import check_groups
+from .trl_settings import TRL_ACTS, check_groups
 
 
 CUSTOM_CREDIT = when(credit=anything_but(None))  # which may read any knob of W
@@ -283,14 +284,15 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             self.bf16 = False if self.bf16 is None else self.bf16
         if self.importance_sampling_level == "sequence" and self.importance == "token":
             self.importance = "sequence"
-        for name, function in self.custom_functions().items():
-            resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
+        if imports_functions():
+            for name, function in self.custom_functions().items():
+                resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
         check_values(self)
         check_groups(self)
         super().__post_init__()
         self.reward_range, self.tree_branching = list(self.reward_range), list(self.tree_branching)
         check_combinations(self)
-        check_inactive_options(self, RELEASED_CODE)
+        check_inactive_options(self, acts_of(type(self)), released_code=RELEASED_CODE)
         if self.importance == "sequence":
             self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
 
@@ -316,7 +318,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
 
     def custom_functions(self) -> dict[str, str]:
         """Knob → name of its custom function, for the knobs that have one."""
-        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or is_active(self, KNOBS[name])]
+        knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or is_active(self, KNOBS[name].acts)]
         return {name: getattr(self, name) for name in knobs if is_custom_function(getattr(self, name))}
 
     def custom_function(self, knob: str) -> Callable | None:
@@ -349,7 +351,12 @@ CHOICES = {name: knob.values.names for name, knob in KNOBS.items() if knob.value
 FUNCTION_KNOBS = {name: knob.values.names for name, knob in KNOBS.items() if knob.values and knob.values.custom}
 
 
+def acts_of(config_class: type) -> dict[str, tuple[Condition, ...]]:
+    """Field → the conditions of which one must hold for it to have an effect: our knobs', and those of TRL's fields."""
+    return TRL_ACTS | {name: declared.acts for name, declared in knobs_of(config_class).items()}
+
+
 def active_part(settings: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
     """The part of `settings` that has an effect in a configuration whose fields have the values of `beside`."""
-    config = SimpleNamespace(**beside)
-    return {name: x for name, x in settings.items() if name not in KNOBS or is_active(config, KNOBS[name])}
+    config, acts = SimpleNamespace(**beside), acts_of(CreditConfig)
+    return {name: x for name, x in settings.items() if is_active(config, acts.get(name, ()))}

@@ -82,8 +82,10 @@ def when(**settings: Any) -> Condition:
 
 
 def unmet(config: Any, condition: Condition) -> Condition:
-    """The part of a condition that does not hold for a configuration."""
-    return {name: values for name, values in condition.items() if not values.holds(getattr(config, name))}
+    """The part of a condition that does not hold for a configuration. A field that it lacks, as TRL's versions differ,
+    is no part of it."""
+    present = {name: values for name, values in condition.items() if hasattr(config, name)}
+    return {name: values for name, values in present.items() if not values.holds(getattr(config, name))}
 
 
 def in_words(condition: Condition) -> str:
@@ -167,25 +169,35 @@ def defaults(config_class: type) -> dict[str, Any]:
     return plain | {f.name: f.default_factory() for f in fields(config_class) if f.default_factory is not MISSING}
 
 
-def is_active(config: Any, declared: Knob) -> bool:
-    """Whether a knob has an effect, given the other settings of a configuration."""
-    return not declared.acts or any(not unmet(config, condition) for condition in declared.acts)
+def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
+    """Whether a field has an effect, given the other settings of a configuration and the conditions for it."""
+    return not acts or any(not unmet(config, condition) for condition in acts)
 
 
-def check_inactive_options(config: Any, released_code: Mapping[str, Condition]) -> None:
-    """Refuses knobs that were set but have no effect, given the other knobs.
+def check_inactive_options(
+    config: Any, acts: Mapping[str, tuple[Condition, ...]], *, released_code: Mapping[str, Condition] | None = None
+) -> None:
+    """Refuses fields that were set but have no effect, given the other fields.
 
-    A knob counts as set if it differs from its default in the configuration's class and in all base classes.
+    A field counts as set if it differs from its default in the configuration's class and in all base classes.
+
+    Args:
+        config (dataclass):
+            It may lack fields of `acts`.
+        acts (mapping of `str` to tuple of conditions):
+            Field → the conditions of which one must hold for it to have an effect; empty: it always has one.
+        released_code (mapping of `str` to condition, *optional*):
+            Name in `released_code` → when it has an effect.
 
     Raises:
-        ValueError: the message names the knob, the settings that leave it without effect, and the fix.
+        ValueError: the message names the field, the settings that leave it without effect, and the fix.
     """
-    for name in config.released_code or ():
+    for name in (released_code and config.released_code) or ():
         if missing := unmet(config, released_code[name]):
             _refuse_inactive(config, "released_code", [name], [missing])
-    for name, declared in knobs_of(type(config)).items():
-        if not is_active(config, declared) and not _is_default(config, name):
-            missing = [unmet(config, condition) for condition in declared.acts]
+    for name, conditions in acts.items():
+        if hasattr(config, name) and not is_active(config, conditions) and not is_default(config, name):
+            missing = [unmet(config, condition) for condition in conditions]
             _refuse_inactive(config, name, getattr(config, name), missing)
 
 
@@ -195,6 +207,7 @@ def _refuse_inactive(config: Any, name: str, value: Any, missing: list[Condition
     raise ValueError(f"{name}={value!r} does nothing, since {beside}: set {fix}, or leave {name} out.")
 
 
-def _is_default(config: Any, name: str) -> bool:
+def is_default(config: Any, name: str) -> bool:
+    """Whether a field has its default in the configuration's class or in one of its base classes."""
     bases = (base for base in type(config).__mro__ if is_dataclass(base))
     return any(own[name] == getattr(config, name) for base in bases if name in (own := defaults(base)))

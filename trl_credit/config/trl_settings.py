@@ -1,17 +1,34 @@
-"""Refuses invalid settings of TRL and transformers before anything is loaded. The errors of these libraries come late,
-do not name the field, or are a division by zero."""
+"""Refuses invalid settings of TRL and transformers, and settings of TRL that have no effect, before anything is loaded.
+The errors of these libraries come late, do not name the field, or are a division by zero. A field without effect is no
+error there.
+"""
 
 import math
 import os
+import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig, AutoTokenizer
+from transformers import __version__ as version
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.errors import choose, one_line
-from .knobs import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, Values, number, numbers, one_of
+from .knobs import (
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Condition,
+    Values,
+    anything_but,
+    number,
+    numbers,
+    one_of,
+    when,
+)
 
 
 _TABLE: dict[Values, str] = {
@@ -41,6 +58,65 @@ _TABLE: dict[Values, str] = {
     one_of("colocate", "server"): "vllm_mode",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
+
+_VLLM = when(use_vllm=True)
+_SERVER = _VLLM | when(vllm_mode="server")
+_COLOCATED = _VLLM | when(vllm_mode="colocate")
+_GENERATE = when(use_vllm=False)  # sampling by transformers
+_CLIPPED = when(policy_loss="clip", loss_type=("grpo", "dapo", "dr_grpo", "bnpo", "luspo"))
+_CISPO = when(policy_loss="clip", loss_type="cispo")  # clips from above alone
+# fields, and the conditions of which one must hold for them to have an effect; as TRL's `GRPOTrainer` reads them
+_ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
+    ("vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction", (_VLLM,)),
+    (
+        "vllm_importance_sampling_cap vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
+        "vllm_importance_sampling_clip_min",
+        (_VLLM | when(vllm_importance_sampling_correction=True, behavior_logps="recomputed"),),
+    ),
+    ("vllm_server_base_url vllm_server_timeout vllm_group_port", (_SERVER,)),
+    ("vllm_server_host vllm_server_port", (_SERVER | when(vllm_server_base_url=None),)),
+    (
+        "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length "
+        "vllm_tensor_parallel_size",
+        (_COLOCATED,),
+    ),
+    ("use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation", (_GENERATE,)),
+    ("cache_implementation", (_GENERATE | when(use_transformers_continuous_batching=False),)),
+    ("transformers_continuous_batching_config", (_GENERATE | when(use_transformers_continuous_batching=True),)),
+    ("use_bias_correction_kl sync_ref_model", (when(beta=anything_but(0.0)),)),
+    ("ref_model_mixup_alpha ref_model_sync_steps", (when(sync_ref_model=True),)),
+    ("epsilon", (_CLIPPED, _CISPO | when(epsilon_high=None))),
+    ("epsilon_high", (_CLIPPED, _CISPO)),
+    ("delta", (_CLIPPED,)),
+    ("sapo_temperature_neg sapo_temperature_pos", (when(loss_type="sapo"),)),
+    ("vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg", (when(loss_type="vespo"),)),
+    ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", (when(use_adaptive_entropy=True),)),
+    (
+        "scale_rewards",
+        (when(rollouts="none", baseline="group", multi_objective_aggregation="sum_then_normalize"),),
+    ),
+    (
+        "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
+        (when(log_completions=True),),
+    ),
+)
+TRL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _ACT for name in names.split()}
+_MODEL_ACT = (
+    (
+        "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
+        "use_rslora use_dora",
+        (when(use_peft=True),),
+    ),
+    ("bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage", (when(load_in_4bit=True),)),
+)
+# the same for TRL's `ModelConfig`
+MODEL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _MODEL_ACT for name in names.split()}
+# of TRL's own evaluation, which the command line does not run
+OF_EVALUATION = (
+    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay eval_on_start "
+    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object batch_eval_metrics prediction_loss_only "
+    "include_for_metrics"
+).split()
 
 # the package that a tracker of transformers needs, if it has another name; `None`: not checked
 _PACKAGES = {"flyte": "flytekit", "azure_ml": None, "kubeflow": None, "all": None, "none": None}
@@ -88,11 +164,13 @@ def check_trackers(report_to: str | Iterable[str] | None) -> None:
             raise ValueError(f"report_to={name!r} needs a package that is not installed: pip install {pip}")
 
 
-def check_model(name: str, *, revision: str | None = None) -> None:
-    """Checks that a model exists, by its configuration: a folder, or a name on the Hub.
+def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
+    """Checks that a model exists, a folder or a name on the Hub, that transformers knows its type, and that it has a
+    tokenizer. Loads no weights.
 
     Raises:
-        ValueError: there is no such folder, it holds no model, or the Hub and its cache have none of that name.
+        ValueError: there is no such folder, a `revision` is given with a folder, the Hub and its cache have no model of
+            that name, or its type is unknown or its tokenizer missing.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
@@ -103,6 +181,10 @@ def check_model(name: str, *, revision: str | None = None) -> None:
             last = sorted(path.glob("checkpoint-*/config.json"))
             hint = f": is it {str(last[-1].parent)!r}?" if last else ": name the folder that a model was saved to"
             raise ValueError(f"{shown} has no config.json{hint}")
+        if revision not in (None, "main"):
+            raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
+        if (path / "config.json").is_file():  # an adapter has none
+            _check_parts(name, shown, trust_remote_code=trust_remote_code)
         return
     if path.exists():
         raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
@@ -116,3 +198,29 @@ def check_model(name: str, *, revision: str | None = None) -> None:
             f"{shown} is no folder, and its config.json cannot be loaded from the Hub or its cache{offline}: check the "
             f"name and model_revision, or `hf auth login` if it is private or gated ({one_line(error)})"
         ) from error
+    _check_parts(name, shown, revision=revision, trust_remote_code=trust_remote_code)
+
+
+def _check_parts(name: str, shown: str, **loading: Any) -> None:
+    """Checks the type and the tokenizer of a model, which transformers may replace by an empty one."""
+    code = "it comes with its own code: read it, then set --trust_remote_code"
+    try:
+        AutoConfig.from_pretrained(name, **loading)
+    except Exception as error:  # of any kind, from files of any content
+        found = re.search(r"model type `(.*?)`", str(error))
+        what = f"model_type={found[1]!r}" if found else f"a config.json without a known model_type ({_short(error)})"
+        fix = "upgrade transformers, or name a model of a type that it knows"
+        fix = code if "trust_remote_code" in str(error) else fix
+        raise ValueError(f"{shown} has {what}, which transformers {version} cannot load: {fix}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **loading)
+        found = "" if len(tokenizer) > len(set(tokenizer.all_special_ids)) else "no file with a vocabulary"
+    except Exception as error:
+        found = code if "trust_remote_code" in str(error) else _short(error)
+    if found:
+        fix = "save it there with AutoTokenizer.from_pretrained(<base model>).save_pretrained(<folder>)"
+        raise ValueError(f"{shown} has no tokenizer that can be loaded ({found}): {fix}")
+
+
+def _short(error: Exception) -> str:
+    return one_line(error)[:120]

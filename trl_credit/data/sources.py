@@ -7,7 +7,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
-from ..support.errors import choose, closest
+from ..support.errors import check_data_dir, choose, closest
 from .readers import DAMAGED, FILE_FORMATS, Records, read_file
 from .sets import SETS
 
@@ -80,8 +80,7 @@ def _stems(name: str, split: str) -> list[str]:
 
 
 def _find_file(name: str, split: str, data_dir: str) -> Path:
-    if not Path(data_dir).is_dir():
-        raise ValueError(f"there is no folder {data_dir!r}: check --data_dir")
+    check_data_dir(data_dir)
     stems = _stems(name, split)
     found = [path for stem in stems for suffix in FILE_FORMATS if (path := Path(data_dir, stem + suffix)).is_file()]
     found += [path for stem in dict.fromkeys([*stems, name]) if (path := Path(data_dir, stem)).is_dir()]

@@ -61,8 +61,6 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
 
 def _names(args: CreditConfig) -> dict[str, list[str]]:
     active = active_part({f.name: getattr(args, f.name) for f in fields(CreditConfig)}, vars(args))
-    if args.rollouts != "none" or args.baseline != "group":
-        del active["scale_rewards"]
     found = {part: [name for name in names.split() if name in active] for part, names in PARTS.items()}
     without_effect = [name for name, knob in KNOBS.items() if not knob.changes_loss]
     elsewhere = {*TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}

@@ -35,6 +35,11 @@ class RewardRaised(FunctionRaised):
     """A reward function raised an error or called `sys.exit`. The message has the function, a prompt and the place."""
 
 
+def shown_prompt(prompts: Sequence[Any], i: int) -> str:
+    """The start of a prompt, for a message."""
+    return repr(prompts[i])[:_LONGEST] if i < len(prompts) else "unknown"
+
+
 def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
     """Wraps each reward function so that its errors name it and a prompt, and it leaves the run as it was.
 
@@ -200,8 +205,7 @@ class _Call:
         return f"{self.responses or 0} responses, the first to prompt {self._prompt(0)}"
 
     def _prompt(self, i: int) -> str:
-        prompts = self.kwargs.get("prompts", ())
-        return repr(prompts[i])[:_LONGEST] if i < len(prompts) else "unknown"
+        return shown_prompt(self.kwargs.get("prompts", ()), i)
 
 
 def _is_async(func: Callable) -> bool:

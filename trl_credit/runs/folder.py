@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from ..config import CreditConfig, defaults
 from ..support.errors import choose
-from ..support.files import write_atomically
+from ..support.files import short_path, write_atomically
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import comparable, differences, in_words
 from .schedule import RESTORED
@@ -100,7 +100,9 @@ class RunFolder:
             self._lock.acquire()
         except Timeout:
             fix = "wait until it ends, or choose another output_dir."
-            raise ValueError(f"another process is training in output_dir={str(self.path)!r}: {fix}") from None
+            raise ValueError(
+                f"another process is training in output_dir={str(short_path(self.path))!r}: {fix}"
+            ) from None
         except NotImplementedError:  # a file system without locks
             logger.warning("%s has no file locks: a second run in this folder cannot be detected", self.path)
 
@@ -114,7 +116,7 @@ class RunFolder:
         has_results = any(any(self.path.glob(pattern)) for pattern in _RESULTS)
         if not checkpoints and (record is None or not has_results):
             return
-        what = f"output_dir={str(self.path)!r} holds the results of another run"
+        what = f"output_dir={str(short_path(self.path))!r} holds the results of another run"
         fix = "choose another, set --resume_from_checkpoint true, or --overwrite_output_dir true (removes checkpoints)."
         if record is None:
             raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")

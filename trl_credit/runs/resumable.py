@@ -145,7 +145,7 @@ class ResumableTrainer(GRPOTrainer):
     def _claim(self, resume: str | None) -> None:
         config = self.accelerator.unwrap_model(self.model).config
         if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
-            what = f"output_dir={self.args.output_dir!r} is the folder of the model, and beta={self.args.beta}"
+            what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model, and beta={self.args.beta}"
             raise ValueError(f"{what}: a resumed run would take the trained model as reference: choose another.")
         if resume is not None:
             self._check_checkpoint(resume)  # before anything is written or loaded

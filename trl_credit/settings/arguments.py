@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
+from ..config.knobs import check_inactive_options, is_default
 from ..config.rules import check_values
-from ..config.trl_settings import check_trackers
+from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from ..presets import PRESETS, summaries
@@ -154,9 +155,14 @@ def parse_arguments(
         _check_script(script, protocols or {})
         check_trackers(args.report_to)
         check_values(model)
+        check_inactive_options(model, MODEL_ACTS)
         if args.eval_strategy != "no":
             what = f"eval_strategy={args.eval_strategy.value!r}"
             raise ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every")
+        for name in OF_EVALUATION:
+            if hasattr(args, name) and not is_default(args, name):
+                what = f"{name}={getattr(args, name)!r} does nothing here, where TRL does not evaluate"
+                raise ValueError(f"{what}: leave it out; --evaluation_protocol and --evaluate_every evaluate")
         if not isinstance(args.model_init_kwargs, (dict, NoneType)):
             raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
     except _REFUSALS as error:
@@ -180,16 +186,17 @@ def with_source(error: BaseException, argv: list[str]) -> str:
 
 
 def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
+    if script.evaluate_every < 1:
+        raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
     name = script.evaluation_protocol
     if name is not None and name not in protocols:
         raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, protocols)}")
-    if script.evaluate_on and name is None:
-        raise ValueError(f"evaluate_on needs --evaluation_protocol: one of {', '.join(protocols)}")
+    for one in ("evaluate_on", "evaluate_every"):
+        if name is None and not is_default(script, one):
+            raise ValueError(f"{one} needs --evaluation_protocol: one of {', '.join(protocols)}")
     for one in script.evaluate_on or ():
         if one not in protocols[name]:
             raise ValueError(f"evaluate_on: {name!r} has no set {one!r}{choose(one, protocols[name])}")
-    if script.evaluate_every < 1:
-        raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
 
 
 def _peek(argv: list[str]) -> tuple[dict[str, Any], list[str]]:

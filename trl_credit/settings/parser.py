@@ -2,7 +2,9 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from ..support.errors import did_you_mean
@@ -25,7 +27,17 @@ class OneLineParser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         except argparse.ArgumentError as error:
             flag = (error.argument_name or "").partition("/")[0]
-            raise ValueError(f"{flag}: {error.message}") from None
+            raise ValueError(f"{flag}: {error.message}{self._as_words(flag, args)}") from None
+
+    def _as_words(self, flag: str, args: Iterable[str] | None) -> str:
+        """The fix for a list that was written as in Python or YAML, for the end of a message: ": write --f 2 2"."""
+        action, words = self._option_string_actions.get(flag), [*(sys.argv[1:] if args is None else args)]
+        start = next((i for i, word in enumerate(words) if word.partition("=")[0] == flag), None)
+        if start is None or action is None or action.nargs != "+":
+            return ""
+        given = [words[start].partition("=")[2], *takewhile(lambda word: not word.startswith("--"), words[start + 1 :])]
+        parts = re.findall(r"[^\s\[\](),;]+", " ".join(given))
+        return f": write {flag} {' '.join(parts)}" if parts and parts != given[given[0] == "" :] else ""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         parsed, rest = self.parse_known_args(args, namespace)

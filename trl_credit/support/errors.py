@@ -69,6 +69,12 @@ def disk_full(error: BaseException) -> bool:
     return False
 
 
+def check_data_dir(path: str | None) -> None:
+    """Checks that the folder of `--data_dir` exists, if one was given. Raises `ValueError`."""
+    if path is not None and not Path(path).is_dir():
+        raise ValueError(f"there is no folder {path!r}: check --data_dir")
+
+
 def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
     """Checks that a run can write to its folder, and leaves nothing there. `name` is the name of the setting.
 

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,23 @@ _OBJECT_NAME = re.compile(r"@[0-9a-f]{8}(-\d+)?$")
 _OBJECTS: dict[str, Callable] = {}  # functions that were given as objects, by name
 _RESOLVED: dict[str, tuple[Callable, FunctionSource]] = {}  # what a name meant when it was last looked up
 _FILES: dict[Path, tuple[str, ModuleType]] = {}  # digest of a file when it was executed, and the module
+_NAMES_ALONE = ContextVar("names_alone", default=False)
+
+
+@contextmanager
+def names_alone() -> Iterator[None]:
+    """Context manager in which configurations keep the names of functions without importing them: what only reads
+    settings must not run the code that a stranger's recipe names."""
+    token = _NAMES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _NAMES_ALONE.reset(token)
+
+
+def imports_functions() -> bool:
+    """Whether a configuration looks up its functions when it is built: always, except in [`names_alone`]."""
+    return not _NAMES_ALONE.get()
 
 
 class FunctionRaised(RuntimeError):

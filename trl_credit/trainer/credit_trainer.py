@@ -143,7 +143,7 @@ class CreditTrainer(ResumableTrainer):
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        refusals.check_arguments(args, kwargs, reward_funcs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
         self._credit_function = credit_function(args)
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))
         super().__init__(model, guarded, args, **kwargs)

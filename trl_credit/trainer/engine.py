@@ -180,7 +180,7 @@ class TrlEngine:
         if (plan := self._plan) is None:
             rewards = self._scoring.of_batch(*args, **kwargs)
         else:
-            rewards = self._scoring.checked(plan.rewards.to(self.processes.device))
+            rewards = plan.rewards.to(self.processes.device)  # checked when the responses were scored
         if self.sampling is not None:
             self.sampling.rewards_per_func = rewards
         return rewards

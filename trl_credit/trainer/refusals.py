@@ -28,13 +28,16 @@ def check_trl_version(version: str) -> None:
         warnings.warn(f"{message}, run `pytest tests/loss/test_contract.py`, or install an older trl.", stacklevel=3)
 
 
-def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wanted: type[CreditConfig]) -> None:
+def check_arguments(
+    args: Any, kwargs: dict[str, Any], model: Any, reward_funcs: Any, *, wanted: type[CreditConfig]
+) -> None:
     """Checks the arguments of a trainer whose configuration class should be `wanted`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
         ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue
-            responses of tools, environments or a rollout function, or a function of the configuration is missing.
+            responses of tools, environments or a rollout function, a function of the configuration is missing, or an
+            argument has no effect beside the others.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
@@ -46,6 +49,15 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
     if args.reward_weights is not None and len(args.reward_weights) != count:
         what = f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward"
         raise ValueError(f"{what} functions: give one for each, in their order, or leave it out (all 1).")
+    loads = {"args.model_init_kwargs": args.model_init_kwargs, "quantization_config": kwargs.get("quantization_config")}
+    for name, value in loads.items():
+        if value is not None and not isinstance(model, str):
+            raise ValueError(
+                f"{name} does nothing for a model that is loaded already: give `model` as a name, or leave {name} out."
+            )
+    if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
+        what = f"max_tool_calling_iterations={args.max_tool_calling_iterations} does nothing without tools"
+        raise ValueError(f"{what}: give the trainer tools or environment_factory, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
     for name in ("rollout_func", "tools", "environment_factory"):

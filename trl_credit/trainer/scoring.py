@@ -8,6 +8,7 @@ from trl import GRPOTrainer
 
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
+from ..rewards.guard import RewardError, shown_prompt
 from ..rewards.isolation import isolated
 from ..rewards.watchdog import default_watchdog
 from ..runs.resumable import ResumableTrainer
@@ -30,23 +31,44 @@ class TrlScoring:
         weights = trainer.reward_weights.tolist()
         self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=weights)
 
-    def checked(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
-        """The rewards themselves, shape (n, functions).
+    def checked(self, rewards_per_func: torch.Tensor, prompts: list) -> torch.Tensor:
+        """The rewards themselves, shape (N, functions), of the rows of all processes; `prompts` are this process's.
 
         Raises:
-            ValueError: one is infinite.
+            RewardError: one is infinite, or so large that the squares of the sums that advantages are made of overflow.
+                The standard deviation would be infinite then, and every advantage 0.
         """
-        if torch.isinf(rewards_per_func).any():
-            column = torch.isinf(rewards_per_func).any(0).nonzero()[0].item()
-            name = self._trainer.reward_func_names[column]
-            raise ValueError(f"reward {name!r} is infinite: rewards must be finite.")
+        weighted = rewards_per_func
+        if self._trainer.args.multi_objective_aggregation == "sum_then_normalize":
+            weighted = rewards_per_func * self._trainer.reward_weights.to(rewards_per_func.device)
+            squares = weighted.nansum(1).square()
+        else:
+            squares = weighted.square()
+        # a product with weight 0, and a sum of infinities of both signs, may be NaN
+        infinite = rewards_per_func.isinf() | weighted.isinf()
+        if (infinite.any() | squares.nansum(0).isinf().any()).item():
+            row, column = divmod(
+                weighted.abs().masked_fill(infinite, torch.inf).nan_to_num(0.0).argmax().item(), weighted.shape[1]
+            )
+            raise RewardError(self._too_large(rewards_per_func, row, column, prompts))
         return rewards_per_func
 
-    def of_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _too_large(self, rewards_per_func: torch.Tensor, row: int, column: int, prompts: list) -> str:
+        own = row - self._trainer.processes.rank * len(prompts)
+        prompt = shown_prompt(prompts, own) if 0 <= own < len(prompts) else "of another process"
+        name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
+        what = f"reward {name!r} is {value:.3g} for row {row} of the batch, to prompt {prompt}"
+        return (
+            f"{what}: the squares of totals this large overflow 32 bits, and with an infinite standard deviation all "
+            "advantages are 0. Scale the reward, such as to [0, 1], or lower its reward_weights."
+        )
+
+    def of_batch(self, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any) -> torch.Tensor:
         """TRL's `_calculate_rewards`: rewards (N, functions) of the rows of all processes. Collective."""
         try:
             with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
-                return self.checked(GRPOTrainer._calculate_rewards(self._trainer, *args, **kwargs))
+                rewards = GRPOTrainer._calculate_rewards(self._trainer, inputs, prompts, *args, **kwargs)
+                return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()
             raise

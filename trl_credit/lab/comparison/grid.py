@@ -164,6 +164,7 @@ def make_grid(
     config_flags = ["--config", *config] if config else []
     grid = Grid((), {}, {}, {})
     runs = []
+    dead = set(_flag_names(flags))  # by every run
     for entry in entries:
         algo, own_flags = entry.words[:2], entry.words[2:]
         try:
@@ -181,6 +182,7 @@ def make_grid(
         except (ValueError, OSError, ImportError) as error:
             raise ValueError(f"{entry.name}: {one_line(error)}") from error
         grid.settings[entry.name], grid.steps[entry.name] = own, args.max_steps
+        dead = dead.intersection(left_out)
         if left_out:
             grid.left_out[entry.label] = left_out
         file = ["--config", str(folder / "settings" / f"{entry.name}.yaml")] if config else []
@@ -188,6 +190,8 @@ def make_grid(
             output = folder / "runs" / entry.name / f"seed-{seed}"
             all_words = (*algo, *file, *words, "--seed", str(seed), "--output_dir", str(output))
             runs.append(Run(entry, seed, all_words, output, folder / "logs" / entry.name / f"seed-{seed}.txt"))
+    if dead:
+        raise ValueError(f"--{min(dead)} does nothing for any of these algorithms: leave it out, or set what it needs")
     return replace(grid, runs=tuple(runs))
 
 

@@ -31,7 +31,7 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
     """
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
     try:
-        config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True)
+        config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"no configuration of {name!r} is in a folder or in the cache of the Hub: {fix}") from error
     try:
@@ -46,7 +46,7 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
     logging.set_verbosity_error()
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     finally:
         logging.set_verbosity(verbosity)
     text = config.get_text_config()
