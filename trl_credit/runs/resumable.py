@@ -145,8 +145,9 @@ class ResumableTrainer(GRPOTrainer):
     def _claim(self, resume: str | None) -> None:
         config = self.accelerator.unwrap_model(self.model).config
         if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
-            what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model, and beta={self.args.beta}"
-            raise ValueError(f"{what}: a resumed run would take the trained model as reference: choose another.")
+            what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
+            why = f"with beta={self.args.beta} a resumed run would take the trained model as reference"
+            raise ValueError(f"{what}, and {why}: choose another.")
         if resume is not None:
             self._check_checkpoint(resume)  # before anything is written or loaded
         if isinstance(self.train_dataset, IterableDataset) and self.train_dataset is not self._read_stream:
