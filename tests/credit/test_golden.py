@@ -36,7 +36,7 @@ def differs_inside_a_row(given):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("name", KNOBS)
 def test_loss_and_gradient(make_trainer, toy_loss, name, dtype, tolerance):
-    trainer = make_trainer(loss_type="grpo", num_generations=2, use_bias_correction_kl=False, **KNOBS[name])
+    trainer = make_trainer(loss_type="grpo", num_generations=2, beta=0.1, use_bias_correction_kl=False, **KNOBS[name])
     for case in CASES:
         given = tensors(case, dtype)
         # one trainer for all cases: these are read at every loss

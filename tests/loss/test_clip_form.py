@@ -15,7 +15,7 @@ from trl_credit.credit.selection import select_high_entropy
 from trl_credit.loss.assignment import policy_iteration
 
 
-RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}
+RATIO = {"clip_form": "ratio"}
 WEIGHTS = {
     "token": {},
     "sequence_token": {"importance": "sequence_token"},
@@ -67,7 +67,8 @@ def literal_loss(t, name, *, low, high, loss_type, beta):
 @pytest.mark.parametrize("loss_type, beta", [("grpo", 0.04), ("bnpo", 0.0), ("dr_grpo", 0.04), ("dapo", 0.0)])
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_loss_and_gradient_are_those_of_algorithm_1(make_trainer, toy_loss, name, loss_type, beta):
-    trainer = make_trainer("base", loss_type=loss_type, beta=beta, **RATIO, **WEIGHTS[name])
+    plain_kl = {"use_bias_correction_kl": False} if beta else {}
+    trainer = make_trainer("base", loss_type=loss_type, beta=beta, **plain_kl, **RATIO, **WEIGHTS[name])
     for low, high in ((0.2, 0.2), (0.05, 0.4), (0.3, 0.01), (0.0, 0.0)):
         t = toy()
         t["old"][1] += 0.5  # rows with A < 0, out of the range on either side
@@ -174,6 +175,6 @@ def test_custom_credit_functions(make_trainer, toy_loss):
         return policy_iteration(config, tokens)
 
     custom_loss.carries_loss = custom_loss.replaces_kl = True
-    trainer = make_trainer("base", credit=custom_loss, **{**given, "beta": 0.1})
+    trainer = make_trainer("base", credit=custom_loss, **{**given, "beta": 0.1, "use_bias_correction_kl": False})
     with pytest.raises(ValueError, match="clip_form='ratio', which does not clip it: set clip_form='surrogate'"):
         run(trainer, toy_loss, t)

@@ -49,7 +49,7 @@ def test_a_new_advantage_on_the_weight_of_the_knobs(make_trainer, toy_loss):
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo"])
 def test_a_custom_loss(make_trainer, toy_loss, loss_type, beta):
     t = toy()
-    knobs = {"loss_type": loss_type, "beta": beta, "use_bias_correction_kl": False}
+    knobs = {"loss_type": loss_type, "beta": beta} | ({"use_bias_correction_kl": False} if beta else {})
     trainer = make_trainer("base", credit=custom("weighted_kl"), **knobs)
     found = run(trainer, toy_loss, t)
     d, k = t["logps"] - t["old"], t["ref"] - t["logps"]

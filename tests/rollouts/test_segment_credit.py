@@ -177,9 +177,9 @@ def test_difficulty_weighs_segments(make_trainer):
 
 
 def test_a_tree_of_one_level_is_grpo_to_the_last_bit(trained, tmp_path):
-    common = {"reward_funcs": distinct, "loss_type": "dapo", "beta": 0.04, "scale_rewards": "none", "max_steps": 3}
+    common = {"reward_funcs": distinct, "loss_type": "dapo", "beta": 0.04, "max_steps": 3}
     common |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "temperature": 1.3}
-    plain = trained(**common, output_dir=str(tmp_path / "plain"))
+    plain = trained(**common, scale_rewards="none", output_dir=str(tmp_path / "plain"))
     tree = trained(**common, rollouts="tree", tree_branching=[4], output_dir=str(tmp_path / "tree"))
     left, right = steps_of(plain), steps_of(tree)
     assert all(row["credit/rows_missing"] == 0 for row in right)

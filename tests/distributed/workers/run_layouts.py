@@ -22,7 +22,7 @@ CASES = {
     "grpo": {"loss_type": "grpo", "beta": 0.05},
     "ha_dw": {"difficulty": "history", "importance": "eligible", "loss_type": "dapo"},
     "shared": {"loss_type": "dapo", "scale_rewards": "none", "shared_prefix": "on"},
-    "opo": {"baseline": "optimal", "loss_type": "dr_grpo", "scale_rewards": "none"},
+    "opo": {"baseline": "optimal", "loss_type": "dr_grpo"},
     "mask": {**MASK, "beta": 0.05},
     "chain": {**MASK, "rollouts": "chain", "rollouts_per_state": 2, "cutpoint_interval": 2},
     "tree": {
