@@ -33,8 +33,8 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue
-            responses of tools, environments or a rollout function, or a function of the configuration is missing.
+        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, segments or `td_upper_bound` go
+            with tools, environments or a rollout function, or a function of the configuration is missing.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
@@ -52,6 +52,9 @@ def check_arguments(args: Any, kwargs: dict[str, Any], reward_funcs: Any, *, wan
         if args.rollouts != "none" and kwargs.get(name) is not None:
             what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
             raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.")
+        if args.td_upper_bound and kwargs.get(name) is not None:
+            what = f"{name} with td_upper_bound=True: an EOS token may end a turn there and not the response"
+            raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")
 
 
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
