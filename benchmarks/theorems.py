@@ -257,35 +257,6 @@ def trace_variance(*, decay: float, length: int, variance: float = 1.0, selectiv
     return selective_rate * variance * math.fsum(decay ** (2 * lag) for lag in range(1, length + 1))
 
 
-def td_upper_bound(eos_probs: torch.Tensor) -> torch.Tensor:
-    """b_t = 1 − Π_{k<t} (1 − π(EOS | s_k)) ≥ ΔV(s_t), for rewards in [0, 1].
-
-    GRPO-λ (arXiv 2510.00194), Lemma 1. b_t is the probability to end before token t if every state had the π(EOS) of
-    this completion. b_0 = 0, and b never falls. It bounds the distance of V(s_0) from the mean value at t over the
-    completions that have not ended; the value of a single completion can move further, since one token can decide
-    everything without any probability of an end. The product is a sum of logarithms, so probabilities of 1e-9 over
-    thousands of tokens are not lost.
-
-    Args:
-        eos_probs (`torch.Tensor`):
-            π(EOS | s_t), shape (..., T). A position affects later positions only, so padding on the right needs no
-            mask.
-
-    Returns:
-        `torch.Tensor`: b, the shape of `eos_probs`, in [0, 1], at least float32.
-
-    Raises:
-        ValueError: a value is NaN or outside [0, 1] by more than 1e-4 (rounding can take exp(log_softmax) above 1).
-    """
-    eos_probs = eos_probs.to(torch.promote_types(eos_probs.dtype, torch.float32))
-    if not ((eos_probs >= -1e-4) & (eos_probs <= 1.0 + 1e-4)).all():
-        raise ValueError("eos_probs must be probabilities in [0, 1], also at padding (use 0 there)")
-    log_survival = torch.log1p(-eos_probs.clamp(0.0, 1.0)).cumsum(-1)
-    # the product is over k < t
-    before_t = torch.nn.functional.pad(log_survival, (1, 0))[..., :-1]
-    return -torch.expm1(before_t)
-
-
 def _checked_probability(p: torch.Tensor | float, num_generations: int) -> torch.Tensor:
     if num_generations < 2:
         raise ValueError(f"num_generations must be at least 2 for a group to hold both outcomes, got {num_generations}")

@@ -116,10 +116,11 @@ class _Case:
     def __init__(self, function: CreditFunction, config: CreditConfig, tokens: Tokens) -> None:
         self.function, self.config, self.tokens = function, config, tokens
         self.carries_loss = bool(declared(function, "carries_loss"))
+        self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
         self.size = 1.0
 
     def form(self) -> str | None:
-        problem = credit_problem(self.call(self.tokens), self.tokens, carries_loss=self.carries_loss)
+        problem = credit_problem(self.call(self.tokens), self.tokens, **self.graph)
         if problem is None:
             self.size = self.gradient(self.tokens).abs().max().clamp(min=1e-12).item()
         return problem
@@ -151,7 +152,7 @@ class _Case:
             if problem := self.differs(self.gradient(by_token), self.gradient(t)):
                 return f"advantages by token, all equal in a row, change the gradient {problem}"
             for name, tokens in others.items():
-                if problem := credit_problem(self.call(tokens), tokens, carries_loss=self.carries_loss):
+                if problem := credit_problem(self.call(tokens), tokens, **self.graph):
                     return f"with {name}, {problem}"
         except _RAISED as error:
             return f"with {name}, it raised {type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ for release in "${releases[@]}"; do
         tests/credit/test_golden.py tests/loss/test_contract.py tests/loss/test_normalizer.py tests/loss/test_policy_loss.py \
         tests/loss/test_prompt_average.py tests/passes/test_padding.py tests/passes/test_shared_prefix.py \
         tests/passes/test_zero_advantage.py tests/rollouts/test_behavior_logps.py tests/rollouts/test_segment_*.py \
-        tests/trainer/test_trainer.py || failed+=("$release")
+        tests/trainer/test_probes.py tests/trainer/test_trainer.py || failed+=("$release")
 done
 rm -rf .venv-compat
 [ ${#failed[@]} -eq 0 ] || { echo "failed with trl ${failed[*]}"; exit 1; }

@@ -87,12 +87,24 @@ def test_any_knob_on_any_preset(name):
 VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"rollouts": "chain"}, {"rollouts": "tree"}
 PATHS, MANY = TREE | {"tree_rows": "paths"}, {"multi_objective_aggregation": "normalize_then_sum"}
 ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
+WEIGHT, BOUND, DRIFT = {"loss_weight": "trace_past"}, {"td_upper_bound": True}, {"expert_drift": True}
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"loss_weight_confidence": True}, "loss_weight_confidence=True .* set loss_weight"),
+        ({"loss_weight_confidence": "tanh"}, "loss_weight_confidence='tanh' .* set loss_weight"),
+        ({"loss_weight_confidence": True}, "loss_weight_confidence must be one of 'none', 'sigmoid'"),
+        (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "confidence=.*Set loss_type='grpo'"),
+        (BOUND | {"importance": "sequence"}, "td_upper_bound=.*importance='sequence_token'.*Set td_upper_bound=False"),
+        (BOUND | CHAIN, "td_upper_bound=True: .*Set rollouts='none'"),
+        (BOUND | VESPO, "Set loss_type='dapo'"),
+        (BOUND | ITERATION, "Set td_upper_bound=False"),
+        (BOUND | {"torch_compile": True}, "Set torch_compile=False"),
+        (DRIFT, "^expert_drift=True .*one update per batch: raise steps_per_generation or num_iterations"),
+        (DRIFT | TREE, "expert_drift=True: .*Set rollouts='none'"),
+        (DRIFT | {"behavior_logps": "sampler", "use_vllm": True}, "Set behavior_logps='recomputed'"),
+        (DRIFT | {"num_iterations": 2, "torch_compile": True}, "Set torch_compile=False"),
         (RATIO | {"importance": "sequence"}, "importance='sequence' .*Set importance='sequence_token'"),
         (RATIO | {"loss_type": "cispo"}, "loss_type='cispo' .*Set loss_type='grpo' or"),
         (RATIO | {"loss_type": "luspo"}, "loss_type='luspo' .*Set loss_type='grpo' or"),

@@ -69,7 +69,7 @@ FIXED = {"segmentation": "fixed_length", "segment_length": 40}
 TREE_KNOBS = {"tree_branching": [4, 2], "tree_segment_length": 9, "segment_advantage": "loo", "replay_cap": None}
 PROCESS = {"process_reward_weight": 0.5, "process_reward_form": "value", "process_reward_best_of": 4}
 ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "none"}
-TRACE_WEIGHT = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": True}
+TRACE_WEIGHT = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid"}
 
 
 @pytest.mark.parametrize(

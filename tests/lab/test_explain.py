@@ -127,6 +127,8 @@ def test_responses_that_lack_something_are_refused(rollouts):
     content = [row | {"reward": 3.0 * row["reward"]} for row in rows()]
     with pytest.raises(ValueError, match="rewards lie outside of 0 to 1"):
         explain(read_rollouts(rollouts(content)), config_of("ha_dw"), name="HA-DW")
+    with pytest.raises(ValueError, match=r"^td_upper_bound=True needs π\(EOS\).*leave it out"):
+        explain(read_rollouts(rollouts()), config_of("grpo", td_upper_bound=True), name="GRPO")
 
 
 def test_the_table(rollouts):
@@ -192,10 +194,13 @@ def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, me
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
 
 
+GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
 
 
-@pytest.mark.parametrize(("name", "own"), [*((name, {}) for name in PLAIN), ("grpo_lambda", RATIO)])
+@pytest.mark.parametrize(
+    ("name", "own"), [*((name, {}) for name in PLAIN), ("grpo_lambda", RATIO), ("grpo_lambda", GRAD)]
+)
 def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own):
     def some(completions, **kwargs):
         return [sum(map(ord, text)) % 5 / 4 for text in completions]

@@ -24,6 +24,7 @@ def test_check_credit_passes_custom_functions(name, tmp_path):
         ({"importance": "lambda_trace"}, {"trace_lambda": 0.0}),
         ({"importance": "lambda_trace", "trace_style": "both"}, {"importance": "token"}),
         ({"importance": "sequence"}, {"importance": "token"}),
+        ({"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad"}, {"loss_weight": "none"}),
         ({"importance": "sequence_token"}, {"importance": "token"}),
     ],
 )

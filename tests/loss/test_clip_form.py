@@ -23,7 +23,8 @@ WEIGHTS = {
     "s_trace": {"importance": "eligible", "selector": "entropy", "selective_rate": 0.4},
     "recent": {"importance": "lambda_trace"},
     "both": {"importance": "lambda_trace", "trace_style": "both"},
-    "loss_weight": {"loss_weight": "trace_past", "loss_weight_confidence": True},
+    "loss_weight": {"loss_weight": "trace_past", "loss_weight_confidence": "sigmoid"},
+    "loss_weight_grad": {"loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"},
 }
 
 
@@ -53,7 +54,8 @@ def literal_loss(t, name, *, low, high, loss_type, beta):
         for i in range(7):
             if not mask[b, i]:
                 continue
-            c = trace[b, i].item() * (1 + torch.sigmoid(logps[b, i].detach() - 1)) if name == "loss_weight" else 1.0
+            f = 1 + torch.sigmoid((logps[b, i] if name == "loss_weight_grad" else logps[b, i].detach()) - 1)
+            c = trace[b, i].item() * f if name.startswith("loss_weight") else 1.0
             coef_1 = w[b, i].exp()
             coef_2 = coef_1.clamp(low, high)
             d = t["ref"][b, i] - logps[b, i]

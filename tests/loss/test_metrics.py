@@ -5,6 +5,7 @@ import torch
 from conftest import toy_inputs
 from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
+import trl_credit
 from trl_credit.loss import metrics
 from trl_credit.observe.meter import Meter
 
@@ -135,8 +136,19 @@ TRACES = {
     "loss weight": {
         "importance": "token",
         "loss_weight": "trace_past",
-        "loss_weight_confidence": True,
+        "loss_weight_confidence": "sigmoid",
         "trace_lambda": 0.7,
+    },
+    "tanh with a gradient": {
+        "importance": "token",
+        "loss_weight": "trace_past",
+        "loss_weight_confidence": "tanh_grad",
+        "trace_lambda": 0.7,
+    },
+    "a trace and a gradient": {
+        "trace_lambda": 0.7,
+        "loss_weight": "trace_past",
+        "loss_weight_confidence": "sigmoid_grad",
     },
 }
 
@@ -144,7 +156,7 @@ TRACES = {
 @pytest.mark.parametrize("name", TRACES)
 def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trainer, toy_loss, name):
     """Compared with the gradient of TRL's loss at ratio 1: rows of 20 and 13 tokens, with and without a mask."""
-    algo = {"own term selected too": "s_trace", "both": "grpo_lambda", "loss weight": "grpo_lambda"}.get(name, name)
+    algo = name if name in trl_credit.ALGORITHMS else {"own term selected too": "s_trace"}.get(name, "grpo_lambda")
     masked = name in ("s_trace", "grpo_lambda")
     knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
     trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)

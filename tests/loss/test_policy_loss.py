@@ -63,20 +63,28 @@ def test_whitening_per_microbatch(make_trainer, toy_loss, masked):
     check_close(got, expected)
 
 
+@pytest.mark.parametrize("kind", ["none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"])
 @pytest.mark.parametrize("direction", ["past", "future"])
 @pytest.mark.parametrize("style", ["recent", "both"])
-def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, style):
-    """Off-policy: the weight multiplies PPO's loss of a token, and neither factor has a gradient."""
+def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, style, kind):
+    """Off-policy: the weight multiplies PPO's loss of a token. The trace has no gradient; f has one if asked for."""
     t, g = toy(), 0.9
     trainer = make_trainer(
-        "base", loss_type="dr_grpo", loss_weight=f"trace_{direction}", trace_style=style, loss_weight_confidence=True
+        "base",
+        loss_type="dr_grpo",
+        loss_weight=f"trace_{direction}",
+        trace_style=style,
+        loss_weight_confidence=kind,
     )
     expected = 0.0
     for b in range(4):
         for i in range(7):
             pairs = [(i, k) if direction == "past" else (k, i) for k in range(7) if t["mask"][b, k]]
             c = sum(max(g ** (j - k), g**k if style == "both" else 0.0) for j, k in pairs if k <= j)
-            f = 1 + 1 / (1 + math.exp(1 - t["logps"][b, i].item()))
+            x = t["logps"][b, i] - 1
+            f = {"sigmoid": 1 + 1 / (1 + (-x).exp()), "tanh": 2 / (1 + (-2 * x).exp()), "none": torch.ones_like(x)}
+            f = f[kind.removesuffix("_grad")]
+            f = f if kind.endswith("_grad") else f.detach()
             ratio, a = (t["logps"][b, i] - t["old"][b, i]).exp(), t["advantages"][b]
             surrogate = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
             expected = expected - c * f * t["mask"][b, i].item() * surrogate / (4 * 8)

@@ -44,7 +44,7 @@ KNOBS = [
     {"policy_loss": "policy_iteration", "beta": 0.1},
     {"process_reward_weight": 5.0, "process_reward_best_of": 4},
     {"process_reward_weight": 5.0, "process_reward_best_of": 4, "process_reward_form": "value"},
-    {"loss_weight": "trace_past", "loss_weight_confidence": True, "advantage_floor": -0.1},
+    {"loss_weight": "trace_past", "loss_weight_confidence": "sigmoid", "advantage_floor": -0.1},
     {"clip_form": "ratio", "num_iterations": 2, "beta": 0.01, "use_bias_correction_kl": False},
     {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
 ]

@@ -94,9 +94,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         loss_weight (`str`, *optional*, defaults to `"none"`):
             GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the sum of the trace so far, its Sec. 3.2),
             `"trace_future"` (S-trace's reading, App. D.1: the coefficient of the ε-trace on-policy) or `"none"`.
-        loss_weight_confidence (`bool`, *optional*, defaults to `False`):
-            Whether the ε-weight is multiplied by f(log π) = 1 + σ(log π − 1) of the current policy (GRPO-λ, App. A.3).
-            No gradient flows through this factor; that is our choice.
+        loss_weight_confidence (`str`, *optional*, defaults to `"none"`):
+            Function f(log π) of the current policy that multiplies the ε-weight (GRPO-λ, App. A.3): `"sigmoid"`
+            1 + σ(log π − 1), `"tanh"` 1 + tanh(log π − 1), or `"none"`. With `"sigmoid_grad"` and `"tanh_grad"` the
+            gradient flows through f as well. The paper does not say whether it does.
         clip_form (`str`, *optional*, defaults to `"surrogate"`):
             `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as
             printed, which differs for A < 0: it is bounded above 1 + ε_high and has a gradient below 1 − ε_low, so
@@ -114,6 +115,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
             Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
+        td_upper_bound (`bool`, *optional*, defaults to `False`):
+            Whether 1 − Π_{k<t} (1 − π(EOS | s_k)), the upper bound of V(s_0) − V(s_t), is added to the advantage of
+            token t (GRPO-λ, Lemma 1 and App. A.2, which found it inconclusive). π is the current policy at sampling
+            temperature, read by a hook in the forward pass of the loss. The floor comes after it, which is our choice.
+            The completions table shows advantages without it.
         difficulty (`str`, *optional*, defaults to `"none"`):
             HA-DW's weight on the advantages of prompts that are harder or easier than a belief: `"history"` (updated
             from batch to batch), its `"hard"` update (mean of the last `difficulty_window` accuracies) or a `"fixed"`
@@ -173,6 +179,10 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
             `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
             if its gradient is exactly 0. The update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
             passes are made, and metrics are means over all of them.
+        expert_drift (`bool`, *optional*, defaults to `False`):
+            Whether `credit/expert_drift` is logged for a mixture of experts: the share of the experts of a token and
+            layer under π_old that the current policy does not use (GSPO, Sec. 5.3). Both passes are made anyway. Until
+            its last update a batch keeps two bytes per token, layer and expert of a token.
         log_credit (`int`, *optional*, defaults to `0`):
             Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `docs/rollout_logs.md`). 0: never.
@@ -202,8 +212,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
         acts=(when(importance="lambda_trace"), WEIGHTED_LOSS, CUSTOM_CREDIT),
     )
     loss_weight: str = knob("none", "ε-weight of GRPO-λ on the loss.", one_of("none", "trace_past", "trace_future"))
-    loss_weight_confidence: bool = knob(
-        False, "Whether the ε-weight is multiplied by 1 + σ(log π − 1).", acts=(WEIGHTED_LOSS, CUSTOM_CREDIT)
+    loss_weight_confidence: str = knob(
+        "none",
+        "Function of log π that multiplies the ε-weight; '_grad': with a gradient.",
+        one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"),
+        acts=(WEIGHTED_LOSS, CUSTOM_CREDIT),
     )
     clip_form: str = knob(
         "surrogate",
@@ -219,6 +232,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     )
     baseline: str = knob("group", "Baseline: GRPO's or OPO's.", one_of("group", "optimal", custom=True))
     advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: no floor.", FINITE)
+    td_upper_bound: bool = knob(False, "Add GRPO-λ's upper bound of V(s_0) − V(s_t), from π(EOS), to the advantage.")
     difficulty: str = knob("none", "HA-DW's weight by difficulty.", one_of("none", "history", "hard", "fixed"))
     difficulty_scale: float = knob(1.3, "Factor λ_scale of the difficulty weight (HA-DW).", POSITIVE, acts=DIFFICULTY)
     difficulty_window: int = knob(
@@ -251,6 +265,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     skip_zero_advantage: str = _run(
         "auto", "Skip the passes of a micro-batch in which no token has an advantage.", one_of("auto", "off")
     )
+    expert_drift: bool = _run(False, "Log the share of experts that differ between π_old and π (GSPO).")
     log_credit: int = _run(
         0, "Optimizer steps between two logs of rollouts, with each token's credit. 0: never.", whole(0)
     )
@@ -305,6 +320,11 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     def has_trace(self) -> bool:
         """Whether the gradient of a token reaches earlier tokens through the importance weight."""
         return self.importance in TRACES
+
+    @property
+    def has_weight_gradient(self) -> bool:
+        """Whether the ε-weight, which multiplies A, carries a gradient."""
+        return self.loss_weight != "none" and self.loss_weight_confidence.endswith("_grad")
 
     @property
     def is_aligned(self) -> bool:

@@ -60,6 +60,7 @@ class Rule(NamedTuple):
 
 SEQUENCE = when(importance="sequence")
 TRACE = when(importance=TRACES)
+VALUE_BOUND = when(td_upper_bound=True)
 RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
@@ -83,7 +84,7 @@ RULES = (
     ),
     Rule(
         SEQUENCE,
-        when(token_mask="none", loss_weight="none"),
+        when(token_mask="none", loss_weight="none", td_upper_bound=False),
         "it averages over the response what differs from token to token; importance='sequence_token' does not",
     ),
     Rule(
@@ -105,6 +106,20 @@ RULES = (
         "the gradient of that loss does not flow through the clipped importance weight, so the trace would be lost",
     ),
     Rule(when(loss_type="vespo"), when(importance=("token", "sequence")), "it builds its own weight per response"),
+    Rule(
+        when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")),
+        when(loss_type=TOKEN_MEANS),
+        "its gradient is that of a factor on PPO's clipped loss",
+    ),
+    Rule(VALUE_BOUND, when(rollouts="none"), "it corrects a baseline V(s_0), and that of a segment is the value there"),
+    Rule(VALUE_BOUND, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
+    Rule(VALUE_BOUND, when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
+    Rule(
+        when(expert_drift=True),
+        when(behavior_logps="recomputed", rollouts="none"),
+        "it compares with the pass for π_old over the same rows",
+    ),
+    Rule(when(expert_drift=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
     Rule(
         RATIO_CLIP,
@@ -156,7 +171,7 @@ RULES = (
     Rule(
         POLICY_ITERATION,
         when(importance="token", token_mask="none", loss_weight="none", top_entropy_quantile=1.0)
-        | when(off_policy_mask_threshold=None, whiten_advantages="none"),
+        | when(off_policy_mask_threshold=None, whiten_advantages="none", td_upper_bound=False),
         "it has its own weight per segment",
     ),
     Rule(when(use_vllm=False), when(top_k=number("0 (all tokens) or more", lambda x: x >= 0)), "only vLLM takes -1"),
@@ -175,6 +190,9 @@ def check_combinations(config: GRPOConfig) -> None:
             pair = f"{values_of(config, [name])} with {values_of(config, rule.given)}"
             fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
             raise ValueError(f"{pair}: {rule.why}. {fix}")
+    if config.expert_drift and config.is_aligned:
+        what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
+        raise ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
     most = config.max_completion_length
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
         length = f"segment_length={config.segment_length}"

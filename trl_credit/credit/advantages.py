@@ -114,16 +114,63 @@ def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", ma
     return (traced_sum if direction == "past" else traced_credit)(m_t, decay=decay, style=style)
 
 
-def confidence_weight(logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """f(ℓ_t) = 1 + σ(ℓ_t − 1): the second factor of GRPO-λ's ε-weight (arXiv 2510.00194, App. A.3). Shapes (B, T).
+def confidence_weight(logp_t: torch.Tensor, *, kind: str = "sigmoid", mask_t: torch.Tensor) -> torch.Tensor:
+    """f(ℓ_t), the second factor of GRPO-λ's ε-weight (arXiv 2510.00194, App. A.3). Shapes (B, T).
 
-    `logp_t` holds log-probabilities in nats under the current policy at sampling temperature. f is 1 for a nearly
-    impossible token, 1.27 for a certain one, and 1 at masked tokens. It is a soft clamp: the paper found it unstable to
-    multiply by the log-probability itself. Two choices are ours, because our copy of the paper lacks Algorithm 2: f
-    multiplies the sum of its token's trace (Sec. 3.2 computes traces once) instead of each term, and has no gradient.
+    `kind` is "sigmoid", f = 1 + σ(ℓ − 1), from 1 for a nearly impossible token to 1.27 for a certain one, or "tanh",
+    which the paper names as an alternative: f = 1 + tanh(ℓ − 1), from 0 to 0.24. With "_grad" appended f has a
+    gradient, else it is detached. Since f ≥ 0, weighting the clipped loss is the same as weighting the advantage.
+
+    `logp_t` holds log-probabilities in nats under the current policy at sampling temperature. f is 1 at masked tokens.
+    It is a soft clamp: the paper found it unstable to multiply by ℓ itself. Our copy of the paper lacks Algorithm 2, so
+    these are ours: f multiplies the sum of its token's trace (Sec. 3.2 computes traces once) instead of each term, tanh
+    has the same shift as σ, and the default has no gradient.
+
+    Raises:
+        ValueError: unknown `kind`.
     """
-    weight_t = 1 + torch.sigmoid(logp_t.detach().to(torch.promote_types(logp_t.dtype, torch.float32)) - 1)
-    return torch.where(mask_t.bool(), weight_t, 1.0)  # padding may hold anything
+    name, _, gradient = kind.partition("_")
+    if name not in ("sigmoid", "tanh") or gradient not in ("", "grad"):
+        raise ValueError(f"kind must be 'sigmoid' or 'tanh', with or without '_grad', got {kind!r}")
+    logp_t = logp_t.to(torch.promote_types(logp_t.dtype, torch.float32))
+    inside = mask_t.bool()
+    # padding may hold anything, and 0 times the derivative at NaN is NaN
+    x_t = torch.where(inside, logp_t if gradient else logp_t.detach(), 0.0) - 1
+    return torch.where(inside, 1 + (torch.sigmoid(x_t) if name == "sigmoid" else torch.tanh(x_t)), 1.0)
+
+
+def confidence_slope(logp_t: torch.Tensor, *, kind: str, mask_t: torch.Tensor) -> torch.Tensor:
+    """f′(ℓ_t) / f(ℓ_t) of [`confidence_weight`], shape (B, T), detached; 0 at masked tokens, and if f is detached."""
+    if not kind.endswith("_grad"):
+        return torch.zeros_like(logp_t)
+    with torch.enable_grad():
+        logp_t = logp_t.detach().requires_grad_()
+        total = confidence_weight(logp_t, kind=kind, mask_t=mask_t).log().sum()
+        return torch.autograd.grad(total, logp_t)[0]
+
+
+def td_upper_bound(eos_probs: torch.Tensor) -> torch.Tensor:
+    """b_t = 1 − Π_{k<t} (1 − π(EOS | s_k)) ≥ ΔV(s_t) = V(s_0) − V(s_t), for rewards in [0, 1].
+
+    GRPO-λ (arXiv 2510.00194), Lemma 1. b_t is the probability to end before token t if every state had the π(EOS) of
+    this completion. b_0 = 0, and b never falls. It bounds the distance of V(s_0) from the mean value at t over the
+    completions that have not ended; the value of a single completion can move further, since one token can decide
+    everything without any probability of an end. The product is a sum of logarithms, so probabilities of 1e-9 over
+    thousands of tokens are not lost.
+
+    Args:
+        eos_probs (`torch.Tensor`):
+            π(EOS | s_t), shape (..., T), 0 at tokens that the policy did not write. Values outside [0, 1] are clamped,
+            since rounding can take exp(log_softmax) above 1.
+
+    Returns:
+        `torch.Tensor`: b, the shape of `eos_probs`, in [0, 1], at least float32.
+    """
+    eos_probs = eos_probs.to(torch.promote_types(eos_probs.dtype, torch.float32))
+    log_survival = torch.log1p(-eos_probs.clamp(0.0, 1.0)).cumsum(-1)
+    # the product is over k < t
+    before_t = torch.nn.functional.pad(log_survival, (1, 0))[..., :-1]
+    return -torch.expm1(before_t)
 
 
 def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -44,7 +44,7 @@ def clip_ratio_alone(
         log_weight (`torch.Tensor`):
             W, shape (B, T), nats; its gradient flows.
         advantage_t (`torch.Tensor`):
-            A, shape (B, T) or (B, 1), detached.
+            A, shape (B, T) or (B, 1). A graph that scales it by a positive factor is kept.
         clip_range (`tuple[float, float]`):
             1 − ε_low and 1 + ε_high.
 

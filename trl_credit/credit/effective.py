@@ -21,7 +21,7 @@ def effective_credit(
         logp_t (`torch.Tensor`):
             ℓ, shape (B, T), nats, requires a gradient.
         advantage_t (`torch.Tensor`):
-            A, shape (B, T). It has a graph if it carries a loss.
+            A, shape (B, T). It may have a graph: of a loss, or of a loss weight.
         clip_range (`tuple[float, float]`):
             1 − ε_low and 1 + ε_high.
         mask_t (`torch.Tensor`):

@@ -15,7 +15,8 @@ class Tokens:
         ref_logp_t: Under the reference model, shape (B, T), or `None` if `beta` is 0.
         sampling_logp_t: As returned by the engine that sampled, shape (B, T); NaN where unknown; `None` if all are.
         entropy_t: Entropy of the next-token distribution, nats, shape (B, T), detached.
-        advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening and floor.
+        advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening,
+            `td_upper_bound` and floor.
         token_ids: Token ids of the responses, int64, shape (B, T).
         segment_ids: Number of each token's segment, int64, shape (B, T); −1 for none. Without segments the whole
             response is segment 0.
@@ -48,7 +49,8 @@ class Credit:
     Attributes:
         log_weight: W, shape (B, T), nats; the loss exponentiates it instead of the log-ratio, and its gradient flows.
             `None` keeps TRL's own importance weight.
-        advantage: A, shape (B,), (B, 1) or (B, T). Detached, unless the function declares `carries_loss`.
+        advantage: A, shape (B,), (B, 1) or (B, T). Detached, unless the function declares
+            `carries_loss`, or it has the factor f of an ε-weight with a gradient (`loss_weight_confidence`).
         mask: M, shape (B, T): 0 removes the policy term of a token. It may read the current policy and does not change
             the normaliser, so a removed token counts like one with zero advantage. `None` keeps all tokens of
             `Tokens.policy_mask_t`; outside of that M has no effect.

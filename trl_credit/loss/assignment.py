@@ -64,8 +64,9 @@ def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
             style=config.trace_style,
             mask_t=tokens.mask_t.to(advantage.dtype),
         )
-        if config.loss_weight_confidence:
-            advantage = advantage * confidence_weight(tokens.logp_t, mask_t=tokens.mask_t).to(advantage.dtype)
+        if (kind := config.loss_weight_confidence) != "none":
+            weight_t = confidence_weight(tokens.logp_t, kind=kind, mask_t=tokens.mask_t)
+            advantage = advantage * weight_t.to(advantage.dtype)
     selected = _selected(config, tokens)
     log_weight = _log_weight(config, tokens, selected)
     return Credit(log_weight, advantage, selected=selected, traced=log_weight)

@@ -17,11 +17,19 @@ _GUIDE = "see docs/your_own_algorithm.md"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
 
 
-def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False, values: bool = True) -> str | None:
+def credit_problem(
+    credit: object,
+    tokens: Tokens,
+    *,
+    carries_loss: bool = False,
+    has_weight_gradient: bool = False,
+    values: bool = True,
+) -> str | None:
     """What is wrong with the result of a credit function for `tokens`, or `None`.
 
-    Checks types, shapes and graphs. With `values`, which synchronises with the device, also checks that W and A are
-    finite and masks hold zeros and ones at all loss tokens.
+    Checks types, shapes and graphs. A may have a graph if it carries a loss, or with a loss weight that has a gradient
+    (`CreditConfig.has_weight_gradient`). With `values`, which synchronises with the device, also checks that W and A
+    are finite and masks hold zeros and ones at all loss tokens.
     """
     if not isinstance(credit, Credit):
         return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
@@ -39,7 +47,7 @@ def credit_problem(credit: object, tokens: Tokens, *, carries_loss: bool = False
             return f"returned {name} of type {x.dtype}: return a floating tensor, such as x.to(tokens.logp_t.dtype)"
         if x.device != tokens.logp_t.device:
             return f"returned {name} on {x.device}: make it on tokens.logp_t.device"
-        if x.requires_grad and name != "log_weight" and not (is_advantage and carries_loss):
+        if x.requires_grad and name != "log_weight" and not (is_advantage and (carries_loss or has_weight_gradient)):
             hint = ", or declare f.carries_loss = True if it is minus a loss" * is_advantage
             return f"returned {name} with a graph, whose gradient would be lost: detach it{hint}"
     weight = credit.log_weight
@@ -158,7 +166,8 @@ class CustomCredit:
 
     def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
         first, parts = self._parts is None, 0
-        problem = credit_problem(credit, tokens, carries_loss=self.carries_loss, values=first)
+        graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
+        problem = credit_problem(credit, tokens, **graph, values=first)
         if problem is None:
             # these parts decide which metrics exist, and all processes log the same metrics
             names = ("log_weight", "mask", "selected")

@@ -31,6 +31,7 @@ VISIBLE_UNTIL = TYPE_IDS[0]  # tells TRL's forward pass what the branches of a t
 # ours, one entry per row
 SEGMENT_IDS = "segment_ids"
 QUARTERS = "response_quarters"
+OLD_EXPERTS = "old_experts"  # the experts of each token and layer under π_old
 POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"
 TURN_IDS = "turn_ids"

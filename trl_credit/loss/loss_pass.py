@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import whiten
+from ..credit.advantages import td_upper_bound, whiten
 from ..credit.tokens import Credit, Tokens, turn_numbers
 from . import keys
-from .assignment import policy_mask
+from .assignment import policy_mask, wide
 from .batch import loss_mask, segments_of
+from .metrics import expert_drift
 
 
 @dataclass
@@ -26,6 +27,8 @@ class LossPass:
         hook_calls: Number of forward passes.
         extra_loss: A term to add to TRL's loss, or `None`.
         seen: Argument and result of the credit function.
+        eos_probs: π(EOS) at each token under the current policy, shape (B, T), for `td_upper_bound`.
+        experts_t: The experts of each token and layer, shape (B, T, layers, k), for `expert_drift`.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
     """
 
@@ -36,6 +39,8 @@ class LossPass:
     hook_calls: int = 0
     extra_loss: torch.Tensor | None = None
     seen: tuple[Tokens, Credit] | None = None
+    eos_probs: torch.Tensor | None = None
+    experts_t: torch.Tensor | None = None
     entropy_mask_t: torch.Tensor | None = None
 
     @property
@@ -54,6 +59,13 @@ class LossPass:
         count = self.inputs.get(keys.NUM_ITEMS)
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
+    def expert_statistics(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Numerator and denominator of the metric `expert_drift`, if the experts are known."""
+        if self.experts_t is None:
+            return {}
+        old_t = self.inputs[keys.OLD_EXPERTS]
+        return {"expert_drift": expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)}
+
     def hide_masked(self) -> None:
         """Hides the tokens outside of M from the whole loss."""
         mask_t = self.mask_t
@@ -65,11 +77,14 @@ class LossPass:
         """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""
         inputs, config, mask_t = self.inputs, self.config, self.mask_t
         old_logp_t, turn_ids = inputs.get(keys.OLD_LOGPS), inputs.get(keys.TURN_IDS)
+        turn_ids = turn_numbers(mask_t) if turn_ids is None else turn_ids
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         advantages = inputs[keys.ADVANTAGES]
         if config.whiten_advantages == "microbatch":
             advantages = whiten(advantages, mask_t=kept_t if kept_t.any() else mask_t, reduce=self.reduce)
+        if config.td_upper_bound:
+            advantages = wide(advantages) + td_upper_bound(self.eos_probs.masked_fill(turn_ids < 0, 0.0))
         if config.advantage_floor is not None:  # once, after all other changes of the advantages
             advantages = advantages.clamp(min=config.advantage_floor)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
@@ -82,7 +97,7 @@ class LossPass:
             advantages=advantages,
             token_ids=inputs[keys.COMPLETION_IDS],
             segment_ids=segments_of(inputs, mask_t),
-            turn_ids=turn_numbers(mask_t) if turn_ids is None else turn_ids,
+            turn_ids=turn_ids,
             policy_mask_t=floating if kept_t is mask_t else kept_t.to(floating.dtype),
             mask_t=floating,
         )

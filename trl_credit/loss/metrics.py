@@ -5,7 +5,7 @@ import hashlib
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import trace_statistics
+from ..credit.advantages import confidence_slope, trace_statistics
 from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
 from ..credit.weights import sequence_log_weight, traced_sum
@@ -91,6 +91,9 @@ def _coefficients(
     credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
     credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
     gradient_t = log_probability_gradient(config, **credited, mask_t=tokens.mask_t)
+    if config.has_weight_gradient:
+        slope_t = confidence_slope(tokens.logp_t, kind=config.loss_weight_confidence, mask_t=tokens.mask_t)
+        gradient_t = gradient_t + credited_t * slope_t
     has_credit = given > 0
     size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
     inside = tokens.mask_t.bool()
@@ -142,6 +145,26 @@ def _trace_statistics(
         return {"trace_mass": (mass.sum(), mask_t.sum())}
     mass, moment = trace_statistics(selected, decay=config.trace_decay, mask_t=mask_t)
     return {"trace_mass": (mass.sum(), mask_t.sum()), "effective_horizon": (moment.sum(), mass.sum())}
+
+
+def expert_drift(
+    experts_t: torch.Tensor, *, old_experts_t: torch.Tensor, mask_t: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Share of the experts of a token and layer under π_old that the current policy does not use (GSPO, arXiv
+    2507.18071, Sec. 5.3), over the tokens of the loss, as a sum and a count.
+
+    Args:
+        experts_t, old_experts_t (`torch.Tensor`):
+            Numbers of the k experts of each layer, integers, shape (B, T, layers, k), in any order.
+        mask_t (`torch.Tensor`):
+            Shape (B, T).
+    """
+    kept, k = mask_t.float(), experts_t.size(-1)
+    changed = torch.zeros((), device=mask_t.device)
+    for new_t, old_t in zip(experts_t.unbind(2), old_experts_t.unbind(2), strict=True):  # layer by layer, for memory
+        is_used = (old_t.unsqueeze(-1) == new_t.unsqueeze(-2)).any(-1)
+        changed += ((~is_used).sum(-1) * kept).sum()
+    return changed, kept.sum() * k * experts_t.size(2)
 
 
 def difficulty_statistics(

@@ -168,8 +168,13 @@ class Layout:
     kept: int
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
-        """Results of a packed pass, shape (1, K), as those of the rows, shape (B, T); 0 at padding."""
-        return x.flatten()[self.place.clamp(min=0)].masked_fill(self.place < 0, 0.0)
+        """Results of a packed pass, shape (1, K, …), as those of the rows, shape (B, T, …); 0 at padding."""
+        return zero_where(self.place < 0, x.squeeze(0)[self.place.clamp(min=0)])
+
+
+def zero_where(outside: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`x`, shape (B, T, …), with 0 where `outside`, shape (B, T), is true."""
+    return x.masked_fill(outside.view(*outside.shape, *[1] * (x.dim() - 2)), 0)
 
 
 def layout_of(

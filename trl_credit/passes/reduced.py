@@ -11,7 +11,7 @@ from ..loss.loss_pass import LossPass
 from .attention import tree_attention
 from .model_traits import PassTrainer, is_random, positions_of
 from .padding import Padding
-from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of
+from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -197,10 +197,10 @@ class ReducedPasses(PlainPasses):
             named = given | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
             how = {"cut": part.get(keys.COLUMNS_CUT, 0), "layout": part.get(keys.PACKED_LAYOUT)}
             output = self._pass(model, _arguments(part), named, **how)
-            found = found or [None if x is None else x.new_zeros(len(rows), width) for x in output]
+            found = found or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
             for whole_t, part_t in zip(found, output, strict=True):
                 if whole_t is not None:
-                    whole_t[index, : part_t.size(1)] = part_t.masked_fill(part[keys.COMPLETION_MASK] == 0, 0.0)
+                    whole_t[index, : part_t.size(1)] = zero_where(part[keys.COMPLETION_MASK] == 0, part_t)
         return tuple(found)
 
 

@@ -95,6 +95,7 @@ def _has_other_gradients(trainer: PassTrainer) -> bool:
         or bool(custom_credit(trainer))
         or trainer.has_custom_loss
         or args.policy_loss != "clip"
+        or args.td_upper_bound
         or (args.advantage_floor is not None and args.advantage_floor > 0.0)
         # a gradient scaler counts updates, and DeepSpeed counts passes
         or trainer.accelerator.scaler is not None

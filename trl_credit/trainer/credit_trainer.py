@@ -14,6 +14,7 @@ Read [`CreditTrainer`] from top to bottom to follow a generation batch from its 
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +52,7 @@ from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
 from .observers import add_observers, close_console
+from .probes import Probes
 
 
 refusals.check_trl_version(trl.__version__)
@@ -153,6 +155,7 @@ class CreditTrainer(ResumableTrainer):
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config)
         self.has_custom_loss = refusals.has_custom_loss(type(self))
+        self._probes = Probes(self)
         self._passes = make_passes(self, self._trl_forward)
         self.normalizer = Normalizer(args)
         self._nonfinite = NonFinite(self)
@@ -339,7 +342,8 @@ class CreditTrainer(ResumableTrainer):
         if sampling is not None and (known := self.engine.engine_logps(args[2])) is not None:
             return known, None, None
         with self.source.around_forward(model, args, kwargs, planned=sampling and sampling.plan):
-            output = self._passes.run(model, args, kwargs, loss_pass)
+            passes = functools.partial(self._passes.run, model, args, kwargs, loss_pass)
+            output = self._probes.run(passes, sampling if loss_pass is None else loss_pass)
         if loss_pass is not None:
             loss_pass.hook_calls += 1
             if loss_pass.hook_calls == 1:
@@ -348,7 +352,7 @@ class CreditTrainer(ResumableTrainer):
 
     def _trl_forward(self, *args: Any, **kwargs: Any) -> tuple:
         with contextlib.nullcontext() if torch.is_grad_enabled() else self._meter.timed("passes"):
-            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+            return self._probes.read(super()._get_per_token_logps_and_entropies, *args, **kwargs)
 
     def _write_credit(self, loss_pass: LossPass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
         """The seam: writes W, A and M into the inputs that TRL's loss goes on to read."""
@@ -359,7 +363,7 @@ class CreditTrainer(ResumableTrainer):
         check_uniform(credit, tokens, level=self.importance_sampling_level)
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         given = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": inputs.get(keys.QUARTERS)}
-        self._meter.record(loss_statistics(self.args, credit, tokens, **given))
+        self._meter.record(loss_statistics(self.args, credit, tokens, **given) | loss_pass.expert_statistics())
         if custom.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:

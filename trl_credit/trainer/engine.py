@@ -43,11 +43,13 @@ class SamplePass:
         plan: Rows that replace what TRL would generate, or `None`.
         engine_logps: The engine's log-probabilities of the batch, to replace TRL's pass for π_old, or `None`.
         rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
+        experts_t: The experts of each token and layer under π_old, shape (B, T, layers, k), for `expert_drift`.
     """
 
     plan: Plan | None = None
     engine_logps: list[list[float | None]] | None = None
     rewards_per_func: torch.Tensor | None = None
+    experts_t: torch.Tensor | None = None
 
 
 class TrlEngine:
@@ -101,6 +103,8 @@ class TrlEngine:
             with self.timed("generate"):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
             self.sampling.engine_logps = None  # only for TRL's own pass
+            if self.sampling.experts_t is not None:
+                output[keys.OLD_EXPERTS] = self.sampling.experts_t
             if (rewards := self.sampling.rewards_per_func) is None:
                 raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
             batch = Batch(

@@ -35,9 +35,9 @@ def check_arguments(
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`.
-        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, rollouts cannot continue
-            responses of tools, environments or a rollout function, a function of the configuration is missing, or an
-            argument has no effect beside the others.
+        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, segments or `td_upper_bound` go
+            with tools, environments or a rollout function, a function of the configuration is missing, or an argument
+            has no effect beside the others.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
@@ -64,6 +64,9 @@ def check_arguments(
         if args.rollouts != "none" and kwargs.get(name) is not None:
             what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
             raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.")
+        if args.td_upper_bound and kwargs.get(name) is not None:
+            what = f"{name} with td_upper_bound=True: an EOS token may end a turn there and not the response"
+            raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")
 
 
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:

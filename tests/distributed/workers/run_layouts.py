@@ -24,6 +24,7 @@ CASES = {
     "shared": {"loss_type": "dapo", "scale_rewards": "none", "shared_prefix": "on"},
     "opo": {"baseline": "optimal", "loss_type": "dr_grpo"},
     "mask": {**MASK, "beta": 0.05},
+    "bound": {"td_upper_bound": True, "loss_type": "dapo", "temperature": 1.3},
     "chain": {**MASK, "rollouts": "chain", "rollouts_per_state": 2, "cutpoint_interval": 2},
     "tree": {
         "rollouts": "tree",

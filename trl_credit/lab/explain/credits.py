@@ -72,7 +72,9 @@ def explain(
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
     credit = function(config, tokens)
-    if problem := credit_problem(credit, tokens, carries_loss=carries_loss):
+    if problem := credit_problem(
+        credit, tokens, carries_loss=carries_loss, has_weight_gradient=config.has_weight_gradient
+    ):
         raise ValueError(f"its credit function {problem}")
     low, high = config.epsilon, config.epsilon if config.epsilon_high is None else config.epsilon_high
     columns, horizon = _columns(config, tokens, credit, clip_range=(1 - low, 1 + high))
@@ -97,6 +99,8 @@ def _tokens(
     responses: list[dict[str, Any]], config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
 ) -> tuple[Tokens, str]:
     """A micro-batch of the responses in float64, and a note on the difficulty weight."""
+    if config.td_upper_bound:
+        raise ValueError("td_upper_bound=True needs π(EOS) at each token, which responses do not hold: leave it out")
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
     logp_t = old_t if logp_t is None else logp_t
     if logp_t is None:

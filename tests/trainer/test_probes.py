@@ -1,0 +1,303 @@
+"""What hooks read in forward passes that are made anyway: π(EOS) for `td_upper_bound`, experts for `expert_drift`."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from passes_helpers import LORA, Watch, distinct, model_of, scripted, tool_rollout, with_tokenizer
+from peft import LoraConfig
+from segment_helpers import steps_of
+from tiny_models import tiny_qwen3_moe
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, GraniteConfig, LlamaConfig, PhiConfig
+
+from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.loss import keys
+from trl_credit.trainer import probes
+
+
+# two updates per batch of eight rows, whose responses are ragged and share prompts
+SIZES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
+SETTINGS = {**SIZES, "max_completion_length": 24, "temperature": 1.3, "reward_funcs": distinct, "beta": 0.0}
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+LLAMA = LlamaConfig(**SMALL, num_key_value_heads=2)
+
+
+def copied(model):
+    """A model that no longer changes, with transformers' own forward pass."""
+    model = copy.deepcopy(model).eval()
+    for module in model.modules():
+        vars(module).pop("forward", None)  # TRL's, which would go to the original
+    return model
+
+
+class Seen(CreditTrainer):
+    """Keeps a copy of each micro-batch: inputs and pass of the loss, tokens of the credit function, and weights."""
+
+    def _write_credit(self, loss_pass, **kwargs):
+        given = dict(loss_pass.inputs)
+        super()._write_credit(loss_pass, **kwargs)
+        model = copied(self.accelerator.unwrap_model(self.model))
+        self.seen = [*getattr(self, "seen", []), (given, loss_pass, loss_pass.seen[0], model)]
+
+
+def build(make_trainer, model=None, **settings):
+    return make_trainer((CreditConfig, scripted(Seen, model)), **{**SETTINGS, **settings})
+
+
+def logits_of(model, inputs, temperature, **asked):
+    """Logits where each token was sampled, and the model's output, of unpacked rows."""
+    ids, mask = (
+        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
+    )
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    # one row at a time, so that nothing depends on what is beside it
+    with torch.no_grad():
+        output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **asked)
+    return output.logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature, output
+
+
+def bound_of(model, inputs, temperature, ends):
+    """1 − Π_{k<t} (1 − π(EOS | s_k)) from probabilities over the whole vocabulary."""
+    probs = logits_of(model, inputs, temperature)[0].double().softmax(-1)[..., ends].sum(-1)
+    stays = (1 - probs).cumprod(1)
+    return 1 - torch.cat([torch.ones_like(stays[:, :1]), stays[:, :-1]], 1)
+
+
+def check_bound(trainer, *, floor=-float("inf"), ends=(1,), atol=1e-6):
+    """Advantages in the loss are those of the batch plus the bound, then the floor."""
+    assert trainer.seen
+    largest = 0.0
+    for inputs, _, tokens, model in trainer.seen:
+        bound = bound_of(model, inputs, trainer.temperature, list(ends))
+        expected = (inputs["advantages"].unsqueeze(1) + bound).clamp(min=floor)
+        inside = tokens.mask_t.bool()
+        torch.testing.assert_close(tokens.advantages.double()[inside], expected[inside].double(), rtol=0, atol=atol)
+        assert not tokens.advantages.requires_grad
+        largest = max(largest, bound[inside].max().item())
+    assert largest > 0.1
+
+
+HOW = {
+    "plain": {"length_sort": "off", "shared_prefix": "off"},
+    "trimmed": {"shared_prefix": "off"},
+    "packed": {"shared_prefix": "on"},
+    "checkpointing": {"gradient_checkpointing": True},
+    "lora": {"trainer_kwargs": LORA, "beta": 0.1},
+    "whole response": {"num_iterations": 2, "importance": "lambda_trace", "use_bias_correction_kl": False},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_bound_is_that_of_the_whole_distribution(make_trainer, how):
+    trainer = build(make_trainer, td_upper_bound=True, **HOW[how])
+    trainer.train()
+    packed = [keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen]
+    assert any(packed) == (how == "packed")
+    check_bound(trainer)
+
+
+def test_the_floor_comes_after_the_bound(make_trainer):
+    trainer = build(make_trainer, td_upper_bound=True, advantage_floor=-0.1)
+    trainer.train()
+    check_bound(trainer, floor=-0.1)
+
+
+def test_in_float64_with_a_bias_and_two_end_tokens(make_trainer, tiny_model):
+    """TRL's log-probabilities may be float32, so the pass here is the model's own."""
+    model = model_of(PhiConfig(**SMALL, initializer_range=0.3), tiny_model)  # whose output layer has a bias
+    torch.nn.init.normal_(model.lm_head.bias)
+    trainer = build(make_trainer, model, td_upper_bound=True)
+    trainer.eos_token_ids = [1, 7]
+    ids = torch.randint(3, 20, (6, 15), generator=torch.Generator().manual_seed(0))
+
+    def forward(model, ids, mask, width):
+        """In two calls, as TRL cuts a large batch."""
+        logits = torch.cat([model(part).logits for part in ids.split(4)])[:, :-1][:, -width:]
+        return (logits / 1.3).log_softmax(-1).gather(-1, ids[:, -width:].unsqueeze(-1)).squeeze(-1), None, logits
+
+    trainer._probes._asked = ("eos_probs",)
+    _, _, logits, found = trainer._probes.read(forward, trainer.model, ids, torch.ones_like(ids), 9)
+    expected = (logits / 1.3).softmax(-1)[..., [1, 7]].sum(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    assert not found.requires_grad and found.dtype == torch.float64
+
+
+class Largest(TorchDispatchMode):
+    """The most elements of a tensor that is made while it is active."""
+
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and not func.is_view:
+            self.numel = max(self.numel, found.numel())
+        return found
+
+
+def test_no_pass_is_added_and_memory_is_that_of_a_chunk(make_trainer, tiny_model, monkeypatch):
+    shapes, passes = [], []
+    for bound in (False, True):
+        trainer = build(make_trainer, td_upper_bound=bound, shared_prefix="off")
+        watch = Watch(trainer)
+        trainer.train()
+        shapes.append(watch.shapes)
+        passes.append(watch.passes)
+        monkeypatch.setattr(probes, "_CHUNK", 8)
+    assert shapes[0] == shapes[1] and passes[0] == passes[1] == [2, 2, 0]
+    check_bound(trainer)  # in many chunks
+    # a vocabulary that is far larger than a chunk of hidden states
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**SMALL, vocab_size=5000, eos_token_id=1, pad_token_id=0))
+    trainer = build(make_trainer, with_tokenizer(model, tiny_model), td_upper_bound=True, max_steps=1)
+    largest, see = Largest(), probes._EosProbs._see
+
+    def measured(*args):
+        with largest:
+            see(*args)
+
+    monkeypatch.setattr(probes._EosProbs, "_see", measured)
+    trainer.train()
+    rows = max(inputs["completion_ids"].numel() for inputs, *_ in trainer.seen)
+    assert 0 < largest.numel <= rows * SMALL["hidden_size"] < 5000  # less than the logits of a single token
+
+
+def test_groups_without_signal_still_train(make_trainer):
+    """Their advantage is the bound, so their micro-batches are not skipped."""
+
+    def constant(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    counts = []
+    for bound in (False, True):
+        trainer = build(make_trainer, td_upper_bound=bound, reward_funcs=constant)
+        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        trainer.train()
+        counts.append(sum(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters()))
+    assert counts[0] == 0 < counts[1] and len(trainer.seen) == 4
+
+
+def test_an_evaluation_adds_the_bound_too(make_trainer):
+    trainer = build(make_trainer, td_upper_bound=True, max_steps=1, per_device_eval_batch_size=4)
+    trainer.train()
+    trainer.seen = []
+    trainer.evaluate(trainer.train_dataset.select(range(4)))
+    check_bound(trainer)
+
+
+@pytest.mark.parametrize("knobs", [{"clip_form": "ratio"}, {"whiten_advantages": "microbatch"}, {"loss_type": "cispo"}])
+def test_the_bound_goes_with_other_knobs(make_trainer, knobs):
+    trainer = build(make_trainer, td_upper_bound=True, max_steps=1, **knobs)
+    trainer.train()
+    assert torch.isfinite(torch.tensor(steps_of(trainer)[0]["grad_norm"]))
+    _, _, tokens, model = trainer.seen[0]
+    bound = bound_of(model, trainer.seen[0][0], trainer.temperature, [1])
+    rows = (tokens.advantages - bound).masked_fill(tokens.mask_t == 0, torch.nan)
+    assert (rows - rows.nanmean(1, keepdim=True)).abs().nan_to_num().max() < 1e-6
+
+
+def refusal(make_trainer, words, model=None, **settings):
+    with pytest.raises(ValueError, match=words) as caught:
+        build(make_trainer, model, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_whose_logits_are_no_products_are_refused(make_trainer, tiny_model):
+    sizes = {**SMALL, "num_key_value_heads": 2}
+    for config, words in (
+        (Gemma2Config(**sizes, head_dim=16, final_logit_softcapping=30.0), "'gemma2.* has final_logit_softcapping=30"),
+        (GraniteConfig(**sizes, logits_scaling=8.0), "'granite' has logits_scaling=8.0"),
+    ):
+        refusal(make_trainer, words, model_of(config, tiny_model, torch.float32), td_upper_bound=True)
+    lora = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
+    own = {"trainer_kwargs": {"peft_config": lora}}
+    refusal(make_trainer, "adapter", td_upper_bound=True, **own)
+    headless = model_of(LLAMA, tiny_model, torch.float32)
+    headless.get_output_embeddings = lambda: None
+    refusal(make_trainer, "^td_upper_bound=True needs .* output layer", headless, td_upper_bound=True)
+
+
+def test_turns_are_refused(make_trainer):
+    with pytest.raises(ValueError, match="rollout_func with td_upper_bound=True.*set td_upper_bound=False"):
+        make_trainer(td_upper_bound=True, trainer_kwargs={"rollout_func": tool_rollout})
+
+
+def test_a_pass_around_the_transformer_is_an_error(make_trainer, toy_loss):
+    trainer = build(make_trainer, td_upper_bound=True)
+    inputs = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    logps = torch.zeros(inputs["completion_ids"].shape, requires_grad=True)
+    with pytest.raises(RuntimeError, match="without a call of the model's transformer.*set td_upper_bound=False"):
+        toy_loss(trainer, inputs, logps=logps, entropies=logps.detach())
+
+
+# Experts
+
+
+@pytest.fixture
+def moe(tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    spread = {"initializer_range": 0.3, "router_aux_loss_coef": 0.0}
+    return lambda **changes: with_tokenizer(tiny_qwen3_moe(tokenizer, **{**spread, **changes}), tiny_model)
+
+
+def chosen(model, inputs):
+    """The experts where each token was sampled, as sets: rows of tokens of layers."""
+    routers = logits_of(model, inputs, 1.0, output_router_logits=True)[1].router_logits
+    rows, width = inputs["completion_ids"].shape
+    layers = [x.view(rows, -1, 4)[:, :-1][:, -width:].topk(2).indices.tolist() for x in routers]
+    return [[[set(layer[i][t]) for layer in layers] for t in range(width)] for i in range(rows)]
+
+
+OF_EXPERTS = {
+    "plain": {"length_sort": "off", "router_aux_loss_coef": 0.3},  # a pass with a third result
+    "packed": {"shared_prefix": "on", "router_aux_loss_coef": 0.0},
+    "checkpointing": {"gradient_checkpointing": True, "beta": 0.1, "router_aux_loss_coef": 0.0},
+}
+
+
+@pytest.mark.parametrize("how", OF_EXPERTS)
+def test_the_drift_is_the_share_of_experts_that_differ(make_trainer, moe, how):
+    settings = {"optim": "sgd", "learning_rate": 3.0, "max_steps": 4, "expert_drift": True, "loss_type": "dapo"}
+    trainer = build(make_trainer, moe(), **settings, **OF_EXPERTS[how])
+    first, parts = copied(trainer.model), []
+    trainer.train()
+    assert any(keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen) == (how == "packed")
+    # every second step begins a batch, whose π_old is the policy before it
+    for i, (inputs, loss_pass, tokens, model) in enumerate(trainer.seen):
+        old = first if i < 4 else trainer.seen[4][3]
+        then, now = chosen(old, inputs), chosen(model, inputs)
+        for kept, name in ((now, "experts_t"), (then, keys.OLD_EXPERTS)):
+            found = loss_pass.experts_t if name == "experts_t" else inputs[name]
+            for r, t in tokens.mask_t.nonzero().tolist():
+                assert [set(layer) for layer in found[r, t].tolist()] == kept[r][t], (i, name, r, t)
+        places = tokens.mask_t.nonzero().tolist()
+        pairs = [pair for r, t in places for pair in zip(then[r][t], now[r][t], strict=True)]
+        parts.append(sum(len(a - b) for a, b in pairs) / (2 * len(pairs)))
+    drifts = [(a + b) / 2 for a, b in zip(parts[::2], parts[1::2], strict=True)]  # of the micro-batches of a step
+    shown = [row["credit/expert_drift"] for row in trainer.state.log_history if "loss" in row]
+    assert shown == pytest.approx(drifts, abs=1e-6)
+    assert shown[0] == shown[2] == 0.0 and 0.05 < shown[1] < 1.0
+
+
+def test_without_the_knob_nothing_is_kept(make_trainer, moe):
+    trainer = build(make_trainer, moe())
+    watch = Watch(trainer)
+    trainer.train()
+    assert not any(keys.OLD_EXPERTS in inputs for inputs, *_ in trainer.seen)
+    assert not any("expert_drift" in name for row in trainer.state.log_history for name in row)
+    asked = build(make_trainer, moe(), expert_drift=True)
+    other = Watch(asked)
+    asked.train()
+    assert other.shapes == watch.shapes  # no pass more
+    for left, right in zip(watch.parameters, other.parameters, strict=True):
+        assert all(torch.equal(x, right[name]) for name, x in left.items())
+
+
+def test_where_there_is_no_drift_to_see_it_is_refused(make_trainer, tiny_model):
+    refusal(make_trainer, "mixture of experts .*unlike Qwen3ForCausalLM: leave expert_drift out", expert_drift=True)
+    aligned = {"steps_per_generation": 2, "expert_drift": True}
+    refusal(make_trainer, "^expert_drift=True .*one update per batch.*raise steps_per_generation", **aligned)
+    llama = partial(model_of, LLAMA, tiny_model, torch.float32)
+    refusal(make_trainer, "unlike LlamaForCausalLM", llama(), expert_drift=True)

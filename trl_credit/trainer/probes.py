@@ -1,0 +1,193 @@
+"""What a forward pass yields besides TRL's results, read by hooks: π(EOS) at each token, and the experts that saw it.
+
+No pass is added, and no tensor of the size of the vocabulary is made. Hooks exist only while a pass that is read runs,
+so the layers that gradient checkpointing repeats in the backward pass run none.
+"""
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+import trl
+from peft import PeftModel
+from torch import nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+from trl import GRPOTrainer
+from trl.trainer.utils import maybe_gather_lm_head_ctx
+
+from ..loss import keys
+from ..loss.loss_pass import LossPass
+from .engine import SamplePass
+from .engine_calls import temporarily
+
+
+_CHUNK = 1024  # tokens whose hidden states are in float32 at the same time
+# what a model may do to the product of hidden states and output layer
+_SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier", "final_logit_softcapping")
+_INDEX = "top_k_index"  # transformers' name for the experts of each token
+
+
+class _Reading(Protocol):
+    """What hooks find in one forward pass over rows of `ids`, whose last `width` tokens are scored."""
+
+    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None: ...
+
+    def hook(self, hooks: ExitStack) -> None:
+        """Registers the hooks until `hooks` ends."""
+
+    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
+        """Shape (B, T, …), given the log-probabilities of the pass, shape (B, T)."""
+
+
+class _EosProbs:
+    """π(EOS) where each token was sampled, at sampling temperature, shape (B, T).
+
+    log π(EOS) is the token's log-probability, which TRL computes, plus the difference of their two logits. So the rows
+    of the output layer for both suffice, and hidden states: no logits of the whole vocabulary. With several end tokens
+    it is the sum of their probabilities. With ZeRO-3 the output layer is gathered, and with FSDP2 it may be: a
+    collective call of each pass, as TRL makes one itself.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
+        self._model, self._ids, self._width = model, ids, width
+        # before TRL 1.16 only the tokenizer's token ends a response
+        self._ends = getattr(trainer, "eos_token_ids", None) or [trainer._tokenizer.eos_token_id]
+        self._temperature = trainer.temperature
+        self._found: list[torch.Tensor] = []
+
+    def hook(self, hooks: ExitStack) -> None:
+        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
+
+    @torch.no_grad()
+    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
+        hidden = output[0][:, :-1][:, -self._width :]
+        first = sum(map(len, self._found))  # TRL may cut a batch into several calls
+        chosen = self._ids[first : first + len(hidden), -self._width :]
+        head = self._model.get_output_embeddings()
+        weight, bias = head.weight, head.bias
+        if isinstance(weight, DTensor):
+            weight, bias = weight.full_tensor(), None if bias is None else bias.full_tensor()
+        with maybe_gather_lm_head_ctx(weight, bias):
+            parts = zip(hidden.flatten(0, 1).split(_CHUNK), chosen.flatten().split(_CHUNK), strict=True)
+            gaps = [self._gaps(x, ids, weight, bias) for x, ids in parts]
+        self._found.append(torch.cat(gaps).view(chosen.shape))
+
+    def _gaps(
+        self, hidden: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """log π(EOS) − log π(token), shape (tokens,)."""
+        hidden = hidden.to(weight.device, torch.promote_types(hidden.dtype, torch.float32))
+
+        def logits(ids: torch.Tensor | int) -> torch.Tensor:
+            found = (hidden * weight[ids]).sum(-1)
+            return (found if bias is None else found + bias[ids]) / self._temperature
+
+        ends = torch.stack([logits(end) for end in self._ends])
+        return ends.logsumexp(0) - logits(chosen)
+
+    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
+        if not self._found:
+            what = "computed log-probabilities without a call of the model's transformer, so π(EOS) is unknown"
+            raise RuntimeError(f"trl {trl.__version__} {what}: set td_upper_bound=False.")
+        return (logp_t.detach() + torch.cat(self._found).to(logp_t.device)).exp()
+
+
+class _Experts:
+    """The experts of each layer where each token was sampled, shape (B, T, layers, k), int16."""
+
+    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
+        self._layers, self._length, self._width = _expert_layers(model), ids.size(1), width
+        self._found: list[list[torch.Tensor]] = [[] for _ in self._layers]
+
+    def hook(self, hooks: ExitStack) -> None:
+        for layer, found in zip(self._layers, self._found, strict=True):
+
+            def see(module: nn.Module, args: tuple, kwargs: dict[str, Any], found: list = found) -> None:
+                index = kwargs[_INDEX] if _INDEX in kwargs else args[1]
+                rows = index.view(-1, self._length, index.size(-1))
+                found.append(rows[:, :-1][:, -self._width :].to(torch.int16))
+
+            hooks.enter_context(layer.register_forward_pre_hook(see, with_kwargs=True))
+
+    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.cat(found) for found in self._found], dim=2)
+
+
+# by the attribute of `LossPass`, and of `SamplePass`, that keeps the result
+_READINGS: dict[str, type[_Reading]] = {"eos_probs": _EosProbs, "experts_t": _Experts}
+
+
+class Probes:
+    """Decides which passes are read, by `td_upper_bound` and `expert_drift`.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`]):
+            With its model.
+
+    Raises:
+        ValueError: the model does not have what a hook would read.
+    """
+
+    def __init__(self, trainer: GRPOTrainer) -> None:
+        self._trainer, self._asked = trainer, ()
+        model = self._inner(trainer.model)
+        if trainer.args.td_upper_bound and (problem := _head_problem(model)) is not None:
+            raise ValueError(f"td_upper_bound=True {problem}: leave td_upper_bound out, or use another model.")
+        if trainer.args.expert_drift and not _expert_layers(model):
+            what = f"needs a mixture of experts in the form of transformers ({_INDEX}), unlike {type(model).__name__}"
+            raise ValueError(f"expert_drift=True {what}: leave expert_drift out.")
+
+    def run(self, passes: Callable[[], tuple], owner: LossPass | SamplePass | None) -> tuple:
+        """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
+        asked = self._asked_by(owner)
+        with temporarily(self, _asked=asked):
+            output = passes()
+        kept = len(output) - len(asked)
+        for name, found in zip(asked, output[kept:], strict=True):
+            setattr(owner, name, found)
+        return output[:kept]
+
+    def _asked_by(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
+        args = self._trainer.args
+        if isinstance(owner, LossPass):
+            return ("eos_probs",) * args.td_upper_bound + ("experts_t",) * (keys.OLD_EXPERTS in owner.inputs)
+        if owner is None or not (args.expert_drift and self._trainer.model.training):
+            return ()
+        return ("experts_t",) if owner.experts_t is None else ()  # TRL's first pass is that for π_old
+
+    def read(self, forward: Callable[..., tuple], model: nn.Module, *args: Any, **kwargs: Any) -> tuple:
+        """TRL's forward pass: its results, and behind them a tensor of shape (B, T, …) for each thing asked for."""
+        if not self._asked:
+            return forward(model, *args, **kwargs)
+        given = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs
+        of_pass = self._trainer, self._inner(model), given["input_ids"], given["logits_to_keep"]
+        readings = [_READINGS[name](*of_pass) for name in self._asked]
+        with ExitStack() as hooks:
+            for reading in readings:
+                reading.hook(hooks)
+            output = forward(model, *args, **kwargs)
+        return (*output, *(reading.result(output[0]) for reading in readings))
+
+    def _inner(self, model: nn.Module) -> PreTrainedModel:
+        """The transformers model inside of wrappers and adapters."""
+        model = self._trainer.accelerator.unwrap_model(model)
+        return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _head_problem(model: PreTrainedModel) -> str | None:
+    """Why π(EOS) cannot be computed from hidden states and rows of the output layer; `None` if it can."""
+    head, text = model.get_output_embeddings(), model.config.get_text_config()
+    if not isinstance(head, nn.Linear) or not head.weight.is_floating_point() or model.base_model is model:
+        return f"needs a transformer and an output layer without adapter or quantization, unlike {type(model).__name__}"
+    for name in _SCALES:
+        if (value := getattr(text, name, None)) not in (None, 1.0):
+            return f"needs logits that are products with the output layer, and {text.model_type!r} has {name}={value}"
+    return None
+
+
+def _expert_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules that send tokens to given experts, in the order of the layers."""
+    return [module for module in model.modules() if _INDEX in inspect.signature(type(module).forward).parameters]
