@@ -95,8 +95,8 @@ HEADINGS = [
 RUN_ORDER = (
     "seed logging_steps report_to run_name save_strategy save_steps save_total_limit save_only_model "
     "resume_from_checkpoint push_to_hub hub_model_id hub_private_repo hub_strategy hub_revision hub_token "
-    "length_sort shared_prefix skip_zero_advantage log_credit log_credit_groups overwrite_output_dir allow_changed "
-    "nonfinite_patience"
+    "length_sort shared_prefix skip_zero_advantage expert_drift log_credit log_credit_groups overwrite_output_dir "
+    "allow_changed nonfinite_patience"
 ).split()
 
 
