@@ -166,7 +166,7 @@ def test_help_names_what_every_algorithm_does(make_up, capsys, monkeypatch):
 def test_a_made_up_algorithm_with_its_own_function(make_up, given):
     module = make_up(f"made_up_function_{len(given)}", credit=given)
     args = args_of(module.MadeUpConfig, beta=0.1)
-    assert args.custom_function("credit") is module.credit
+    assert args.custom_function("credit").__wrapped__ is module.credit
     file = re.escape(f"{module.__name__}.py")
     assert re.fullmatch(rf"credit of {file}, SHA-256 [0-9a-f]{{64}}: “Credit as \| it comes\.”", shown(args)["credit"])
     assert preset_of(args) is module.PRESET

@@ -85,7 +85,7 @@ HOW = {
     "packed": {"shared_prefix": "on"},
     "checkpointing": {"gradient_checkpointing": True},
     "lora": {"trainer_kwargs": LORA, "beta": 0.1},
-    "whole response": {"num_iterations": 2, "importance": "lambda_trace", "use_bias_correction_kl": False},
+    "whole response": {"num_iterations": 2, "importance": "lambda_trace"},
 }
 
 
