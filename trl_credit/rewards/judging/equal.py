@@ -1,15 +1,17 @@
 """Whether two bare answers are equal. Runs in a worker (see `worker.py`), since it may take unlimited time."""
 
+import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
 from sympy import Expr, I
 
-from .forms import upwards, without_label
+from .forms import split_outside, upwards, without_label
 from .intervals import as_intervals
 from .plain import joined, plain, squeezed
-from .units import FUNCTIONS, clash, read_quantity
+from .units import FUNCTIONS, Quantity, ratio, read_quantity, without_units
 
 
 # units are handled here, since math-verify takes the t of `\sin t` for tonnes
@@ -39,10 +41,7 @@ _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
-_IN_TEXT = re.compile(
-    r"(?<=[\d}])(?:\\?[~ ,])*\\(?:text|mathrm|mbox|rm)\s*\{[~ ]*\\?\s?"
-    r"(?:[kMm]?(?:J|N|W|V|K|A|C|T|F|H|S|Hz|Pa|eV|mol|rad|Wb|lm|L)|GHz|GeV|GPa)[ .]*\}\s*$"
-)
+_COMMA = re.compile(r",")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
 
 
@@ -52,21 +51,35 @@ def equal(answer: str, gold: str) -> bool:
     This is stricter than math-verify: tiny numbers differ, 5000 % is not 50, cents are not dollars, and words are
     compared instead of being multiplied letter by letter.
     """
-    if is_cents_for_dollars(answer, gold):
+    answer, gold, size = measured(plain(answer), plain(gold))
+    if not answer or not gold or size is None:
         return False
-    answer, gold = plain_answer(answer, gold), plain(gold)
-    if not answer or not gold:
-        return False
+    if size != 1:
+        return converted(without_label(answer), gold, size)
     return equal_plain(answer, gold) or ("=" not in gold and equal_plain(without_label(answer), gold))
 
 
-def is_cents_for_dollars(answer: str, gold: str) -> bool:
-    return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
+def measured(answer: str, gold: str) -> tuple[str, str, float | None]:
+    """Both without their units, and how many units of the gold one of the answer is; `None` if they contradict."""
+    found, right = _with_one_unit(answer), _with_one_unit(gold)
+    return found.number, right.number, ratio(found, right)
 
 
-def plain_answer(answer: str, gold: str) -> str:
-    """The answer in normal form. If the gold has no letters, units in `\\text` are removed."""
-    return plain(answer if re.search(r"(?<!\\)[A-Za-z]", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
+def _with_one_unit(text: str) -> Quantity:
+    """A quantity, or a list of quantities with the same unit."""
+    if "\\unit" not in text:
+        return Quantity(text, {"percent": 1} if _PERCENT.search(text) else {})
+    quantities = [read_quantity(part) for part in split_outside(_COMMA, text)]
+    named = [quantity for quantity in quantities if quantity]
+    if not named or any((q.powers, q.size, q.nouns) != (named[0].powers, named[0].size, named[0].nouns) for q in named):
+        return Quantity(text)
+    return replace(named[0], number=without_units(text))
+
+
+def converted(answer: str, gold: str, size: float) -> bool:
+    """Whether numbers are equal if one unit of the answer is `size` units of the gold."""
+    value, right = value_of(parsed_as(joined(answer))), value_of(parsed_as(joined(gold)))
+    return None not in (value, right) and math.isclose(float(value) * size, float(right), rel_tol=1e-6)
 
 
 def equal_plain(answer: str, gold: str) -> bool:
@@ -220,17 +233,6 @@ def _equations(answer: str, gold: str) -> bool | None:
     return None
 
 
-def _quantities(answer: str, gold: str) -> bool | None:
-    """Compares numbers if one or both have a unit. Units must agree if both are named."""
-    found, right = read_quantity(answer), read_quantity(gold)
-    if not found and not right:
-        return None
-    if found and right and clash(found, right):
-        return False
-    number, right_number = found.number if found else answer, right.number if right else gold
-    return _with_percent(joined(number.strip()), joined(right_number.strip()))
-
-
 def _with_percent(answer: str, gold: str) -> bool:
     bare, bare_gold = _PERCENT.sub("", answer), _PERCENT.sub("", gold)
     if same(bare, bare_gold):
@@ -287,4 +289,4 @@ def parsed_as(answer: str) -> list:
     return [p.xreplace({s: I for s in p.free_symbols if s.name == "i"}) if isinstance(p, Expr) else p for p in parsed]
 
 
-_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities)
+_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from .forms import without_label
 from .plain import plain, squeezed
 from .rules import Rules
+from .units import ratio, read_quantity, without_units
 
 
 _LONGEST_PROBLEM = 50_000  # characters, from the end
@@ -92,6 +93,9 @@ def restated(answer: str, gold: str, problem: str) -> bool:
     copy only if the problem asks to write it in another way.
     """
     whole, gold = plain(answer), plain(gold)
+    if _converts_back(whole, gold, problem):
+        return True
+    whole, gold = without_units(whole), without_units(gold)
     answer, label_free = without_label(whole), without_label(gold)
     if squeezed(whole) == squeezed(gold) or squeezed(answer) == squeezed(label_free):
         return False
@@ -108,6 +112,14 @@ def restated(answer: str, gold: str, problem: str) -> bool:
         return False
     given = _given(problem)
     return _stands_in(symbols, given) or (whole != answer and _stands_in(_symbols(whole), given))
+
+
+def _converts_back(answer: str, gold: str, problem: str) -> bool:
+    """Whether the answer has another unit than the gold, and its number is in a problem that says to convert it."""
+    found, right = read_quantity(answer), read_quantity(gold)
+    if not found or not right or ratio(found, right) in (1, None) or not _REWRITE.search(problem):
+        return False
+    return _stands_in(_symbols(without_label(found.number)), _given(problem[-_LONGEST_PROBLEM:]))
 
 
 @lru_cache(maxsize=1024)

@@ -21,18 +21,18 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
     if not rules.strict:
         return str(int(equality.equal(answer, gold)))
-    if equality.is_cents_for_dollars(answer, gold) or _radians(answer, gold):
-        return "0"
-    answer, gold = equality.plain_answer(answer, gold), plain(gold)
-    if not answer or not gold:
+    answer, gold, size = equality.measured(plain(answer), plain(gold))
+    if not answer or not gold or size is None:
         return "0"
     if squeezed(answer) == squeezed(gold):
-        return "1"
+        return str(int(size == 1))
     value = _claimed(answer, gold, rules)
     if value is None:
         return "0"
     if unevaluated(value, gold):
         return "unevaluated"
+    if size != 1:
+        return str(int(equality.converted(value, gold, size)))
     in_order = _in_order(value, gold, rules)
     return str(int(equality.equal_plain(value, gold) if in_order is None else in_order))
 
@@ -102,6 +102,3 @@ def _letter_words(text: str) -> list[str]:
     text = re.sub(r"\\(?=[{}])|(?<=[ )])and(?=[ (])", "", text)
     return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
 
-
-def _radians(answer: str, gold: str) -> bool:
-    return any("\\circ" in one and "radian" in other for one, other in ((answer, gold), (gold, answer)))
