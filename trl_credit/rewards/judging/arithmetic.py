@@ -63,6 +63,13 @@ def arithmetic(text: str) -> Findings:
     return parser.found
 
 
+def _without_number(tokens: list[str]) -> tuple[str, ...]:
+    """A term without the number that it begins with, which may not be a base: 2^n and 3^n differ."""
+    if len(tokens) > 1 and tokens[0][0].isdigit() and tokens[1] not in {"^", "**", "!", "_", *_OVER}:
+        tokens = tokens[2:] if tokens[1] in _TIMES else tokens[1:]
+    return () if all(token[0].isdigit() for token in tokens) else tuple(tokens)
+
+
 class _Parser:
     """A recursive descent parser that accepts any tokens."""
 
@@ -100,6 +107,7 @@ class _Parser:
 
     def sum(self) -> Part:
         terms: list[Part] = []
+        rests: set[tuple[str, ...]] = set()
         sign, signs = "", 0
         while self.at < len(self.tokens):
             token = self.peek()
@@ -117,6 +125,10 @@ class _Parser:
                 continue
             self.found.plain |= sign == "-" and term.negative and term.kind is Kind.NUMBER
             term.negative ^= sign == "-"
+            rest = _without_number(self.tokens[begin : self.at])
+            self.found.plain |= rest in rests  # x - x, 3x - x
+            if set(rest) - {*_CLOSERS, *_ENDS, "\\unit"}:
+                rests.add(rest)
             terms.append(term)
             sign, signs = "", 0
         return self.added(terms)
@@ -157,6 +169,8 @@ class _Parser:
             return Part(Kind.OTHER)
         whole = factors[0][1]
         numbers = int(whole.kind is Kind.NUMBER)
+        others = [part for _, part in factors if part.text != "\\unit"]
+        self.found.plain |= len(others) > 1 and any(part.text and not part.text.strip("0.") for part in others)
         for i, (sign, part) in enumerate(factors[1:], 1):
             pair = {whole.kind, part.kind}
             numbers += part.kind is Kind.NUMBER
@@ -204,9 +218,11 @@ class _Parser:
             self.argument()
         elif token in _FUNCTIONS:
             self.operand()
+        elif token == "\\unit":
+            part = Part(Kind.OTHER, text=token)
         elif token == "i":
             part = Part(Kind.IMAGINARY)
-        elif token not in {"\\unit", *_PERCENT} and (token.isalpha() or token[0] == "\\"):
+        elif token not in _PERCENT and (token.isalpha() or token[0] == "\\"):
             part = Part(Kind.OTHER, text="\\letter")
         return self.with_marks(part)
 
@@ -271,6 +287,8 @@ class _Parser:
     def fraction(self) -> Part:
         above, below = self.argument(), self.argument()
         rational = {above.kind, below.kind} <= _RATIONAL
+        self.found.closed |= above.text == below.text == "!"
+        self.found.plain |= above.text == "0" and below.kind is not Kind.NUMBER
         self.found.plain |= below.text == "1" or (rational and (above.split or below.split))
         if above.kind is below.kind is Kind.NUMBER:
             return Part(Kind.NUMBER, split=True, negative=above.negative)

@@ -17,6 +17,19 @@ _DOTS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.
 _OVERLINE = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\s*\{?\s*(\d{1,20})\s*\}?")
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
+_BASES = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))
+_BASES |= {"sixteen": 16}
+_BASE = rf"(?P<base{{0}}>\d{{{{1,2}}}}|{'|'.join(_BASES)})"
+_BASED = re.compile(
+    r"(?P<sign>-?) ?\(?(?P<digits>[0-9A-Za-z]{1,300}(?:\.[0-9A-Za-z]{1,300})?)\)? ?"
+    rf"(?:_ ?\{{? ?\(? ?(?:base )?{_BASE.format(1)} ?\)? ?\}}?|[ (]*(?:in )?base[ -]{_BASE.format(2)}\)?)"
+)
+_NOUN = r"(?:(?:real|integer|valid|possible|positive|rational|such) ){0,2}(?:solution|root|value|number|integer)s?"
+_NOTHING = re.compile(
+    rf"(?i)(?:there (?:is|are|exists?) |(?:the |this )?(?:equation|system|inequality) has |it has )?no {_NOUN}"
+    r"(?: (?:exists?|of [a-z]|for [a-z]|[a-z]))?|no such [a-z](?: exists?)?|none|(?:the )?empty(?: ?set)?|\\\{ ?\\\}|"
+    r"[a-z] ?\\in ?\\emptyset"
+)
 _CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
 _DOUBT = re.compile(
     r"(?i)\b(?:not|nor?|or|either|neither|unless|wrong|in?correct|false|than|least|most|twice|half|double|between|except|"
@@ -82,6 +95,21 @@ def without_overlines(text: str) -> str:
 def without_words(text: str) -> str:
     """2 million as 2 × 10⁶."""
     return _MANY.sub(lambda found: f"{found[1]}\\times 10^{{{_ZEROS[found[2]]}}}", text)
+
+
+def without_base_words(text: str) -> str:
+    """101 base two, (101)_{2} and 101_{two} as 101_2."""
+    found = _BASED.fullmatch(text)
+    if not found:
+        return text
+    base = found["base1"] or found["base2"]
+    base = str(_BASES.get(base, base))
+    return f"{found['sign']}{found['digits']}_{base if len(base) == 1 else f'{{{base}}}'}"
+
+
+def without_solutions(text: str) -> str:
+    """ "no real solutions", "none" and the like as the empty set."""
+    return "\\emptyset" if _NOTHING.fullmatch(text) else text
 
 
 def upwards(text: str) -> str:

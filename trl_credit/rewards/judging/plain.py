@@ -3,7 +3,15 @@
 import re
 import unicodedata
 
-from .forms import split_outside, undressed, without_dots, without_overlines, without_words
+from .forms import (
+    split_outside,
+    undressed,
+    without_base_words,
+    without_dots,
+    without_overlines,
+    without_solutions,
+    without_words,
+)
 from .units import with_unit
 
 
@@ -48,14 +56,14 @@ _MOST_BRACKETS = 100
 
 def plain(text: str) -> str:
     """A bare answer in normal form; spaces are single, and there are none at its ends."""
-    text = text.replace("\0", "")
+    text = text.replace("\0", "\ufffd")  # NUL marks units below
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
     text = _LATEX_THOUSANDS.sub("", without_dots(undressed(text)))
     text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
     text = _HALF_BRACED.sub(r"\1{\2}", _braced(_FRACTIONS.sub(r"\\frac", _SIZES.sub("", text))))
-    text = _with_units(_SPACES.sub(" ", _WRAPPER.sub(_unwrapped, text)).strip(" .,;"))
+    text = _with_units(_SPACES.sub(" ", _WRAPPER.sub(_unwrapped, text)).strip().rstrip(" .,;"))
     if not text.isascii():
         text = _CHINESE_UNIT.sub("", text.rstrip(" 。"))
     text = _PLAIN_ROOT.sub(r"\\sqrt{\1}", _SAME.sub(lambda found: SAME[found.group()], text))
@@ -69,7 +77,8 @@ def plain(text: str) -> str:
     text = _POINT.sub("", _NUMPY.sub(r"\\\1", text))
     text = _INDEX.sub(lambda found: f"_{found[1]}" if len(found[1]) == 1 else f"_{{{found[1]}}}", text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    return without_brackets(_E_NOTATION.sub(r"\1\\times 10^{\2}", text))
+    text = without_brackets(_E_NOTATION.sub(r"\1\\times 10^{\2}", text))
+    return without_solutions(without_base_words(text) if "_" in text or "base" in text else text)
 
 
 def _braced(text: str) -> str:

@@ -34,21 +34,54 @@ _FACTOR = re.compile(r"(?i)(?<!common )(?<!the )\bfactor(?:i[sz]e)?\b(?! of| is)
 _SUM_IN_BRACKETS = re.compile(r"\([^(),=]*[^(),=^{*/+-][+-][^(),=]*\)")
 _SYMBOL = re.compile(r"\\[A-Za-z]+|\d+(?:\.\d+)?|\.\d+|[^\s{}$&()\\.,;:?*]|[()]|\\.")
 _VARIABLES = ("abc", "xyz", "pqr", "mn", "uvw")
+_LIST = re.compile(r"(?i)\bcommas?\b|\bsemicolons?\b|\blist\b")
+_TUPLE = re.compile(
+    r"(?i)\b(?:pairs?|points?|coordinates?|tr[iu]ples?|quadruples?|\w*tuples?|vectors?|vert(?:ex|ices)|cent(?:er|re)|interval|"
+    r"ordered|intersect\w*|domain|range)\b|\([a-z](?:, ?[a-z])+\)"
+)
+_BASE_WORDS = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))
+_BASE_WORDS |= {"sixteen": 16, "binary": 2, "ternary": 3, "octal": 8, "decimal": 10, "hexadecimal": 16}
+_A_BASE = re.compile(
+    rf"(?i)(?:\bbase[- ]\$?|_\{{?)(?P<number>\d{{1,2}})(?!\d)|\b(?:base[- ])?(?P<word>{'|'.join(_BASE_WORDS)})\b"
+)
+_IN_BASE = re.compile(
+    r"(?i)\b(?:in|to|into|using) (?:a )?(?:base[- ]\$?(?P<number>\d{1,2})|"
+    rf"(?:base[- ])?(?P<word>{'|'.join(_BASE_WORDS)})\b)"
+)
 _SILENT = {"(", ")", "\\cdot", "\\times", "*", "\\quad"}
 _OPERATION = re.compile(r"[+*/^!=<>-]|\\(?:frac|sqrt|binom|cdot|times|log|ln|sin|cos|tan|sum|int|prod|lim|le|ge|lt|gt)")
 _PLAIN = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
 _NUMERIC = re.compile(r"[-\d.,/\\{}frac_%\s]+|\d+_\{?\d+\}?")
 
 
-def strict_rules(answer: str, gold: str, problem: str) -> Rules:
-    """The rules by which training reads an answer. `ordered` needs a list as the gold, and `products` only letters."""
+def rules_for(answer: str, gold: str, problem: str, *, strict: bool = True) -> Rules:
+    """The rules by which an answer is read: `ordered` needs a list as the gold, and `products` only letters."""
     problem, letters = problem[-_LONGEST_PROBLEM:], gold.strip()
+    listed = gold.strip("$ ").startswith(("(", "\\left")) and bool(_LIST.search(problem))
+    base = _asked_base(problem) if "_" in answer or "base" in answer else 0
+    if not strict:
+        return Rules(listed=listed, base=base)
     return Rules(
         strict=True,
+        listed=listed,
+        base=base,
+        untupled="," in gold and bool(problem) and not _TUPLE.search(problem),
         ordered="," in gold and _asks_order(problem),
         products=letters.isalpha() and len(letters) > 1 and _is_product(letters, problem),
         named="=" in answer and "=" not in gold and _names(answer, problem),
     )
+
+
+def _asked_base(problem: str) -> int:
+    """The base in which a problem asks for a number, or the only one that it names; 0 without either."""
+    named = {_base(found) for found in _A_BASE.finditer(problem)}
+    asked = _IN_BASE.search(problem)
+    return _base(asked) if asked else named.pop() if len(named) == 1 else 0
+
+
+def _base(found: re.Match[str]) -> int:
+    number, word = found["number"], (found["word"] or "").lower()
+    return int(number) if number else _BASE_WORDS[word]
 
 
 @lru_cache(maxsize=4096)

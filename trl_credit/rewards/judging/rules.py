@@ -11,9 +11,15 @@ class Rules(NamedTuple):
         ordered (`bool`): lists have an order too.
         products (`bool`): small letters in a row are a product: `ab` is `ba`.
         named (`bool`): the left side of the first equals sign was asked for: m + n = 42.
+        listed (`bool`): a tuple may be written as a list, without its brackets.
+        untupled (`bool`): a list may not be written as a tuple.
+        base (`int`): the base in which a number was asked for; 0 if none was.
     """
 
     strict: bool = False
     ordered: bool = False
     products: bool = False
     named: bool = False
+    listed: bool = False
+    untupled: bool = False
+    base: int = 0

@@ -26,7 +26,9 @@ _PREFIXES = "n nano 1e-9, µ micro 1e-6, m milli 1e-3, c centi 1e-2, d deci 1e-1
 _SPEEDS = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "mps": "m/s", "fps": "ft/s"}
 _IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "dice": "die"}
 # words of a unit that name no unit
-_NOISE = set("a an the of each sq total old long wide tall high deep away about approximately only there are is".split())
+_NOISE = set(
+    "a an the of each sq total old long wide tall high deep away about approximately only there are is".split()
+)
 _COUNTS = set("way value arrangement possibilitie possibility outcome choice combination permutation option".split())
 FUNCTIONS = set("sin cos tan cot sec csc log exp sqrt max min gcd lcm mod det arcsin arccos arctan and".split())
 _MANY = set("hundred thousand million billion trillion dozen".split())
@@ -39,7 +41,12 @@ _NO_UNITS = (FUNCTIONS - {"min"}) | set(
 
 def _units() -> dict[str, tuple[str, int, float]]:
     """Spelling → dimension, power and size; symbols as they are, words in lower case."""
-    units = {"l": ("length", 3, 1e-3), "L": ("length", 3, 1e-3), "liter": ("length", 3, 1e-3), "hectare": ("length", 2, 1e4)}
+    units = {
+        "l": ("length", 3, 1e-3),
+        "L": ("length", 3, 1e-3),
+        "liter": ("length", 3, 1e-3),
+        "hectare": ("length", 2, 1e4),
+    }
     units["litre"] = units["liter"]
     for dimension, text in _TABLE.items():
         for group in text.split(";"):
@@ -59,7 +66,7 @@ _UNITS = _units()
 _DEGREE = r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-z]))"
 _TOKEN = re.compile(
     rf"(?P<word>\x00?[A-Za-zµΩ€£¢]+)|(?P<degree>{_DEGREE})|(?P<power>\^ ?(?:\{{ ?-?\d ?\}}|-?\d))|"
-    r"(?P<ratio>\\frac ?\{\s*\x00[^{}\d]*\}\s*\{\s*\x00[^{}\d]*\})|(?P<sign>\\?[%$])|"
+    r"(?P<ratio>\\frac ?\{\s*\x00[^{}\d]*\}\s*\{\s*\x00[^{}\d]*\})|(?P<sign>\\?%|\\\$)|"
     r"(?P<between>[ .()/$·*{}-]|\\cdot(?![a-z]))|(?P<other>\\[A-Za-z]+|.)",
     re.DOTALL,
 )
@@ -75,7 +82,9 @@ _AMOUNT = re.compile(
 _QUANTITY = re.compile(r"(?P<number>.*?) ?\\unit\{(?P<unit>[^{}]*)\}", re.DOTALL)
 _PART = re.compile(r"(?P<word>[A-Za-zµΩ€£¢]+)(?: ?\^ ?(?P<power>-?\d))?|(?P<over>/)")
 _IN_ALL = re.compile(r"\b(?:in|of) (?:total|all)\b")
-_TWO = re.compile(r"(.*(?:=|\bis))? ?(\d{1,9}) ?\x00?([A-Za-z]+),? (?:\x00?and )?(\d{1,9}(?:\.\d{1,9})?) ?\x00?([A-Za-z]+)", re.DOTALL)
+_TWO = re.compile(
+    r"(.*(?:=|\bis))? ?(\d{1,9}) ?\x00?([A-Za-z]+),? (?:\x00?and )?(\d{1,9}(?:\.\d{1,9})?) ?\x00?([A-Za-z]+)", re.DOTALL
+)
 _POWER_WORD = re.compile(r"(?<=[a-z]) \x00?(squared|cubed)\b")
 _OHM = re.compile(r"(\d) ?\x00?([kM]?) ?\\Omega$")
 _LONGEST = 80  # characters of a unit
@@ -110,6 +119,8 @@ def with_unit(text: str) -> str:
     if not names:
         return text
     name = _IN_ALL.sub("", _TEMPERATURE.sub(r"\1", re.sub(r"[\x00\s]+", " ", " ".join(names)))).strip(" .")
+    if not name:
+        return text
     name = {"c": "celsius", "f": "fahrenheit"}.get(name.lower(), name) if "degree" in " ".join(names) else name
     return f"{text}\\%" if _PERCENT.fullmatch(name) else f"{text}\\unit{{{name}}}"
 
@@ -150,7 +161,7 @@ def ratio(one: Quantity, other: Quantity) -> float | None:
     if powers[0] == powers[1]:
         return one.size / other.size
     if any("unit" in p for p in powers):  # square units
-        return 1.0 if len(set(map(lambda p: sum(p.values()), powers))) == 1 else None
+        return 1.0 if sum(powers[0].values()) == sum(powers[1].values()) else None
     if all("money" in p for p in powers):  # dollars per hour
         return 1.0
     return 1.0 if {"angle": 1} in powers and ({"celsius": 1} in powers or {"fahrenheit": 1} in powers) else None
@@ -168,7 +179,7 @@ def _one_unit(text: str) -> str:
 
 def _without_money(text: str) -> tuple[str, list[str]]:
     found = _MONEY.match(text)
-    if not found:
+    if not found or (found["sign"] == "$" and text.count("$") > 1):
         return text, []
     return (found["label"] or "") + found["minus"] + text[found.end() :], [_SIGNS[found["sign"][-1]] + " "]
 
@@ -177,11 +188,12 @@ def _may_be_unit(token: re.Match[str], text: str) -> bool:
     if token.lastgroup != "word":
         return token.lastgroup != "other"
     word = token.group().lstrip("\x00")
-    if text[token.start() - 1 : token.start()] == "\\" or word.lower() in _NO_UNITS | _MANY:
+    if text[token.start() - 1 : token.start()] in ("\\", ".") or word.lower() in _NO_UNITS | _MANY:
         return False
-    if token.group() != word or len(word) >= 3 or word.lower() in _NOISE:
-        return _known(word) is not None or len(word) >= 3 or word.lower() in _NOISE
-    return _known(word) is not None and (len(word) > 1 or text[token.start() - 1 : token.start()] in (" ", "/") or not word.isascii())
+    before = text[token.start() - 1 : token.start()]
+    apart = before in (" ", "/") or token.group() != word
+    known = _known(word) is not None
+    return (known or len(word) >= 3 or word.lower() in _NOISE) and (apart or (known and len(word) > 1))
 
 
 def _is_unit(unit: list[re.Match[str]], body: str) -> bool:

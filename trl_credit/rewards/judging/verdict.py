@@ -19,13 +19,25 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
+    answer, gold = plain(answer), plain(gold)
+    answer = _as_asked(answer, gold, rules)
     if not rules.strict:
         return str(int(equality.equal(answer, gold)))
-    answer, gold, size = equality.measured(plain(answer), plain(gold))
+    answer, gold, size = equality.measured(answer, gold)
     if not answer or not gold or size is None:
         return "0"
     if squeezed(answer) == squeezed(gold):
         return str(int(size == 1))
+    if families := equality.both_families(without_label(answer), gold):
+        found, right = families
+        parts = [", ".join(family.parts).replace(found.letter, right.letter) for family in families]
+        return "unevaluated" if unevaluated(*parts) else str(int(size == 1 and equality.same_family(*families)))
+    if rules.untupled and equality.kind(answer) == "pair" and equality.kind(gold) == "list":
+        return "0"
+    if sets := equality.both_sets(without_label(answer), gold):
+        found, right = sets
+        is_open = (right.done and not found.done) or unevaluated(", ".join(found.ends), ", ".join(right.ends))
+        return "unevaluated" if is_open else str(int(size == 1 and found.equals(right)))
     value = _claimed(answer, gold, rules)
     if value is None:
         return "0"
@@ -35,6 +47,15 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
         return str(int(equality.converted(value, gold, size)))
     in_order = _in_order(value, gold, rules)
     return str(int(equality.equal_plain(value, gold) if in_order is None else in_order))
+
+
+def _as_asked(answer: str, gold: str, rules: Rules) -> str:
+    """The answer without a base, or with brackets, where the problem asked for it."""
+    found = equality.BASED.fullmatch(answer)
+    if found and rules.base == int(found[2]) and gold == found[1]:
+        return found[1]
+    is_list = rules.listed and equality.kind(gold) == "pair" and equality.kind(answer) == "list"
+    return f"({answer})" if is_list and gold[0] == "(" and gold[-1] == ")" else answer
 
 
 def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
@@ -101,4 +122,3 @@ def _letter_words(text: str) -> list[str]:
     """The words of a text that has only letters, brackets and commas; none if there is anything else."""
     text = re.sub(r"\\(?=[{}])|(?<=[ )])and(?=[ (])", "", text)
     return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
-
