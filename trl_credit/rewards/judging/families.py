@@ -50,7 +50,7 @@ def read_family(text: str, *, bare: bool = False) -> Family | None:
     letter = letters.pop()
     if not found:
         is_periodic = letter in _USUAL and all(bare or "\\pi" in part or "\\circ" in part for part in parts)
-        return Family(parts, letter) if is_periodic and not re.search(r"[<>=]", body) else None
+        return Family(parts, letter) if is_periodic and not any(re.search(r"[<>=]", part) for part in parts) else None
     named = found["letter1"] or found["letter2"] or found["letter3"]
     domain = re.sub(r"\\mathbb|[ {}]", "", found["domain1"] or "Z").replace("ℤ", "Z")
     return Family(parts, letter, domain) if named == letter else None

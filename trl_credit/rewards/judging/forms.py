@@ -52,6 +52,7 @@ _LABEL = re.compile(
     rf"(?:\||\\lvert ?|\[)(?:{_POINTS}|\\triangle ?{_POINTS})(?:\||\\rvert ?|\])|(?:\\triangle|\\square) ?{_POINTS}|"
     rf"\({_NAME}(?:, ?{_NAME}){{1,5}}\)|{_NAME}"
 )
+_POINT = re.compile(r"(?:(?:[Tt]he )?[Pp]oint )?(?:[A-Z]'? ?)?(?=\([^()]*,)")
 _SO = re.compile(r"(?:\\(?:therefore|implies|Rightarrow|approx)(?![A-Za-z]) ?|: ?)+")
 _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\s*≈\s*")
 
@@ -125,6 +126,8 @@ def without_label(text: str) -> str:
     """The value alone if a label stands before it: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
     if found := _SO.match(text):
         text = text[found.end() :]
+    if text.endswith(")") and (found := _POINT.match(text)):  # P(3,4)
+        return text[found.end() :]
     if found := _ANSWER.fullmatch(text):
         return found["value"]
     found = _SAYS.fullmatch(text)

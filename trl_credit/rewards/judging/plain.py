@@ -34,7 +34,7 @@ _WRAPPER = re.compile(r"\\(text|mbox|mathrm|mathbf|textbf|textit|textrm|operator
 _UNIT_WRAPPERS = ("text", "mbox", "mathrm", "textrm", "rm")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-zµΩ]+")
 _BARE_FRACTION = re.compile(r"\\frac ?(\d) ?(?:(\d)|(?=\{))")  # \frac12, \frac1{20}
-_BARE_ROOT = re.compile(r"\\sqrt ?(\d)")
+_BARE_ROOT = re.compile(r"\\sqrt ?(\d|\\pi(?![A-Za-z])|(?<= )[A-Za-z](?![A-Za-z]))")
 _COMMA = re.compile(r",")
 _MOST_PARTS = 50  # of a list whose parts may have units
 _PLAIN_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")

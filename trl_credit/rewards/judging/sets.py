@@ -22,6 +22,11 @@ _REALS = re.compile(
     r"(?:[A-Za-z] ?\\in ?)?(?:\\mathbb ?\{? ?R ?\}?|\\R|ℝ)|"
     r"(?i:(?:the )?(?:set of )?(?:(?:all|any|every) )?reals?(?: numbers?| values?)?(?: of)?(?: ?\b[a-z])?)"
 )
+_HALVES = {  # of the real numbers: whether zero belongs to it
+    r"(?:[A-Za-z] ?\\in ?)?\\mathbb ?\{? ?R ?\}? ?[\^_] ?\{? ?(?:\+|> ?0) ?\}?": False,
+    r"(?:all )?positive real(?: number)?s": False,
+    r"(?:all )?non-?negative real(?: number)?s": True,
+}
 _LETTER_IN = re.compile(r"([A-Za-z]) ?\\in(?![A-Za-z]) ?")
 _WITHOUT = re.compile(r" ?(?:\\(?:setminus|backslash)(?![A-Za-z])|\bexcept(?: for| at)?\b|(?<=[)}R]) ?-) ?")
 _NOT = re.compile(r"(?:([A-Za-z]) ?)?(?:\\neq?(?![A-Za-z])|\\not ?=) ?(.+)", re.DOTALL)
@@ -98,6 +103,8 @@ def _combined(texts: list[str], combined: Callable[[list[RealSet]], RealSet]) ->
 def _single(text: str) -> RealSet | None:
     if _REALS.fullmatch(text):
         return _reals()
+    if half := [closed for name, closed in _HALVES.items() if re.fullmatch(name, text)]:
+        return RealSet([(0.0, half[0], math.inf, False)])
     if text == "\\emptyset":
         return RealSet([])
     if found := _NOT_IN.fullmatch(text):
