@@ -27,7 +27,6 @@ _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 _CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
 _COMMA = re.compile(r",")
 _SEPARATOR = re.compile(r"[,;]|\band\b|\bor\b")
