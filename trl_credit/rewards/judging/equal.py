@@ -188,7 +188,7 @@ def kind(text: str) -> str:
 def _brackets(answer: str, gold: str) -> bool | None:
     """A list is no pair and no interval, and a set is neither."""
     kinds = kind(answer), kind(gold)
-    if kinds == ("list", "pair"):
+    if kinds == ("list", "pair") or (kinds == ("pair", "list") and (answer[0] == "[" or answer[-1] == "]")):
         return False
     return False if set(kinds) == {"set", "pair"} and "\\cup" not in answer + gold else None
 

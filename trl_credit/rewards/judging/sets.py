@@ -105,6 +105,8 @@ def _single(text: str) -> RealSet | None:
         return _reals()
     if half := [closed for name, closed in _HALVES.items() if re.fullmatch(name, text)]:
         return RealSet([(0.0, half[0], math.inf, False)])
+    if re.fullmatch(r"(?:all )?non-?zero real(?: number)?s", text):
+        return _outside(_reals(), _points(["0"]), set())
     if text == "\\emptyset":
         return RealSet([])
     if found := _NOT_IN.fullmatch(text):

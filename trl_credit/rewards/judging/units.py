@@ -87,6 +87,7 @@ _TWO = re.compile(
 )
 _POWER_WORD = re.compile(r"(?<=[a-z]) \x00?(squared|cubed)\b")
 _OHM = re.compile(r"(\d) ?\x00?([kM]?) ?\\Omega$")
+_BEFORE_LETTER = re.compile(r"(?:\d|/|\\circ ?\}?|(?<![\\A-Za-z])[A-Za-z]+) ?$")
 _LONGEST = 80  # characters of a unit
 
 
@@ -190,8 +191,10 @@ def _may_be_unit(token: re.Match[str], text: str) -> bool:
     word = token.group().lstrip("\x00")
     if text[token.start() - 1 : token.start()] in ("\\", ".") or word.lower() in _NO_UNITS | _MANY:
         return False
-    before = text[token.start() - 1 : token.start()]
-    apart = before in (" ", "/") or token.group() != word
+    before, is_marked = text[max(0, token.start() - 20) : token.start()], token.group() != word
+    apart = before[-1:] in (" ", "/") or is_marked or not word.isascii()
+    if len(word) == 1 and not is_marked and not _BEFORE_LETTER.search(before):
+        return False  # 2\pi m
     known = _known(word) is not None
     return (known or len(word) >= 3 or word.lower() in _NOISE) and (apart or (known and len(word) > 1))
 
