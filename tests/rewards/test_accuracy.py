@@ -130,6 +130,12 @@ def test_units_sets_families_bases_lists_and_what_cancels(strict):
     assert len(cases) == 354 and not misjudged(cases, prompts=[c.get("problem", "") for c in cases], strict=strict)
 
 
+def test_what_readers_wrote_who_had_not_seen_the_judge():
+    """Of 400 cases, those that it had judged wrongly."""
+    cases = rows_of(TESTS / "unseen_cases.jsonl")
+    assert cases and not misjudged(cases, prompts=[c["problem"] for c in cases])
+
+
 @pytest.mark.parametrize(
     ("problem", "answer", "gold", "right"),
     [

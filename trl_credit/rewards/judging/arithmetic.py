@@ -33,7 +33,8 @@ class Kind(Enum):
 
 
 _RATIONAL = {Kind.NUMBER, Kind.CLOSED}
-_NUMERIC = {*_RATIONAL, Kind.COMPLEX, Kind.IMAGINARY}
+_UNREAL = {Kind.COMPLEX, Kind.IMAGINARY}
+_NUMERIC = _RATIONAL | _UNREAL
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Findings:
 
 def arithmetic(text: str) -> Findings:
     """The unevaluated arithmetic in a formula, or in any of several formulas with commas between them."""
-    text = _WORD.sub(r" \\unit ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
+    text = _WORD.sub(r" \\unit\g<0> ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
     parser = _Parser(_TOKEN.findall(text))
     parser.group(None)
     return parser.found
@@ -127,7 +128,7 @@ class _Parser:
             term.negative ^= sign == "-"
             rest = _without_number(self.tokens[begin : self.at])
             self.found.plain |= rest in rests  # x - x, 3x - x
-            if set(rest) - {*_CLOSERS, *_ENDS, "\\unit"}:
+            if any(token not in _CLOSERS and token not in _ENDS and token[:5] != "\\unit" for token in rest):
                 rests.add(rest)
             terms.append(term)
             sign, signs = "", 0
@@ -175,7 +176,8 @@ class _Parser:
             pair = {whole.kind, part.kind}
             numbers += part.kind is Kind.NUMBER
             self.found.plain |= Kind.TUPLE in pair and whole.text != "\\letter"
-            self.found.plain |= pair <= {Kind.COMPLEX, Kind.IMAGINARY} or (sign != "/" and part.text == "1")
+            self.found.plain |= pair <= _UNREAL or (sign != "/" and part.text == "1")
+            self.found.plain |= sign == "/" and part.kind in _UNREAL and whole.kind in _NUMERIC
             if i == 1 and whole.text == "1" and sign != "/" and part.text != "\\power of ten":
                 self.found.plain |= sign == "*" or part.group
             if pair == {Kind.NUMBER}:
@@ -218,8 +220,8 @@ class _Parser:
             self.argument()
         elif token in _FUNCTIONS:
             self.operand()
-        elif token == "\\unit":
-            part = Part(Kind.OTHER, text=token)
+        elif token[:5] == "\\unit":
+            part = Part(Kind.OTHER, text="\\unit")
         elif token == "i":
             part = Part(Kind.IMAGINARY)
         elif token not in _PERCENT and (token.isalpha() or token[0] == "\\"):
@@ -260,7 +262,7 @@ class _Parser:
             self.depth -= 1
 
     def raised(self, base: Part, power: Part) -> Part:
-        if base.kind in {Kind.COMPLEX, Kind.IMAGINARY} and power.kind is Kind.NUMBER:
+        if base.kind in _UNREAL and power.kind is Kind.NUMBER:
             self.found.plain = True
         if base.kind not in _RATIONAL or power.kind not in _RATIONAL:
             return Part(Kind.OTHER)
@@ -288,6 +290,8 @@ class _Parser:
         above, below = self.argument(), self.argument()
         rational = {above.kind, below.kind} <= _RATIONAL
         self.found.closed |= above.text == below.text == "!"
+        self.found.plain |= below.kind in _UNREAL and above.kind in _NUMERIC
+        self.found.plain |= below.kind in _UNREAL and above.kind in _NUMERIC
         self.found.plain |= above.text == "0" and below.kind is not Kind.NUMBER
         self.found.plain |= below.text == "1" or (rational and (above.split or below.split))
         if above.kind is below.kind is Kind.NUMBER:

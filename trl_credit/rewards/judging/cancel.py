@@ -1,8 +1,8 @@
-"""Fractions whose numerator and denominator are equal, or have a letter as a common factor: x/x, 2x²/x."""
+"""Fractions whose numerator and denominator are equal, or have a common factor with letters: x/x, (x² - 9)/(x - 3)."""
 
 import re
 
-from sympy import Add, Expr, Symbol, exp, gcd, pi
+from sympy import Expr, Symbol, exp, gcd, pi
 
 from .values import parsed_as
 
@@ -53,4 +53,4 @@ def _has_factor(fraction: tuple[str, str]) -> bool:
         return False
     named = [one.xreplace({pi: Symbol("pi")}).replace(exp, lambda power: Symbol("e") ** power) for one in parsed]
     factor = gcd(*named)
-    return bool(factor.free_symbols) and not factor.has(Add)  # (x² - 1)/(x - 1) is a value
+    return bool(factor.free_symbols) and factor.free_symbols <= named[1].free_symbols

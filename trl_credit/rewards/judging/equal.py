@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from .families import Family, read_family, same_family
-from .forms import split_outside, upwards, without_label
+from .forms import BASED, split_outside, upwards, without_label
 from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .sets import SET_SIGN, RealSet, read_set
@@ -15,7 +15,6 @@ from .values import INEQUALITY, PERCENT, decimal_of, parsed_as, same, value_of, 
 
 
 _MARKS = ("'", "\\overline", "...", "dots", "^T")  # math-verify ignores these
-BASED = re.compile(r"(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{?(\d{1,2})\}?")
 _CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
 _LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
@@ -235,7 +234,7 @@ def _based(answer: str, gold: str) -> bool | None:
     value, right = based_value(answer), based_value(gold)
     if right is None or not (BASED.fullmatch(answer) or BASED.fullmatch(gold)):
         return None
-    if (found := BASED.fullmatch(gold)) and answer == found[1]:
+    if (found := BASED.fullmatch(gold)) and answer.upper() == found[1].upper():
         return True
     return value == right if value is not None or BASED.fullmatch(answer) else None
 

@@ -93,11 +93,16 @@ def _lines(family: Family) -> list[tuple[Expr, Expr]] | None:
                 return None
             formula = parsed[0].expand()
             letter = next((s for s in formula.free_symbols if s.name == family.letter), Symbol(family.letter))
-            start, step = formula.coeff(letter, 0), formula.coeff(letter, 1)
-            is_linear = (formula - start - step * letter).expand() == 0
-            if not is_linear or value_of([start]) is None or value_of([step]) is None or step == 0:
-                return None
-            lines.append((start, step))
+            halves = [formula]
+            if "(-1)^" in part.replace(" ", ""):  # of even and of odd letters
+                whole = Symbol("whole", integer=True)
+                halves = [formula.subs(letter, 2 * whole + odd).expand().subs(whole, letter) for odd in (0, 1)]
+            for half in halves:
+                start, step = half.coeff(letter, 0), half.coeff(letter, 1)
+                is_linear = (half - start - step * letter).expand() == 0
+                if not is_linear or value_of([start]) is None or value_of([step]) is None or step == 0:
+                    return None
+                lines.append((start, step))
     return lines
 
 

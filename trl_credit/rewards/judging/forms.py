@@ -24,6 +24,9 @@ _BASED = re.compile(
     r"(?P<sign>-?) ?\(?(?P<digits>[0-9A-Za-z]{1,300}(?:\.[0-9A-Za-z]{1,300})?)\)? ?"
     rf"(?:_ ?\{{? ?\(? ?(?:base )?{_BASE.format(1)} ?\)? ?\}}?|[ (]*(?:in )?base[ -]{_BASE.format(2)}\)?)"
 )
+_PREFIXES = {"x": 16, "o": 8, "b": 2}  # of programming languages
+_PREFIXED = re.compile(r"(-?)0([xXob])([0-9A-Fa-f]{1,300})$")
+BASED = re.compile(r"(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{?(\d{1,2})\}?")  # in normal form
 _NOUN = r"(?:(?:real|integer|valid|possible|positive|rational|such) ){0,2}(?:solution|root|value|number|integer)s?"
 _NOTHING = re.compile(
     rf"(?i)(?:there (?:is|are|exists?) |(?:the |this )?(?:equation|system|inequality) has |it has )?no {_NOUN}"
@@ -45,6 +48,8 @@ _POINTS = r"(?:[A-Z](?:_\d|')?){1,4}"
 _LABEL = re.compile(
     # f(2), P(A \cap B); not x(x + 1)
     rf"(?:[fghFGHPEQVRSTpq]|\\phi|\\sigma|\\varphi|\\tau)(?:_\w|_\{{[^{{}}]*\}}|\^\{{?-1\}}?)?'{{0,3}} ?\([^()=]*\)|"
+    # y(t), x_1(t), and the mean of E
+    rf"[uvwxyzXYZ](?:_\w)?'{{0,3}} ?\([tnxs]\)|\( ?{_NAME} ?\)|"
     # \sin\theta, \cos \angle A, \sin^2 x, \tan(\alpha + \beta)
     rf"\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{{?\d\}}?)? ?(?:{_NAME}|\\angle ?{_POINTS}|\([^()=]*\)|\{{[^{{}}=]*\}})|"
     # \angle ABC, m\angle ABC, |AB|, \overline{AB}, [ABC], area of a triangle
@@ -99,7 +104,8 @@ def without_words(text: str) -> str:
 
 
 def without_base_words(text: str) -> str:
-    """101 base two, (101)_{2} and 101_{two} as 101_2."""
+    """101 base two, (101)_{2}, 101_{two} and 0b101 as 101_2."""
+    text = _PREFIXED.sub(lambda found: f"{found[1]}{found[3]}_{_PREFIXES[found[2].lower()]}", text)
     found = _BASED.fullmatch(text)
     if not found:
         return text

@@ -35,6 +35,8 @@ _UNIT_WRAPPERS = ("text", "mbox", "mathrm", "textrm", "rm")
 _LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-zµΩ]+")
 _BARE_FRACTION = re.compile(r"\\frac ?(\d) ?(?:(\d)|(?=\{))")  # \frac12, \frac1{20}
 _BARE_ROOT = re.compile(r"\\sqrt ?(\d|\\pi(?![A-Za-z])|(?<= )[A-Za-z](?![A-Za-z]))")
+_ROW = re.compile(r"\\\\ ?\[ ?-?[\d.]+ ?(?:pt|mm|cm|em|ex|in) ?\]")  # a row with space after it
+_ELEMENTS = re.compile(r"((?:\\?[A-Za-z]+ ?\\in ?)?\\\{)((?:(?!\\[{}]).)*)\\\}", re.DOTALL)
 _COMMA = re.compile(r",")
 _MOST_PARTS = 50  # of a list whose parts may have units
 _PLAIN_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
@@ -60,6 +62,7 @@ def plain(text: str) -> str:
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
+    text = _ROW.sub(r"\\\\ ", text) if "pmatrix" in text or "\\\\" in text else text
     text = _LATEX_THOUSANDS.sub("", without_dots(undressed(text)))
     text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
     text = _HALF_BRACED.sub(r"\1{\2}", _braced(_FRACTIONS.sub(r"\\frac", _SIZES.sub("", text))))
@@ -78,7 +81,7 @@ def plain(text: str) -> str:
     text = _INDEX.sub(lambda found: f"_{found[1]}" if len(found[1]) == 1 else f"_{{{found[1]}}}", text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
     text = without_brackets(_E_NOTATION.sub(r"\1\\times 10^{\2}", text))
-    return without_solutions(without_base_words(text) if "_" in text or "base" in text else text)
+    return without_solutions(without_base_words(text) if re.search("_|base|^-?0[xXbo]", text) else text)
 
 
 def _braced(text: str) -> str:
@@ -93,6 +96,8 @@ def _unwrapped(found: re.Match[str]) -> str:
 
 
 def _with_units(text: str) -> str:
+    if found := _ELEMENTS.fullmatch(text):
+        return f"{found[1]}{_with_units(found[2])}\\}}"
     parts = split_outside(_COMMA, text) if "," in text else [text]
     text = ",".join(map(with_unit, parts)) if len(parts) <= _MOST_PARTS else text
     return text.replace("\0", "")

@@ -13,6 +13,9 @@ class Rules(NamedTuple):
         named (`bool`): the left side of the first equals sign was asked for: m + n = 42.
         listed (`bool`): a tuple may be written as a list, without its brackets.
         untupled (`bool`): a list may not be written as a tuple.
+        units (`tuple[str, ...]`): the units of which the gold has one, if it is written without.
+        integers (`bool`): the problem speaks of integers, so an answer may too.
+        constant (`bool`): the answer has a constant of integration, C or c.
         base (`int`): the base in which a number was asked for; 0 if none was.
     """
 
@@ -22,4 +25,7 @@ class Rules(NamedTuple):
     named: bool = False
     listed: bool = False
     untupled: bool = False
+    units: tuple[str, ...] = ()
+    integers: bool = False
+    constant: bool = False
     base: int = 0

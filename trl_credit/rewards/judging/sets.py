@@ -33,6 +33,10 @@ _NOT = re.compile(r"(?:([A-Za-z]) ?)?(?:\\neq?(?![A-Za-z])|\\not ?=) ?(.+)", re.
 _NOT_IN = re.compile(r"([A-Za-z]) ?(?:\\notin(?![A-Za-z])|\\not ?\\in(?![A-Za-z])) ?(.+)", re.DOTALL)
 _EQUALS = re.compile(r"([A-Za-z])(?:_\d)? ?= ?(.+)", re.DOTALL)
 _ALL = re.compile(r"(?i)^(?:(?:for )?(?:all|any) )?(?:real )?(?:numbers |values of )?(?=[a-z] ?(?:[<>]|\\[lgn]))")
+# P(0) < 0 and x_1 < 0 are about one number, as x < 0 is
+_NUMBER = re.compile(
+    r"(?<![A-Za-z\\])([A-Za-z])(?:\(\w+\)|_\w)(?= ?(?:[<>=]|\\(?:leq?|geq?|lt|gt|neq?|in)(?![A-Za-z])))"
+)
 _SUCH = re.compile(r" ?(?:\b(?:such that|where|with)\b) ?")
 _INFINITY = re.compile(r"([+-]?) ?\\infty")
 _MOST_PARTS = 20
@@ -67,6 +71,8 @@ def read_set(text: str) -> RealSet | None:
     """The set that a text in normal form says, or `None` if it is no set of numbers."""
     if len(text) > _LONGEST:
         return None
+    if len({found.group() for found in _NUMBER.finditer(text)}) == 1:
+        text = _NUMBER.sub(r"\1", text)
     return _listed(text) or _read(text)
 
 

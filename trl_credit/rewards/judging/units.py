@@ -19,11 +19,16 @@ _TABLE = {  # dimension: spellings, and how many of the first of them each is
     **{name: f"{name} {name} 1" for name in "celsius fahrenheit hertz acre".split()},
 }
 _PHYSICAL = (
-    "J joule, N newton, W watt, V volt, A ampere, K kelvin, C coulomb, T tesla, F farad, H henry, Hz hertz, Pa pascal, "
-    "eV electronvolt, mol mole, Wb weber, Ω ohm, cal calorie, B byte"
+    "V volt, A ampere, K kelvin, C coulomb, T tesla, F farad, H henry, Hz hertz, mol mole, Wb weber, Ω ohm, B byte"
 )
+_MECHANICAL = {  # powers of length, mass and time, and how many of m, g and s: spellings
+    (1, 1, -2): "N newton 1e3; dyn dyne 1e-2",
+    (2, 1, -2): "J joule 1e3; erg 1e-4; eV electronvolt 1.602176634e-16; cal calorie 4184",
+    (2, 1, -3): "W watt 1e3",
+    (-1, 1, -2): "Pa pascal 1e3",
+}
 _PREFIXES = "n nano 1e-9, µ micro 1e-6, m milli 1e-3, c centi 1e-2, d deci 1e-1, k kilo 1e3, M mega 1e6, G giga 1e9"
-_SPEEDS = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "mps": "m/s", "fps": "ft/s"}
+SPEEDS = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "mps": "m/s", "fps": "ft/s"}
 _IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "dice": "die"}
 # words of a unit that name no unit
 _NOISE = set(
@@ -39,30 +44,26 @@ _NO_UNITS = (FUNCTIONS - {"min"}) | set(
 )
 
 
-def _units() -> dict[str, tuple[str, int, float]]:
-    """Spelling → dimension, power and size; symbols as they are, words in lower case."""
-    units = {
-        "l": ("length", 3, 1e-3),
-        "L": ("length", 3, 1e-3),
-        "liter": ("length", 3, 1e-3),
-        "hectare": ("length", 2, 1e4),
-    }
-    units["litre"] = units["liter"]
-    for dimension, text in _TABLE.items():
-        for group in text.split(";"):
-            *names, size = group.split()
-            units |= {name: (dimension, 1, float(size)) for name in names}
-    for pair in _PHYSICAL.split(", "):
-        units |= {name: (pair.split()[1], 1, 1.0) for name in pair.split()}
-    prefixes = [prefix.split() for prefix in _PREFIXES.split(", ")]
-    for name in [*_PHYSICAL.replace(",", "").split(), *"m meter metre g gram s second l L liter litre".split()]:
-        for short, long, size in prefixes:
-            dimension, power, one = units[name]
-            units[(short if len(name) < 3 else long) + name] = dimension, power, one * float(size)
+def _units() -> dict[str, tuple[dict[str, int], float]]:
+    """Spelling → powers of dimensions, and size; symbols as they are, words in lower case."""
+    units: dict[str, tuple[dict[str, int], float]] = {"hectare": ({"length": 2}, 1e4)}
+    units |= dict.fromkeys(("l", "L", "liter", "litre"), ({"length": 3}, 1e-3))
+    groups = [({dimension: 1}, group) for dimension, text in _TABLE.items() for group in text.split(";")]
+    groups += [({name.split()[1]: 1}, f"{name} 1") for name in _PHYSICAL.split(", ")]
+    for powers, text in _MECHANICAL.items():
+        groups += [(dict(zip(("length", "mass", "time"), powers, strict=True)), group) for group in text.split(";")]
+    for powers, group in groups:
+        *names, size = group.split()
+        units |= dict.fromkeys(names, (powers, float(size)))
+    scaled = " ".join((_PHYSICAL.replace(",", ""), "J joule N newton W watt Pa pascal eV electronvolt cal calorie"))
+    for name in [*scaled.split(), *"m meter metre g gram s second l L liter litre".split()]:
+        for short, long, size in map(str.split, _PREFIXES.split(", ")):
+            powers, one = units[name]
+            units[(short if len(name) < 3 else long) + name] = powers, one * float(size)
     return units
 
 
-_UNITS = _units()
+UNITS = _units()
 _DEGREE = r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-z]))"
 _TOKEN = re.compile(
     rf"(?P<word>\x00?[A-Za-zµΩ€£¢]+)|(?P<degree>{_DEGREE})|(?P<power>\^ ?(?:\{{ ?-?\d ?\}}|-?\d))|"
@@ -86,6 +87,9 @@ _TWO = re.compile(
     r"(.*(?:=|\bis))? ?(\d{1,9}) ?\x00?([A-Za-z]+),? (?:\x00?and )?(\d{1,9}(?:\.\d{1,9})?) ?\x00?([A-Za-z]+)", re.DOTALL
 )
 _POWER_WORD = re.compile(r"(?<=[a-z]) \x00?(squared|cubed)\b")
+_MINUTES = re.compile(
+    rf"(\d{{1,9}}) ?{_DEGREE} ?(\d{{1,2}}) ?(?:'|\^ ?\{{? ?\\prime(?![a-z]) ?\}}?)(?: ?(\d{{1,2}}) ?'')?"
+)
 _OHM = re.compile(r"(\d) ?\x00?([kM]?) ?\\Omega$")
 _BEFORE_LETTER = re.compile(r"(?:\d|/|\\circ ?\}?|(?<![\\A-Za-z])[A-Za-z]+) ?$")
 _LONGEST = 80  # characters of a unit
@@ -103,6 +107,9 @@ class Quantity:
 
 def with_unit(text: str) -> str:
     """The text with its unit in normal form. NUL stands before what was in `\\text`, where one letter is a unit too."""
+    text = _MINUTES.sub(
+        lambda f: f"\\frac{{{int(f[1]) * 3600 + int(f[2]) * 60 + int(f[3] or 0)}}}{{3600}}^\\circ", text
+    )
     text = _POWER_WORD.sub(lambda found: "^2" if found[1] == "squared" else "^3", _OHM.sub("\\1 \0\\2Ω", text))
     text, names = _without_money(_one_unit(text))
     start = max(0, len(text) - _LONGEST)
@@ -172,9 +179,9 @@ def _one_unit(text: str) -> str:
     """3 hours 30 minutes as 210/60 hours."""
     found = _TWO.fullmatch(text.rstrip(" ."))
     large, small = (_known(found[3]), _known(found[5])) if found else (None, None)
-    if not large or not small or large[:2] != small[:2] or large[2] <= small[2]:
+    if not large or not small or large[0] != small[0] or large[1] <= small[1]:
         return text
-    many = round(large[2] / small[2])
+    many = round(large[1] / small[1])
     return f"{found[1] or ''} \\frac{{{int(found[2]) * many + float(found[4]):.12g}}}{{{many}}} \0{found[3]}"
 
 
@@ -228,25 +235,25 @@ def _name(token: re.Match[str]) -> str:
     return re.sub(r"[{} ]", "", text)
 
 
-def _known(word: str) -> tuple[str, int, float] | None:
+def _known(word: str) -> tuple[dict[str, int], float] | None:
     for name in (word, word.lower(), word.lower().removesuffix("s"), word.lower().removesuffix("es")):
-        if name in _UNITS:
-            return _UNITS[name]
-    return ("speed", 1, 1.0) if word.lower() in _SPEEDS else None
+        if name in UNITS:
+            return UNITS[name]
+    return ({}, 1.0) if word.lower() in SPEEDS else None
 
 
 def _multiply(quantity: Quantity, word: str, power: int) -> None:
     """Multiplies the unit of a quantity by a power of a word."""
-    if word.lower() in _SPEEDS:
-        above, below = _SPEEDS[word.lower()].split("/")
+    if word.lower() in SPEEDS:
+        above, below = SPEEDS[word.lower()].split("/")
         _multiply(quantity, above, power)
         _multiply(quantity, below, -power)
     elif word.lower() in _NOISE:
         return
     elif known := _known(word):
-        name, own, size = known
-        quantity.powers[name] = quantity.powers.get(name, 0) + own * power
-        quantity.size *= size**power
+        for name, own in known[0].items():
+            quantity.powers[name] = quantity.powers.get(name, 0) + own * power
+        quantity.size *= known[1] ** power
     else:
         noun = _IRREGULAR.get(word.lower(), re.sub(r"(?<=x|h)es$|(?<!s)s$", "", word.lower()))
         quantity.nouns.add("way" if noun in _COUNTS else noun)

@@ -13,6 +13,17 @@ from .strict import has_operator, sides_of, unevaluated
 
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_IN_SET = re.compile(r"\\?[A-Za-z]+ ?\\in ?[(\[][^()\[\]]*,[^()\[\]]*[)\]]")  # x in an interval
+_SET = re.compile(
+    r"(?:(?:\\?[A-Za-z]+|\([a-z](?:, ?[a-z])+\)) ?\\in ?)?\\\{(?P<elements>(?:(?!\\[{}]|\\mid|[:|]).)*)\\\}", re.DOTALL
+)
+_INTEGERS = re.compile(
+    r"^(?:for )?(?:all |any |every )?(?:the )?(?:positive |non-?negative |natural )?(?:integers?|numbers) "
+    r"(?:(?:with|such that) )?(?=[a-zA-Z] ?(?:[<>]|\\[lgn]))|"
+    r",? ?(?:where |with )?[a-zA-Z] ?\\in ?\\mathbb ?\{? ?[ZN] ?\}?(?:_\{?[^{}]*\}?)?$|"
+    r",? (?:where )?[a-zA-Z] (?:is )?an integer$"
+)
+_CONSTANTS = re.compile(r"(?<![A-Za-z\\])C(?!m\b)"), re.compile(r"(?<![A-Za-z\\])c(?!os|ot|sc|m\b)")
 _COMMA = re.compile(r"[,;]")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
@@ -20,7 +31,15 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
     answer, gold = plain(answer), plain(gold)
-    answer = _as_asked(answer, gold, rules)
+    golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold]
+    verdicts = {_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds}
+    return next(verdict for verdict in ("1", "unevaluated", "0") if verdict in verdicts)
+
+
+def _judged(answer: str, gold: str, rules: Rules) -> str:
+    in_set = _IN_SET.fullmatch(answer)
+    if in_set and equality.kind(gold.replace("=", "")) == "list" and not equality.INEQUALITY.search(gold):
+        return "0"
     if not rules.strict:
         return str(int(equality.equal(answer, gold)))
     answer, gold, size = equality.measured(answer, gold)
@@ -50,10 +69,22 @@ def judged(answer: str, gold: str, rules: Rules) -> str:
 
 
 def _as_asked(answer: str, gold: str, rules: Rules) -> str:
-    """The answer without a base, or with brackets, where the problem asked for it."""
+    """The answer without a base, a name or a domain, or with brackets, where the problem allows it."""
     found = equality.BASED.fullmatch(answer)
     if found and rules.base == int(found[2]) and gold == found[1]:
         return found[1]
+    if rules.integers and not _INTEGERS.search(gold):
+        answer = _INTEGERS.sub("", answer)
+    if rules.constant:
+        upper, lower = ([bool(pattern.search(text)) for text in (answer, gold)] for pattern in _CONSTANTS)
+        if (upper, lower) == ([True, False], [False, True]):
+            answer = _CONSTANTS[0].sub("c", answer)
+        elif (upper, lower) == ([False, True], [True, False]):
+            answer = _CONSTANTS[1].sub("C", answer)
+    if equality.kind(gold) in ("list", "") and (elements := _SET.fullmatch(answer)):
+        return elements["elements"].strip()
+    if rules.named and not rules.strict and answer.count("=") == 1:
+        answer = answer.partition("=")[2].strip()
     is_list = rules.listed and equality.kind(gold) == "pair" and equality.kind(answer) == "list"
     return f"({answer})" if is_list and gold[0] == "(" and gold[-1] == ")" else answer
 
