@@ -41,13 +41,14 @@ _A_BASE = re.compile(
     rf"(?i)(?:\bbase[- ]\$?|_\{{?)(?P<number>\d{{1,2}})(?!\d)|\b(?:base[- ])?(?P<word>{'|'.join(_BASE_WORDS)})\b"
 )
 _IN_BASE = re.compile(
-    rf"(?i)(?:\b(?P<to>in|to|into|using) (?:an? )?)?(?:\bbase[- ]\$?(?P<number>\d{{1,2}})(?!\d)\$?|"
+    rf"(?i)(?:\b(?P<to>in|to|into|using|as) (?:an? )?)?(?:\bbase[- ]\$?(?P<number>\d{{1,2}})(?!\d)\$?|"
     rf"\b(?:base[- ])?(?P<word>{'|'.join(_BASE_WORDS)})\b)"
     r"(?(to)| (?:representation|expansion|form|notation|expression|equivalent|numeral)\b)"
 )
 _INTEGERS = re.compile(r"(?i)\bintegers?\b|\bnatural|\\mathbb ?\{? ?[ZN]|\bwhole number")
 _CONSTANT = re.compile(
-    r"(?i)\bdifferential\b|\b(?:arbitrary|integration) constant|\bconstant of integration|\bantiderivative|\bintegra|\\int(?![a-z])|\bgeneral solution"
+    r"(?i)\bdifferential\b|\bantiderivative|\bintegra|\\int(?![a-z])|\bgeneral solution|"
+    r"\b(?:arbitrary|integration) constant|\bconstant of integration"
 )
 _UNBRACED = re.compile(r"\^\{(\w)\}")
 _UNIT_SIGN = re.compile(r"[A-Za-zµΩ€£¢°$]{1,3}")
