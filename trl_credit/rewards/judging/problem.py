@@ -5,9 +5,11 @@ from collections import Counter
 from functools import lru_cache
 
 from .forms import without_label
+from .naming import ASKS, names_in_order
 from .plain import plain, squeezed
 from .rules import Rules
 from .units import ratio, read_quantity, without_units
+from .wording import choice
 
 
 _LONGEST_PROBLEM = 50_000  # characters, from the end
@@ -19,11 +21,15 @@ _ORDER = re.compile(
 )
 _ANY_ORDER = re.compile(r"(?i)\b(?:in )?(?:any|no particular|either) order\b|\border (?:does not|doesn't) matter")
 _RESPECTIVELY = re.compile(r"(?i)\brespectively\b")
-_ASKS = re.compile(
-    r"(?i)\?|\b(?:find|what|which|compute|determine|give|list|enter|express|write|state|calculate|evaluate|answer|report|"
-    r"provide|name|solve|separate)\b"
-)
 _SENTENCE = re.compile(r"(?<=[.?!])\s+|\n\s*\n")
+_GREATEST = "(?:great|larg|bigg|tall|high|old|long|heavi|wid|strong)est|most"
+_LEAST = "(?:small|short|low|young|light|narrow|weak)est|least|fewest"
+_FALLS = re.compile(
+    rf"(?i)\b(?P<falls>(?:{_GREATEST}) to (?:the )?(?:{_LEAST})|de(?:creas|scend)ing order)\b|"
+    rf"\b(?:(?:{_LEAST}) to (?:the )?(?:{_GREATEST})|(?:increas|ascend)ing order)\b"
+)
+_CHAIN = re.compile(r"[<>]|\\[lg]t(?![A-Za-z])")
+_NAMED = re.compile(r"=|:|\d.*[A-Za-z]{3}", re.DOTALL)
 _MATH = re.compile(r"\$([^$]{1,300})\$|\\\(([^$]{1,300}?)\\\)|\\\[([^$]{1,300}?)\\\]")
 _REWRITE = re.compile(
     r"(?i)\b(?:write|express|convert|change|turn|reduce|simplify|rewrite|represent|translate|round|rationali[sz]e|compute|"
@@ -59,12 +65,16 @@ def rules_for(answer: str, gold: str, problem: str, *, strict: bool = True) -> R
     problem, letters = problem[-_LONGEST_PROBLEM:], gold.strip()
     listed = gold.strip("$ ").startswith(("(", "\\left")) and bool(_LIST.search(problem))
     base = _asked_base(problem) if "_" in answer or "base" in answer else 0
+    names = names_in_order(plain(answer), problem) if re.search("[,:]", gold) and _NAMED.search(answer) else ()
+    falls = _direction(problem) if "," in gold and _CHAIN.search(answer) else ""
     if not strict:
-        return Rules(listed=listed, base=base)
+        return Rules(listed=listed, base=base, names=names, falls=falls)
     return Rules(
         strict=True,
         listed=listed,
         base=base,
+        names=names,
+        falls=falls,
         untupled="," in gold and bool(problem) and not _TUPLE.search(problem),
         ordered="," in gold and _asks_order(problem),
         products=letters.isalpha() and len(letters) > 1 and _is_product(letters, problem),
@@ -79,6 +89,13 @@ def _asked_base(problem: str) -> int:
     return _base(asked) if asked else named.pop() if len(named) == 1 else 0
 
 
+@lru_cache(maxsize=4096)
+def _direction(problem: str) -> str:
+    """`>` where a problem asks for a list from the greatest to the least, `<` from the least, else the empty text."""
+    found = _FALLS.search(problem)
+    return (">" if found["falls"] else "<") if found else ""
+
+
 def _base(found: re.Match[str]) -> int:
     number, word = found["number"], (found["word"] or "").lower()
     return int(number) if number else _BASE_WORDS[word]
@@ -91,7 +108,7 @@ def _asks_order(problem: str) -> bool:
         return False
     if _ORDER.search(problem):
         return True
-    return any(_RESPECTIVELY.search(part) and _ASKS.search(part) for part in _SENTENCE.split(problem))
+    return any(_RESPECTIVELY.search(part) and ASKS.search(part) for part in _SENTENCE.split(problem))
 
 
 def _is_product(letters: str, problem: str) -> bool:
@@ -126,6 +143,8 @@ def restated(answer: str, gold: str, problem: str) -> bool:
     copy only if the problem asks to write it in another way.
     """
     whole, gold = plain(answer), plain(gold)
+    if choice(whole, gold):  # the problem has the text of each choice
+        return False
     if _converts_back(whole, gold, problem):
         return True
     whole, gold = without_units(whole), without_units(gold)

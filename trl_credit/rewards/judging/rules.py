@@ -14,6 +14,8 @@ class Rules(NamedTuple):
         listed (`bool`): a tuple may be written as a list, without its brackets.
         untupled (`bool`): a list may not be written as a tuple.
         base (`int`): the base in which a number was asked for; 0 if none was.
+        names (`tuple[str, ...]`): names of values in the answer, in the order in which the problem asks for them.
+        falls (`str`): `>` if a list from the greatest to the least was asked for, `<` if from the least.
     """
 
     strict: bool = False
@@ -23,3 +25,5 @@ class Rules(NamedTuple):
     listed: bool = False
     untupled: bool = False
     base: int = 0
+    names: tuple[str, ...] = ()
+    falls: str = ""
