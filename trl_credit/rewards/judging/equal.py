@@ -219,6 +219,11 @@ def _clocks(answer: str, gold: str) -> bool | None:
         return None
     parts = [(int(t[1]), int(t[2]), int(t[3] or 0)) for t in (time, right)]
     halves = [(t[4] or "").lower() for t in (time, right)]
+    if halves.count("") == 1 and (max(parts)[0] > 12 or min(parts)[0] == 0):  # 15:45 is 3:45 PM
+        one, other = (
+            (h % 12 + 12 * (p == "p") if p else h, *rest) for (h, *rest), p in zip(parts, halves, strict=True)
+        )
+        return one == other
     return parts[0] == parts[1] and (halves[0] == halves[1] or "" in halves)
 
 

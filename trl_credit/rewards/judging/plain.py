@@ -18,7 +18,7 @@ from .units import with_unit
 _COMMANDS = "×times ·cdot ⋅cdot πpi ∞infty ≤leq ≥geq ≠neq ±pm ∪cup ∩cap ∈in"  # a sign and its command
 _SIGNS = {"÷": "/", "−": "-", "–": "-", "°": "^\\circ ", "′": "'", "∅": "\\emptyset "}
 SYMBOLS = str.maketrans(_SIGNS | {word[0]: f"\\{word[1:]} " for word in _COMMANDS.split()})
-SAME = {"\\$": "", "\\varnothing": "\\emptyset", "\\{\\}": "\\emptyset", "&=": "="}
+SAME = {"\\$": "", "\\varnothing": "\\emptyset", "\\{\\}": "\\emptyset", "&=": "=", "{:}": ":"}
 SAME |= {"{bmatrix}": "{pmatrix}", "{Bmatrix}": "{pmatrix}", "^{\\prime}": "'", "^\\prime": "'"}
 SAME |= {"\\lbrace": "\\{", "\\rbrace": "\\}", "\\langle": "(", "\\rangle": ")"}
 _SAME = re.compile("|".join(map(re.escape, SAME)))
@@ -29,6 +29,7 @@ _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![A-Za-z])")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _COMMAND_OVER = re.compile(r"\\frac\s*(\\[A-Za-z]+)\s*(\d)")  # \frac\pi 2
 _PHANTOM = re.compile(r"\\phantom\s*(?:\{[^{}]*\}|.)")
+_ROW_SPACE = re.compile(r"(\\\\)\s*\[-?[\d.]+ ?(?:pt|em|ex|mm|cm)\]")  # \\[4pt]
 _HALF_BRACED = re.compile(r"(\\frac\{[^{}]*\})(\d)")
 _WRAPPER = re.compile(r"\\(text|mbox|mathrm|mathbf|textbf|textit|textrm|operatorname|rm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _UNIT_WRAPPERS = ("text", "mbox", "mathrm", "textrm", "rm")
@@ -64,7 +65,7 @@ def plain(text: str) -> str:
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
     text = _ROW.sub(r"\\\\ ", text) if "pmatrix" in text or "\\\\" in text else text
     text = _LATEX_THOUSANDS.sub("", without_dots(undressed(text)))
-    text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
+    text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", _ROW_SPACE.sub(r"\1", text)))
     text = _HALF_BRACED.sub(r"\1{\2}", _braced(_FRACTIONS.sub(r"\\frac", _SIZES.sub("", text))))
     text = _with_units(_SPACES.sub(" ", _WRAPPER.sub(_unwrapped, text)).strip().rstrip(" .,;"))
     if not text.isascii():

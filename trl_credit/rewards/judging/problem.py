@@ -6,9 +6,11 @@ from functools import lru_cache
 
 from .asked import ASKS, SENTENCE, units_for
 from .forms import BASED, without_label
+from .naming import names_in_order
 from .plain import plain, squeezed
 from .rules import Rules
 from .units import ratio, read_quantity, without_units
+from .wording import choice
 
 
 _LONGEST_PROBLEM = 50_000  # characters, from the end
@@ -20,6 +22,14 @@ _ORDER = re.compile(
 )
 _ANY_ORDER = re.compile(r"(?i)\b(?:in )?(?:any|no particular|either) order\b|\border (?:does not|doesn't) matter")
 _RESPECTIVELY = re.compile(r"(?i)\brespectively\b")
+_GREATEST = "(?:great|larg|bigg|tall|high|old|long|heavi|wid|strong)est|most"
+_LEAST = "(?:small|short|low|young|light|narrow|weak)est|least|fewest"
+_FALLS = re.compile(
+    rf"(?i)\b(?P<falls>(?:{_GREATEST}) to (?:the )?(?:{_LEAST})|de(?:creas|scend)ing order)\b|"
+    rf"\b(?:(?:{_LEAST}) to (?:the )?(?:{_GREATEST})|(?:increas|ascend)ing order)\b"
+)
+_CHAIN = re.compile(r"[<>]|\\[lg]t(?![A-Za-z])")
+_NAMED = re.compile(r"=|:|\d.*[A-Za-z]{3}", re.DOTALL)
 _MATH = re.compile(r"\$([^$]{1,300})\$|\\\(([^$]{1,300}?)\\\)|\\\[([^$]{1,300}?)\\\]")
 _REWRITE = re.compile(
     r"(?i)\b(?:write|express|convert|change|turn|reduce|simplify|rewrite|represent|translate|round|rationali[sz]e|compute|"
@@ -64,9 +74,12 @@ def rules_for(answer: str, gold: str, problem: str, *, strict: bool = True) -> R
     """The rules by which an answer is read: `ordered` needs a list as the gold, and `products` only letters."""
     problem, letters = problem[-_LONGEST_PROBLEM:], gold.strip()
     listed = gold.strip("$ ").startswith(("(", "\\left")) and bool(_LIST.search(problem))
+    named = re.search("[,:]", gold) and _NAMED.search(answer)
     common = Rules(
         strict=strict,
         listed=listed,
+        names=names_in_order(plain(answer), problem) if named else (),
+        falls=_direction(problem) if "," in gold and _CHAIN.search(answer) else "",
         named="=" in answer and "=" not in gold and _names(answer, problem),
         units=units_for(plain(answer), plain(gold), problem) if problem and _UNIT_SIGN.search(answer) else (),
         integers=_INTEGERS.search(problem) is not None,
@@ -87,6 +100,13 @@ def _asked_base(problem: str) -> int:
     named = {_base(found) for found in _A_BASE.finditer(problem)}
     asked = _IN_BASE.search(problem)
     return _base(asked) if asked else named.pop() if len(named) == 1 else 0
+
+
+@lru_cache(maxsize=4096)
+def _direction(problem: str) -> str:
+    """`>` where a problem asks for a list from the greatest to the least, `<` from the least, else the empty text."""
+    found = _FALLS.search(problem)
+    return (">" if found["falls"] else "<") if found else ""
 
 
 def _base(found: re.Match[str]) -> int:
@@ -141,6 +161,8 @@ def restated(answer: str, gold: str, problem: str) -> bool:
     copy only if the problem asks to write it in another way.
     """
     whole, gold = plain(answer), plain(gold)
+    if choice(whole, gold):  # the problem has the text of each choice
+        return False
     if _converts_back(whole, gold, problem):
         return True
     whole, gold = without_units(whole), without_units(gold)

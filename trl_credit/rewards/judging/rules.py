@@ -17,6 +17,8 @@ class Rules(NamedTuple):
         integers (`bool`): the problem speaks of integers, so an answer may too.
         constant (`bool`): the answer has a constant of integration, C or c.
         base (`int`): the base in which a number was asked for; 0 if none was.
+        names (`tuple[str, ...]`): names of values in the answer, in the order in which the problem asks for them.
+        falls (`str`): `>` if a list from the greatest to the least was asked for, `<` if from the least.
     """
 
     strict: bool = False
@@ -29,3 +31,5 @@ class Rules(NamedTuple):
     integers: bool = False
     constant: bool = False
     base: int = 0
+    names: tuple[str, ...] = ()
+    falls: str = ""

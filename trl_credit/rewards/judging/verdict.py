@@ -10,6 +10,7 @@ from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .rules import Rules
 from .strict import has_operator, sides_of, unevaluated
+from .wording import reworded
 
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
@@ -30,7 +31,7 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
-    answer, gold = plain(answer), plain(gold)
+    answer, gold, rules = reworded(plain(answer), plain(gold), rules)
     golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold]
     verdicts = {_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds}
     return next(verdict for verdict in ("1", "unevaluated", "0") if verdict in verdicts)
