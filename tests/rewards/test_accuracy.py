@@ -120,6 +120,42 @@ def test_gaming_and_honest_forms():
     assert len(cases) == 599 and not misjudged(cases, prompts=[c["problem"] for c in cases])
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_units_sets_families_bases_lists_and_what_cancels(strict):
+    """`equal`: whether the answer is right where it need not be a value, if that differs."""
+    cases = rows_of(TESTS / "reading_cases.jsonl")
+    for case in cases:
+        case["output"] = f"so $\\boxed{{{case['answer']}}}$"
+        case["expected"] = case["expected"] if strict else case.get("equal", case["expected"])
+    assert len(cases) == 354 and not misjudged(cases, prompts=[c.get("problem", "") for c in cases], strict=strict)
+
+
+def test_what_readers_wrote_who_had_not_seen_the_judge():
+    """Of 400 cases, those that it had judged wrongly."""
+    cases = rows_of(TESTS / "unseen_cases.jsonl")
+    assert cases and not misjudged(cases, prompts=[c["problem"] for c in cases])
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer", "gold", "right"),
+    [
+        ("Convert 5 m to centimeters.", "5\\text{ m}", "500\\text{ cm}", 0.0),
+        ("A rope has 500 cm. How long is it?", "5\\text{ m}", "500\\text{ cm}", 1.0),
+        ("Find the coordinates of $P$.", "3,4", "(3,4)", 0.0),
+        ("Find $(x,y)$. Enter the numbers separated by commas.", "3,4", "(3,4)", 1.0),
+        ("Find $(x,y)$. Enter the numbers separated by commas.", "4,3", "(3,4)", 0.0),
+        ("Find all roots.", "(3,4)", "3,4", 0.0),
+        ("Find the ordered pair $(a,b)$.", "(3,4)", "3,4", 1.0),
+        ("Write 5 in base 2.", "101_2", "101", 1.0),
+        ("Write 5 in base 2.", "101_3", "101", 0.0),
+        ("Write $12_3$ in binary.", "101_2", "101", 1.0),
+        ("How many are there?", "101_2", "101", 0.0),
+    ],
+)
+def test_what_a_problem_asks_for(problem, answer, gold, right):
+    assert accuracy_reward([f"\\boxed{{{answer}}}"], [gold], prompts=[problem]) == [right]
+
+
 def test_an_answer_is_a_value():
     cases, logged = rows_of(TESTS / "value_cases.jsonl"), {}
     outputs, golds = [f"\\boxed{{{case['answer']}}}" for case in cases], [case["gold"] for case in cases]
@@ -244,3 +280,5 @@ def test_a_gold_that_means_nothing_is_an_error_and_a_missing_one_is_no_reward():
 def test_conversations_responses_without_text_and_numbers_as_golds():
     answered, *empty = [{"role": "assistant", "content": "\\boxed{4}"}], [], [{"role": "assistant", "content": None}]
     assert accuracy_reward([answered, *empty, [{"role": "assistant"}]], [4, 4, "4", "4"]) == [1.0, 0.0, 0.0, 0.0]
+    in_blocks = [{"role": "assistant", "content": [{"type": "text", "text": "\\boxed{4}"}]}]
+    assert accuracy_reward([in_blocks], ["4"]) == [1.0]

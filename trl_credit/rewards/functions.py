@@ -16,12 +16,11 @@ from .judging import (
     ANSWER_TIMEOUT,
     LONGEST_ANSWER,
     SLOW_ANSWERS,
-    Rules,
     default_pool,
     extract_answer,
     read_gold,
     restated,
-    strict_rules,
+    rules_for,
 )
 from .judging.extract import answer_tag
 from .puzzles import IN_TEXT, knights_and_knaves_reward
@@ -86,7 +85,7 @@ def accuracy_reward(
     asked = [i for i, (found, gold, _) in enumerate(rows) if found and gold and len(found) <= LONGEST_ANSWER]
     verdicts, counts = default_pool().equal(
         [rows[i][:2] for i in asked],
-        rules=[strict_rules(*rows[i]) if strict else Rules() for i in asked],
+        rules=[rules_for(*rows[i], strict=strict) for i in asked],
         timeout=timeout,
         slow_answers=slow_answers,
     )

@@ -3,7 +3,7 @@ since a worker imports this folder without the rest of the package (see `worker.
 
 from .extract import LONGEST_ANSWER, extract_answer, read_gold
 from .pool import ANSWER_TIMEOUT, SLOW_ANSWERS, JudgePool, default_pool
-from .problem import restated, strict_rules
+from .problem import restated, rules_for
 from .rules import Rules
 
 
@@ -17,5 +17,5 @@ __all__ = [
     "extract_answer",
     "read_gold",
     "restated",
-    "strict_rules",
+    "rules_for",
 ]

@@ -33,7 +33,8 @@ class Kind(Enum):
 
 
 _RATIONAL = {Kind.NUMBER, Kind.CLOSED}
-_NUMERIC = {*_RATIONAL, Kind.COMPLEX, Kind.IMAGINARY}
+_UNREAL = {Kind.COMPLEX, Kind.IMAGINARY}
+_NUMERIC = _RATIONAL | _UNREAL
 
 
 @dataclass
@@ -57,10 +58,17 @@ class Findings:
 
 def arithmetic(text: str) -> Findings:
     """The unevaluated arithmetic in a formula, or in any of several formulas with commas between them."""
-    text = _WORD.sub(r" \\unit ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
+    text = _WORD.sub(r" \\unit\g<0> ", _FUNCTION.sub(r"\\\1", _ENVIRONMENT.sub(" & ", text)))
     parser = _Parser(_TOKEN.findall(text))
     parser.group(None)
     return parser.found
+
+
+def _without_number(tokens: list[str]) -> tuple[str, ...]:
+    """A term without the number that it begins with, which may not be a base: 2^n and 3^n differ."""
+    if len(tokens) > 1 and tokens[0][0].isdigit() and tokens[1] not in {"^", "**", "!", "_", *_OVER}:
+        tokens = tokens[2:] if tokens[1] in _TIMES else tokens[1:]
+    return () if all(token[0].isdigit() for token in tokens) else tuple(tokens)
 
 
 class _Parser:
@@ -100,6 +108,7 @@ class _Parser:
 
     def sum(self) -> Part:
         terms: list[Part] = []
+        rests: set[tuple[str, ...]] = set()
         sign, signs = "", 0
         while self.at < len(self.tokens):
             token = self.peek()
@@ -117,6 +126,10 @@ class _Parser:
                 continue
             self.found.plain |= sign == "-" and term.negative and term.kind is Kind.NUMBER
             term.negative ^= sign == "-"
+            rest = _without_number(self.tokens[begin : self.at])
+            self.found.plain |= rest in rests  # x - x, 3x - x
+            if any(token not in _CLOSERS and token not in _ENDS and token[:5] != "\\unit" for token in rest):
+                rests.add(rest)
             terms.append(term)
             sign, signs = "", 0
         return self.added(terms)
@@ -157,11 +170,14 @@ class _Parser:
             return Part(Kind.OTHER)
         whole = factors[0][1]
         numbers = int(whole.kind is Kind.NUMBER)
+        others = [part for _, part in factors if part.text != "\\unit"]
+        self.found.plain |= len(others) > 1 and any(part.text and not part.text.strip("0.") for part in others)
         for i, (sign, part) in enumerate(factors[1:], 1):
             pair = {whole.kind, part.kind}
             numbers += part.kind is Kind.NUMBER
             self.found.plain |= Kind.TUPLE in pair and whole.text != "\\letter"
-            self.found.plain |= pair <= {Kind.COMPLEX, Kind.IMAGINARY} or (sign != "/" and part.text == "1")
+            self.found.plain |= pair <= _UNREAL or (sign != "/" and part.text == "1")
+            self.found.plain |= sign == "/" and part.kind in _UNREAL and whole.kind in _NUMERIC
             if i == 1 and whole.text == "1" and sign != "/" and part.text != "\\power of ten":
                 self.found.plain |= sign == "*" or part.group
             if pair == {Kind.NUMBER}:
@@ -204,9 +220,11 @@ class _Parser:
             self.argument()
         elif token in _FUNCTIONS:
             self.operand()
+        elif token[:5] == "\\unit":
+            part = Part(Kind.OTHER, text="\\unit")
         elif token == "i":
             part = Part(Kind.IMAGINARY)
-        elif token not in {"\\unit", *_PERCENT} and (token.isalpha() or token[0] == "\\"):
+        elif token not in _PERCENT and (token.isalpha() or token[0] == "\\"):
             part = Part(Kind.OTHER, text="\\letter")
         return self.with_marks(part)
 
@@ -244,7 +262,7 @@ class _Parser:
             self.depth -= 1
 
     def raised(self, base: Part, power: Part) -> Part:
-        if base.kind in {Kind.COMPLEX, Kind.IMAGINARY} and power.kind is Kind.NUMBER:
+        if base.kind in _UNREAL and power.kind is Kind.NUMBER:
             self.found.plain = True
         if base.kind not in _RATIONAL or power.kind not in _RATIONAL:
             return Part(Kind.OTHER)
@@ -271,6 +289,10 @@ class _Parser:
     def fraction(self) -> Part:
         above, below = self.argument(), self.argument()
         rational = {above.kind, below.kind} <= _RATIONAL
+        self.found.closed |= above.text == below.text == "!"
+        self.found.plain |= below.kind in _UNREAL and above.kind in _NUMERIC
+        self.found.plain |= below.kind in _UNREAL and above.kind in _NUMERIC
+        self.found.plain |= above.text == "0" and below.kind is not Kind.NUMBER
         self.found.plain |= below.text == "1" or (rational and (above.split or below.split))
         if above.kind is below.kind is Kind.NUMBER:
             return Part(Kind.NUMBER, split=True, negative=above.negative)

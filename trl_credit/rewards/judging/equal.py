@@ -1,31 +1,20 @@
 """Whether two bare answers are equal. Runs in a worker (see `worker.py`), since it may take unlimited time."""
 
+import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 
-from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, I
-
-from .forms import upwards, without_label
+from .families import Family, read_family, same_family
+from .forms import BASED, split_outside, upwards, without_label
 from .intervals import as_intervals
 from .plain import joined, plain, squeezed
-from .units import FUNCTIONS, clash, read_quantity
+from .sets import SET_SIGN, RealSet, read_set
+from .units import FUNCTIONS, Quantity, ratio, read_quantity, without_units
+from .values import INEQUALITY, PERCENT, decimal_of, parsed_as, same, value_of, with_percent
 
 
-# units are handled here, since math-verify takes the t of `\sin t` for tonnes
-_NORMAL = LatexNormalizationConfig(
-    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all", equations=False
-)
-# without an anchor, math-verify would pick a number out of a text that it cannot read
-_READING = (
-    LatexExtractionConfig(normalization_config=_NORMAL, boxed_match_priority=0, try_extract_without_anchor=False),
-)
-# math-verify reads E alone as e, and E with an index as an error
-_ENERGY = re.compile(r"(?<![A-Za-z\\])(?<!\\mathcal\{)E(?=_)")
 _MARKS = ("'", "\\overline", "...", "dots", "^T")  # math-verify ignores these
-_PERCENT = re.compile(r"(?:\s*\\?%|\s*\bpercent)\s*$")
-INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
-_BASED = re.compile(r"([0-9A-Za-z]+)_\{?(\d{1,2})\}?")
 _CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
 _LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
@@ -37,42 +26,61 @@ _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
 _CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
-_IN_TEXT = re.compile(
-    r"(?<=[\d}])(?:\\?[~ ,])*\\(?:text|mathrm|mbox|rm)\s*\{[~ ]*\\?\s?"
-    r"(?:[kMm]?(?:J|N|W|V|K|A|C|T|F|H|S|Hz|Pa|eV|mol|rad|Wb|lm|L)|GHz|GeV|GPa)[ .]*\}\s*$"
-)
+_COMMA = re.compile(r",")
+_SEPARATOR = re.compile(r"[,;]|\band\b|\bor\b")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
 
 
 def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` is right, evaluated or not. Both are bare: without a box or dollars around them.
+    """Whether `answer` is right, evaluated or not. Both are in normal form.
 
     This is stricter than math-verify: tiny numbers differ, 5000 % is not 50, cents are not dollars, and words are
     compared instead of being multiplied letter by letter.
     """
-    if is_cents_for_dollars(answer, gold):
+    answer, gold, size = measured(answer, gold)
+    if not answer or not gold or size is None:
         return False
-    answer, gold = plain_answer(answer, gold), plain(gold)
-    if not answer or not gold:
-        return False
-    return equal_plain(answer, gold) or ("=" not in gold and equal_plain(without_label(answer), gold))
+    if size != 1:
+        return converted(without_label(answer), gold, size)
+    bare = without_label(answer)
+    if "=" not in gold and BASED.fullmatch(bare):
+        return equal_plain(bare, gold)
+    return equal_plain(answer, gold) or ("=" not in gold and equal_plain(bare, gold))
 
 
-def is_cents_for_dollars(answer: str, gold: str) -> bool:
-    return any("\\$" in one and "cent" in other.lower() for one, other in ((answer, gold), (gold, answer)))
+def measured(answer: str, gold: str) -> tuple[str, str, float | None]:
+    """Both without their units, and how many units of the gold one of the answer is; `None` if they contradict."""
+    found, right = _with_one_unit(answer), _with_one_unit(gold)
+    return found.number, right.number, ratio(found, right)
 
 
-def plain_answer(answer: str, gold: str) -> str:
-    """The answer in normal form. If the gold has no letters, units in `\\text` are removed."""
-    return plain(answer if re.search(r"(?<!\\)[A-Za-z]", _COMMAND.sub("", gold)) else _IN_TEXT.sub("", answer))
+def _with_one_unit(text: str) -> Quantity:
+    """A quantity, or a list of quantities with the same unit."""
+    if "\\unit" not in text:
+        return Quantity(text, {"percent": 1} if PERCENT.search(text) else {})
+    quantities = [read_quantity(part) for part in split_outside(_COMMA, text)]
+    named = [quantity for quantity in quantities if quantity]
+    if not named or any((q.powers, q.size, q.nouns) != (named[0].powers, named[0].size, named[0].nouns) for q in named):
+        return Quantity(text)
+    return replace(named[0], number=without_units(text))
+
+
+def converted(answer: str, gold: str, size: float) -> bool:
+    """Whether numbers are equal if one unit of the answer is `size` units of the gold."""
+    value, right = value_of(parsed_as(joined(answer))), value_of(parsed_as(joined(gold)))
+    return None not in (value, right) and math.isclose(float(value) * size, float(right), rel_tol=1e-6)
 
 
 def equal_plain(answer: str, gold: str) -> bool:
     """`equal` for texts in normal form."""
     if squeezed(answer) == squeezed(gold):
         return True
+    answer, gold = without_braces(answer), without_braces(gold)
+    if sets := both_sets(answer, gold):
+        return sets[0].equals(sets[1])
+    if families := both_families(answer, gold):
+        return same_family(*families)
     if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
         answer, gold = upwards(answer), upwards(gold)
     if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
@@ -91,7 +99,7 @@ def equal_plain(answer: str, gold: str) -> bool:
         return False
     verdicts = (compare(answer, gold) for compare in _COMPARE)
     found = next((verdict for verdict in verdicts if verdict is not None), None)
-    return _with_percent(joined(answer), joined(gold)) if found is None else found
+    return with_percent(joined(answer), joined(gold)) if found is None else found
 
 
 def readable(gold: str) -> bool:
@@ -113,6 +121,25 @@ def _prose(text: str) -> list[str]:
 
 
 # Comparisons of one kind of answer each. `None`: the pair is not of that kind.
+
+
+def both_sets(answer: str, gold: str) -> tuple[RealSet, RealSet] | None:
+    """Both as sets of real numbers, if one is written as a set or with inequalities and the other as a set or list."""
+    if not (SET_SIGN.search(answer) or SET_SIGN.search(gold)):
+        return None
+    right = read_set(gold)
+    found = read_set(answer) if right else None
+    return (found, right) if found and right else None
+
+
+def both_families(answer: str, gold: str) -> tuple[Family, Family] | None:
+    """Both as families of solutions, if one says so."""
+    found, right = read_family(answer), read_family(gold)
+    if right and right.domain:
+        found = found or read_family(answer, bare=True)
+    elif found and found.domain:
+        right = right or read_family(gold, bare=True)
+    return (found, right) if found and right else None
 
 
 def same_claims(answer: str, gold: str) -> bool | None:
@@ -147,10 +174,29 @@ def _letters(answer: str, gold: str) -> bool | None:
     return letter[2] == right[2] or (is_choice and letter[2].lower() == right[2].lower())
 
 
+def kind(text: str) -> str:
+    """`set`, `pair` (any tuple, or an interval), `list` or the empty text."""
+    if text.startswith("\\{"):
+        return "set"
+    parts = split_outside(_SEPARATOR, text)
+    if len(parts) > 1:
+        return "" if "=" in text else "list"
+    return "pair" if text[0] in "([" and "," in text else ""
+
+
 def _brackets(answer: str, gold: str) -> bool | None:
-    """A set is not a pair or an interval."""
-    kinds = ["set" if t.startswith("\\{") else "pair" if t[0] in "([" and "," in t else "" for t in (answer, gold)]
-    return False if "" not in kinds and kinds[0] != kinds[1] and "\\cup" not in answer + gold else None
+    """A list is no pair and no interval, and a set is neither."""
+    kinds = kind(answer), kind(gold)
+    if kinds == ("list", "pair") or (kinds == ("pair", "list") and (answer[0] == "[" or answer[-1] == "]")):
+        return False
+    return False if set(kinds) == {"set", "pair"} and "\\cup" not in answer + gold else None
+
+
+def without_braces(text: str) -> str:
+    """A set of tuples without its braces."""
+    inner = text[2:-2].strip()
+    whole = text.startswith("\\{") and text.endswith("\\}") and "\\}" not in inner
+    return inner if whole and inner.startswith("(") and inner.endswith(")") else text
 
 
 def _lists(answer: str, gold: str) -> bool | None:
@@ -173,6 +219,11 @@ def _clocks(answer: str, gold: str) -> bool | None:
         return None
     parts = [(int(t[1]), int(t[2]), int(t[3] or 0)) for t in (time, right)]
     halves = [(t[4] or "").lower() for t in (time, right)]
+    if halves.count("") == 1 and (max(parts)[0] > 12 or min(parts)[0] == 0):  # 15:45 is 3:45 PM
+        one, other = (
+            (h % 12 + 12 * (p == "p") if p else h, *rest) for (h, *rest), p in zip(parts, halves, strict=True)
+        )
+        return one == other
     return parts[0] == parts[1] and (halves[0] == halves[1] or "" in halves)
 
 
@@ -184,24 +235,25 @@ def _ratios(answer: str, gold: str) -> bool | None:
 
 
 def _based(answer: str, gold: str) -> bool | None:
-    """Compares numbers with a base, 52_8, by value."""
-    if not (_BASED.fullmatch(answer) or _BASED.fullmatch(gold)):
+    """Compares numbers with a base, 52_8, by value. A base that the answer lacks is the gold's."""
+    value, right = based_value(answer), based_value(gold)
+    if right is None or not (BASED.fullmatch(answer) or BASED.fullmatch(gold)):
         return None
-    value, right = _based_value(answer), _based_value(gold)
-    if right is None:
-        return None
-    if (found := _BASED.fullmatch(gold)) and answer == found[1]:  # the problem said in which base
+    if (found := BASED.fullmatch(gold)) and answer.upper() == found[1].upper():
         return True
-    return value == right if value is not None or _BASED.fullmatch(answer) else None
+    return value == right if value is not None or BASED.fullmatch(answer) else None
 
 
-def _based_value(text: str) -> int | None:
-    found = _BASED.fullmatch(text)
+def based_value(text: str) -> Fraction | None:
+    """The value of a number with a base, or of a whole decimal number."""
+    found = BASED.fullmatch(text)
     digits, base = found.groups() if found else (joined(text), "10")
-    if len(digits) > 300 or not 2 <= int(base) <= 36 or not re.fullmatch(r"[0-9A-Za-z]+", digits):
+    whole, _, part = digits.partition(".")
+    is_number = re.fullmatch(r"-?[0-9A-Za-z]{1,300}", whole) and (base == "16" or re.search(r"\d|[A-F]", digits))
+    if not is_number or len(part) > 300 or not 2 <= int(base) <= 36 or (part and not found):
         return None
     try:
-        return int(digits, int(base))
+        return Fraction(int(whole + part, int(base)), int(base) ** len(part))
     except ValueError:  # a digit too large for its base: a variable with an index
         return None
 
@@ -214,77 +266,10 @@ def _equations(answer: str, gold: str) -> bool | None:
             if _SYMBOL.fullmatch(left):
                 return None
             if _SYMBOL.fullmatch(right):
-                return _with_percent(joined(left), joined(value))
+                return with_percent(joined(left), joined(value))
             is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return is_sum and same(joined(left), joined(right)) and _with_percent(joined(right), joined(value))
+            return is_sum and same(joined(left), joined(right)) and with_percent(joined(right), joined(value))
     return None
 
 
-def _quantities(answer: str, gold: str) -> bool | None:
-    """Compares numbers if one or both have a unit. Units must agree if both are named."""
-    found, right = read_quantity(answer), read_quantity(gold)
-    if not found and not right:
-        return None
-    if found and right and clash(found, right):
-        return False
-    number, right_number = found.number if found else answer, right.number if right else gold
-    return _with_percent(joined(number.strip()), joined(right_number.strip()))
-
-
-def _with_percent(answer: str, gold: str) -> bool:
-    bare, bare_gold = _PERCENT.sub("", answer), _PERCENT.sub("", gold)
-    if same(bare, bare_gold):
-        return True
-    if (bare != answer) == (bare_gold != gold):
-        return False
-    # 50 % is ½, but 5000 % is not 50
-    value = value_of(parsed_as(answer if bare == answer else gold))
-    if value is None or abs(value) > 1:
-        return False
-    return same(answer, f"({bare_gold})/100") if bare == answer else same(f"({bare})/100", gold)
-
-
-def same(answer: str, gold: str) -> bool:
-    numbers = decimal_of(answer), decimal_of(gold)
-    if None not in numbers and numbers[0] == numbers[1]:
-        return True
-    if not _same_letters(answer, gold):
-        return False
-    found, right = parsed_as(answer), parsed_as(gold)
-    if verify(right, found, timeout_seconds=None):
-        one, other = value_of(found), value_of(right)
-        # math-verify rounds to six places, which makes all tiny numbers equal
-        return None in (one, other) or bool(one == other or (other != 0 and abs(one / other - 1) < 1e-4))
-    # an inequality equals its interval, and either may be the gold
-    is_range = INEQUALITY.search(answer) and not INEQUALITY.search(gold)
-    return bool(is_range and verify(found, right, timeout_seconds=None))
-
-
-def _same_letters(answer: str, gold: str) -> bool:
-    """False if a variable of one differs from one of the other only in case, which math-verify ignores."""
-    letters, right = (set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) for text in (answer, gold))
-    only, only_right = letters - right, right - letters
-    return not {letter.lower() for letter in only} & {letter.lower() for letter in only_right}
-
-
-def decimal_of(text: str) -> Fraction | None:
-    return Fraction(text) if re.fullmatch(r"-?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})", text) else None
-
-
-def value_of(parsed: list) -> Expr | None:
-    """The value of an answer that is one real number, to 20 digits, since a float makes 1/2006! zero."""
-    for expression in parsed:
-        if isinstance(expression, Expr) and expression.is_number and expression.is_real:
-            value = expression.evalf(20)
-            return value if value.is_Float or value.is_Rational else None
-    return None
-
-
-def parsed_as(answer: str) -> list:
-    answer = _ENERGY.sub(r"\\mathcal{E}", answer)
-    parsed = parse(f"\\boxed{{{answer}}}", extraction_config=_READING, parsing_timeout=None)
-    # the i of √3 i is a symbol, that of i √3 is the imaginary unit
-    return [p.xreplace({s: I for s in p.free_symbols if s.name == "i"}) if isinstance(p, Expr) else p for p in parsed]
-
-
-_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations, _quantities)
+_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations)

@@ -153,6 +153,7 @@ def _first_line(text: str) -> str | None:
 
 def _without_dollars(text: str) -> str:
     text = text.strip()
+    text = text[:-1].rstrip() if text.startswith("$") and text.endswith("$.") else text
     for left, right in (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
         inner = text[len(left) : -len(right)]
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right) and left not in inner:

@@ -17,6 +17,22 @@ _DOTS = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,12}?)(\d{1,12}?)\3{1,20}(?:\.\.
 _OVERLINE = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\s*\{?\s*(\d{1,20})\s*\}?")
 _ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MANY = re.compile(rf"(?<![\w.])(\d{{1,20}}(?:\.\d{{1,20}})?)[ -]?({'|'.join(_ZEROS)})(?![A-Za-z])")
+_BASES = dict(zip("two three four five six seven eight nine ten eleven twelve".split(), range(2, 13), strict=True))
+_BASES |= {"sixteen": 16}
+_BASE = rf"(?P<base{{0}}>\d{{{{1,2}}}}|{'|'.join(_BASES)})"
+_BASED = re.compile(
+    r"(?P<sign>-?) ?\(?(?P<digits>[0-9A-Za-z]{1,300}(?:\.[0-9A-Za-z]{1,300})?)\)? ?"
+    rf"(?:_ ?\{{? ?\(? ?(?:base )?{_BASE.format(1)} ?\)? ?\}}?|[ (]*(?:in )?base[ -]{_BASE.format(2)}\)?)"
+)
+_PREFIXES = {"x": 16, "o": 8, "b": 2}  # of programming languages
+_PREFIXED = re.compile(r"(-?)0([xXob])([0-9A-Fa-f]{1,300})$")
+BASED = re.compile(r"(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)_\{?(\d{1,2})\}?")  # in normal form
+_NOUN = r"(?:(?:real|integer|valid|possible|positive|rational|such) ){0,2}(?:solution|root|value|number|integer)s?"
+_NOTHING = re.compile(
+    rf"(?i)(?:there (?:is|are|exists?) |(?:the |this )?(?:equation|system|inequality) has |it has )?no {_NOUN}"
+    r"(?: (?:exists?|of [a-z]|for [a-z]|[a-z]))?|no such [a-z](?: exists?)?|none|(?:the )?empty(?: ?set)?|\\\{ ?\\\}|"
+    r"[a-z] ?\\in ?\\emptyset"
+)
 _CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
 _DOUBT = re.compile(
     r"(?i)\b(?:not|nor?|or|either|neither|unless|wrong|in?correct|false|than|least|most|twice|half|double|between|except|"
@@ -32,6 +48,8 @@ _POINTS = r"(?:[A-Z](?:_\d|')?){1,4}"
 _LABEL = re.compile(
     # f(2), P(A \cap B); not x(x + 1)
     rf"(?:[fghFGHPEQVRSTpq]|\\phi|\\sigma|\\varphi|\\tau)(?:_\w|_\{{[^{{}}]*\}}|\^\{{?-1\}}?)?'{{0,3}} ?\([^()=]*\)|"
+    # y(t), x_1(t), and the mean of E
+    rf"[uvwxyzXYZ](?:_\w)?'{{0,3}} ?\([tnxs]\)|\( ?{_NAME} ?\)|"
     # \sin\theta, \cos \angle A, \sin^2 x, \tan(\alpha + \beta)
     rf"\\(?:sin|cos|tan|cot|sec|csc)(?:\^\{{?\d\}}?)? ?(?:{_NAME}|\\angle ?{_POINTS}|\([^()=]*\)|\{{[^{{}}=]*\}})|"
     # \angle ABC, m\angle ABC, |AB|, \overline{AB}, [ABC], area of a triangle
@@ -39,6 +57,7 @@ _LABEL = re.compile(
     rf"(?:\||\\lvert ?|\[)(?:{_POINTS}|\\triangle ?{_POINTS})(?:\||\\rvert ?|\])|(?:\\triangle|\\square) ?{_POINTS}|"
     rf"\({_NAME}(?:, ?{_NAME}){{1,5}}\)|{_NAME}"
 )
+_POINT = re.compile(r"(?:(?:[Tt]he )?[Pp]oint )?(?:[A-Z]'? ?)?(?=\([^()]*,)")
 _SO = re.compile(r"(?:\\(?:therefore|implies|Rightarrow|approx)(?![A-Za-z]) ?|: ?)+")
 _APPROXIMATELY = re.compile(r"\s*\\(?:approx|simeq|thickapprox)(?![A-Za-z])\s*|\s*≈\s*")
 
@@ -84,6 +103,22 @@ def without_words(text: str) -> str:
     return _MANY.sub(lambda found: f"{found[1]}\\times 10^{{{_ZEROS[found[2]]}}}", text)
 
 
+def without_base_words(text: str) -> str:
+    """101 base two, (101)_{2}, 101_{two} and 0b101 as 101_2."""
+    text = _PREFIXED.sub(lambda found: f"{found[1]}{found[3]}_{_PREFIXES[found[2].lower()]}", text)
+    found = _BASED.fullmatch(text)
+    if not found:
+        return text
+    base = found["base1"] or found["base2"]
+    base = str(_BASES.get(base, base))
+    return f"{found['sign']}{found['digits']}_{base if len(base) == 1 else f'{{{base}}}'}"
+
+
+def without_solutions(text: str) -> str:
+    """ "no real solutions", "none" and the like as the empty set."""
+    return "\\emptyset" if _NOTHING.fullmatch(text) else text
+
+
 def upwards(text: str) -> str:
     """3 > x > 1 as 1 < x < 3."""
     parts = _CHAIN.split(text)
@@ -97,6 +132,8 @@ def without_label(text: str) -> str:
     """The value alone if a label stands before it: f(2) = 42, Total cost = 42, Option B, Answer: 42."""
     if found := _SO.match(text):
         text = text[found.end() :]
+    if text.endswith(")") and (found := _POINT.match(text)):  # P(3,4)
+        return text[found.end() :]
     if found := _ANSWER.fullmatch(text):
         return found["value"]
     found = _SAYS.fullmatch(text)

@@ -3,8 +3,9 @@
 import re
 
 
-_SET = re.compile(
-    r"\\\{ ?(?P<letter>[A-Za-z])(?: ?\\in ?(?:\\mathbb ?\{? ?R ?\}?|R))? ?(?:\\mid|\\vert|:|\|) ?(?P<what>.*) ?\\\}"
+SET = re.compile(
+    r"\\\{ ?(?P<letter>[A-Za-z])(?: ?\\in ?(?:\\mathbb ?\{? ?R ?\}?|R))? ?"
+    r"(?:\\mid|\\vert|:|\|) ?(?P<what>(?:(?!\\\}).)*) ?\\\}"
 )
 _JOIN = re.compile(r" ?(?:\b(?P<word>or|and)\b|\\(?P<sign>cup|lor|vee|land|wedge)(?![A-Za-z])|,) ?(?:(?:or|and) )?")
 _SIGN = r" ?(<|>|\\(?:leq?|geq?|lt|gt|leqslant|geqslant)(?![A-Za-z])) ?"
@@ -16,13 +17,13 @@ _LEAST, _MOST = "-\\infty", "\\infty"
 
 def as_intervals(text: str) -> str:
     """An inequality of several parts as an interval or a union of intervals; any other text unchanged."""
-    found = _SET.fullmatch(text)
+    found = SET.fullmatch(text)
     inside = found["what"].strip() if found else text
     parts = [part.strip() for part in _JOIN.split(inside)[:: _JOIN.groups + 1]]
     if len(parts) < 2:
         return inside
     joins = {join["word"] or join["sign"] or "or" for join in _JOIN.finditer(inside)}
-    pieces = [_interval(part) for part in parts]
+    pieces = [interval(part) for part in parts]
     letters = {piece[0] for piece in pieces if piece}
     if None in pieces or len(letters) != 1:
         return text
@@ -37,7 +38,7 @@ def as_intervals(text: str) -> str:
     return f"{below[0][1]}{below[0][2]}, {above[0][3]}{above[0][4]}"
 
 
-def _interval(text: str) -> tuple[str, str, str, str, str] | None:
+def interval(text: str) -> tuple[str, str, str, str, str] | None:
     """Letter, left bracket, lower end, upper end and right bracket of an inequality, or `None` for other text."""
     if found := _ONE.fullmatch(text):
         letter, sign, value = found.groups()

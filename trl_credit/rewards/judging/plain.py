@@ -3,13 +3,22 @@
 import re
 import unicodedata
 
-from .forms import undressed, without_dots, without_overlines, without_words
+from .forms import (
+    split_outside,
+    undressed,
+    without_base_words,
+    without_dots,
+    without_overlines,
+    without_solutions,
+    without_words,
+)
+from .units import with_unit
 
 
 _COMMANDS = "×times ·cdot ⋅cdot πpi ∞infty ≤leq ≥geq ≠neq ±pm ∪cup ∩cap ∈in"  # a sign and its command
-_SIGNS = {"÷": "/", "−": "-", "–": "-", "°": "^\\circ ", "′": "'", "€": "", "£": ""}
+_SIGNS = {"÷": "/", "−": "-", "–": "-", "°": "^\\circ ", "′": "'", "∅": "\\emptyset "}
 SYMBOLS = str.maketrans(_SIGNS | {word[0]: f"\\{word[1:]} " for word in _COMMANDS.split()})
-SAME = {"\\$": "", "\\varnothing": "\\emptyset", "\\{\\}": "\\emptyset", "&=": "="}
+SAME = {"\\$": "", "\\varnothing": "\\emptyset", "\\{\\}": "\\emptyset", "&=": "=", "{:}": ":"}
 SAME |= {"{bmatrix}": "{pmatrix}", "{Bmatrix}": "{pmatrix}", "^{\\prime}": "'", "^\\prime": "'"}
 SAME |= {"\\lbrace": "\\{", "\\rbrace": "\\}", "\\langle": "(", "\\rangle": ")"}
 _SAME = re.compile("|".join(map(re.escape, SAME)))
@@ -20,12 +29,22 @@ _SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle)(?![A-Za-z])")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _COMMAND_OVER = re.compile(r"\\frac\s*(\\[A-Za-z]+)\s*(\d)")  # \frac\pi 2
 _PHANTOM = re.compile(r"\\phantom\s*(?:\{[^{}]*\}|.)")
+_ROW_SPACE = re.compile(r"(\\\\)\s*\[-?[\d.]+ ?(?:pt|em|ex|mm|cm)\]")  # \\[4pt]
 _HALF_BRACED = re.compile(r"(\\frac\{[^{}]*\})(\d)")
-_WRAPPER = re.compile(r"\\(?:text|mbox|mathrm|mathbf|textbf|textit|textrm|operatorname|rm)\s*\{([^{}]*)\}")
+_WRAPPER = re.compile(r"\\(text|mbox|mathrm|mathbf|textbf|textit|textrm|operatorname|rm)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_UNIT_WRAPPERS = ("text", "mbox", "mathrm", "textrm", "rm")
+_LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-zµΩ]+")
+_BARE_FRACTION = re.compile(r"\\frac ?(\d) ?(?:(\d)|(?=\{))")  # \frac12, \frac1{20}
+_BARE_ROOT = re.compile(r"\\sqrt ?(\d|\\pi(?![A-Za-z])|(?<= )[A-Za-z](?![A-Za-z]))")
+_ROW = re.compile(r"\\\\ ?\[ ?-?[\d.]+ ?(?:pt|mm|cm|em|ex|in) ?\]")  # a row with space after it
+_ELEMENTS = re.compile(r"((?:\\?[A-Za-z]+ ?\\in ?)?\\\{)((?:(?!\\[{}]).)*)\\\}", re.DOTALL)
+_COMMA = re.compile(r",")
+_MOST_PARTS = 50  # of a list whose parts may have units
 _PLAIN_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _SPACES = re.compile(r"(?:(?<!\\)\\[ ,;:!]|~|\\q?quad(?![A-Za-z])|\s)+")
 _INDEX = re.compile(r"_\{\s*\\?(\w+)\s*\}")  # m_{\max }, x_{ max }
 _NUMPY = re.compile(r"\b(?:np|math|numpy)\.(a?r?c?(?:sin|cos|tan)|exp|log|sqrt|pi)\b")
+_APPROXIMATELY = re.compile(r"^(?:\\(?:approx|simeq)(?![A-Za-z])|≈) ?")
 _POINT = re.compile(r"(?<=\d)\.(?![\d.\\])")  # 1./3
 _LOST_IN = re.compile(r"^([A-Za-z])(\([^()\[\]]*,[^()\[\]]*\]|\[[^()\[\]]*,[^()\[\]]*\))$")  # t(0,4]
 _PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")
@@ -40,17 +59,19 @@ _MOST_BRACKETS = 100
 
 def plain(text: str) -> str:
     """A bare answer in normal form; spaces are single, and there are none at its ends."""
+    text = text.replace("\0", "\ufffd")  # NUL marks units below
     if not text.isascii():
         text = _ROOT.sub(lambda found: f"\\sqrt{{{next(filter(None, found.groups()), '')}}}", text)
         text = "".join(map(_ascii, text.translate(SYMBOLS)))
+    text = _ROW.sub(r"\\\\ ", text) if "pmatrix" in text or "\\\\" in text else text
     text = _LATEX_THOUSANDS.sub("", without_dots(undressed(text)))
-    text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", text))
-    text = _HALF_BRACED.sub(r"\1{\2}", _FRACTIONS.sub(r"\\frac", _SIZES.sub("", text)))
-    text = _WRAPPER.sub(r" \1 ", text)
+    text = _COMMAND_OVER.sub(r"\\frac{\1}{\2}", _PHANTOM.sub("", _ROW_SPACE.sub(r"\1", text)))
+    text = _HALF_BRACED.sub(r"\1{\2}", _braced(_FRACTIONS.sub(r"\\frac", _SIZES.sub("", text))))
+    text = _with_units(_SPACES.sub(" ", _WRAPPER.sub(_unwrapped, text)).strip().rstrip(" .,;"))
     if not text.isascii():
         text = _CHINESE_UNIT.sub("", text.rstrip(" 。"))
     text = _PLAIN_ROOT.sub(r"\\sqrt{\1}", _SAME.sub(lambda found: SAME[found.group()], text))
-    text = _SPACES.sub(" ", text).strip(" =").rstrip(".,;").rstrip()
+    text = _APPROXIMATELY.sub("", _SPACES.sub(" ", text).strip(" =")).rstrip(".,;").rstrip()
     if text.endswith("\\") and not text.endswith("\\\\"):  # of "\ "
         text = text[:-1].rstrip()
     text = _SPACED_THOUSANDS.sub(lambda found: found[1] + found[2].replace(" ", ""), text)
@@ -60,7 +81,27 @@ def plain(text: str) -> str:
     text = _POINT.sub("", _NUMPY.sub(r"\\\1", text))
     text = _INDEX.sub(lambda found: f"_{found[1]}" if len(found[1]) == 1 else f"_{{{found[1]}}}", text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", text)
-    return without_brackets(_E_NOTATION.sub(r"\1\\times 10^{\2}", text))
+    text = without_brackets(_E_NOTATION.sub(r"\1\\times 10^{\2}", text))
+    return without_solutions(without_base_words(text) if re.search("_|base|^-?0[xXbo]", text) else text)
+
+
+def _braced(text: str) -> str:
+    text = _BARE_FRACTION.sub(lambda found: f"\\frac{{{found[1]}}}" + (f"{{{found[2]}}}" if found[2] else ""), text)
+    return _BARE_ROOT.sub(r"\\sqrt{\1}", text)
+
+
+def _unwrapped(found: re.Match[str]) -> str:
+    """The content of a font command; in those that units are written in, NUL stands before each word."""
+    text = _LETTERS.sub("\0\\g<0>", found[2]) if found[1] in _UNIT_WRAPPERS else found[2]
+    return f" {text} "
+
+
+def _with_units(text: str) -> str:
+    if found := _ELEMENTS.fullmatch(text):
+        return f"{found[1]}{_with_units(found[2])}\\}}"
+    parts = split_outside(_COMMA, text) if "," in text else [text]
+    text = ",".join(map(with_unit, parts)) if len(parts) <= _MOST_PARTS else text
+    return text.replace("\0", "")
 
 
 def squeezed(text: str) -> str:

@@ -3,6 +3,7 @@
 import re
 
 from .arithmetic import arithmetic
+from .cancel import cancels
 from .forms import is_label, split_outside, without_label
 from .plain import joined
 
@@ -58,7 +59,10 @@ _AND = re.compile(
     r",|;|\\(?:quad|lor|land|vee|wedge|cup)(?![A-Za-z])|\\text\s*\{[^{}]*\}|\b(?:and|or|with|where|for)\b|\\\\|&"
 )
 _LONE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
-_COMMAND = re.compile(r"\\[A-Za-z]+(?:\{[A-Za-z]+\})?")
+_COMMAND = re.compile(r"\\(?:begin|end)\{[A-Za-z]+\}|\\[A-Za-z]+")
+_GREEK = re.compile(
+    r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|psi|omega)(?![A-Za-z])"
+)
 _ZEROTH = re.compile(r"[A-Za-z)]\s*\^\s*(?:0|\{\s*0\s*\})(?!\d)")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\\[a-z]+")
 _LONG_NUMBER = re.compile(r"\d(?:[,\s]?\d){3,}")
@@ -72,7 +76,9 @@ def unevaluated(answer: str, gold: str) -> bool:
     if _has_more_operators(answer, gold) or _unsolved(answer, gold):
         return True
     values = ", ".join(without_label(part.strip()) for part in split_outside(_AND, answer))
-    return _could_be_simpler(values, gold) or _cancels(values, gold) or _arithmetic(joined(values), joined(gold))
+    if _could_be_simpler(values, gold) or _cancels(values, gold) or _arithmetic(joined(values), joined(gold)):
+        return True
+    return cancels(values, gold)
 
 
 def sides_of(text: str) -> list[str]:
@@ -138,10 +144,11 @@ def _is_unsolved_inequality(text: str) -> bool:
 
 def _cancels(answer: str, gold: str) -> bool:
     """Whether letters that are not in the gold are in the answer twice: 42 + x - x."""
-    lone = _LONE.findall(_COMMAND.sub(" ", answer))
+    lone = [*_LONE.findall(_COMMAND.sub(" ", answer)), *_GREEK.findall(answer)]
     if (not lone and not _ZEROTH.search(answer)) or _RELATION.search(answer) or "\\in" in answer:
         return False
-    return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 for x in set(lone) - set(gold) - set("dm"))
+    right = _COMMAND.sub(" ", gold) + "".join(_GREEK.findall(gold))
+    return bool(_ZEROTH.search(answer)) or any(lone.count(x) > 1 and x not in right for x in set(lone) - {"d", "m"})
 
 
 def _arithmetic(answer: str, gold: str) -> bool:

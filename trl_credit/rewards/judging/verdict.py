@@ -10,31 +10,84 @@ from .intervals import as_intervals
 from .plain import joined, plain, squeezed
 from .rules import Rules
 from .strict import has_operator, sides_of, unevaluated
+from .wording import reworded
 
 
 _COMMAND = re.compile(r"\\[A-Za-z]+")
+_IN_SET = re.compile(r"\\?[A-Za-z]+ ?\\in ?[(\[][^()\[\]]*,[^()\[\]]*[)\]]")  # x in an interval
+_SET = re.compile(
+    r"(?:(?:\\?[A-Za-z]+|\([a-z](?:, ?[a-z])+\)) ?\\in ?)?\\\{(?P<elements>(?:(?!\\[{}]|\\mid|[:|]).)*)\\\}", re.DOTALL
+)
+_INTEGERS = re.compile(
+    r"^(?:for )?(?:all |any |every )?(?:the )?(?:positive |non-?negative |natural )?(?:integers?|numbers) "
+    r"(?:(?:with|such that) )?(?=[a-zA-Z] ?(?:[<>]|\\[lgn]))|"
+    r",? ?(?:where |with )?[a-zA-Z] ?\\in ?\\mathbb ?\{? ?[ZN] ?\}?(?:_\{?[^{}]*\}?)?$|"
+    r",? (?:where )?[a-zA-Z] (?:is )?an integer$"
+)
+_CONSTANTS = re.compile(r"(?<![A-Za-z\\])C(?!m\b)"), re.compile(r"(?<![A-Za-z\\])c(?!os|ot|sc|m\b)")
 _COMMA = re.compile(r"[,;]")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 
 
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
+    answer, gold, rules = reworded(plain(answer), plain(gold), rules)
+    golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold]
+    verdicts = {_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds}
+    return next(verdict for verdict in ("1", "unevaluated", "0") if verdict in verdicts)
+
+
+def _judged(answer: str, gold: str, rules: Rules) -> str:
+    in_set = _IN_SET.fullmatch(answer)
+    if in_set and equality.kind(gold.replace("=", "")) == "list" and not equality.INEQUALITY.search(gold):
+        return "0"
     if not rules.strict:
         return str(int(equality.equal(answer, gold)))
-    if equality.is_cents_for_dollars(answer, gold) or _radians(answer, gold):
-        return "0"
-    answer, gold = equality.plain_answer(answer, gold), plain(gold)
-    if not answer or not gold:
+    answer, gold, size = equality.measured(answer, gold)
+    if not answer or not gold or size is None:
         return "0"
     if squeezed(answer) == squeezed(gold):
-        return "1"
+        return str(int(size == 1))
+    if families := equality.both_families(without_label(answer), gold):
+        found, right = families
+        parts = [", ".join(family.parts).replace(found.letter, right.letter) for family in families]
+        return "unevaluated" if unevaluated(*parts) else str(int(size == 1 and equality.same_family(*families)))
+    if rules.untupled and equality.kind(answer) == "pair" and equality.kind(gold) == "list":
+        return "0"
+    if sets := equality.both_sets(without_label(answer), gold):
+        found, right = sets
+        is_open = (right.done and not found.done) or unevaluated(", ".join(found.ends), ", ".join(right.ends))
+        return "unevaluated" if is_open else str(int(size == 1 and found.equals(right)))
     value = _claimed(answer, gold, rules)
     if value is None:
         return "0"
     if unevaluated(value, gold):
         return "unevaluated"
+    if size != 1:
+        return str(int(equality.converted(value, gold, size)))
     in_order = _in_order(value, gold, rules)
     return str(int(equality.equal_plain(value, gold) if in_order is None else in_order))
+
+
+def _as_asked(answer: str, gold: str, rules: Rules) -> str:
+    """The answer without a base, a name or a domain, or with brackets, where the problem allows it."""
+    found = equality.BASED.fullmatch(answer)
+    if found and rules.base == int(found[2]) and gold == found[1]:
+        return found[1]
+    if rules.integers and not _INTEGERS.search(gold):
+        answer = _INTEGERS.sub("", answer)
+    if rules.constant:
+        upper, lower = ([bool(pattern.search(text)) for text in (answer, gold)] for pattern in _CONSTANTS)
+        if (upper, lower) == ([True, False], [False, True]):
+            answer = _CONSTANTS[0].sub("c", answer)
+        elif (upper, lower) == ([False, True], [True, False]):
+            answer = _CONSTANTS[1].sub("C", answer)
+    if equality.kind(gold) in ("list", "") and (elements := _SET.fullmatch(answer)):
+        return elements["elements"].strip()
+    if rules.named and not rules.strict and answer.count("=") == 1:
+        answer = answer.partition("=")[2].strip()
+    is_list = rules.listed and equality.kind(gold) == "pair" and equality.kind(answer) == "list"
+    return f"({answer})" if is_list and gold[0] == "(" and gold[-1] == ")" else answer
 
 
 def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
@@ -101,7 +154,3 @@ def _letter_words(text: str) -> list[str]:
     """The words of a text that has only letters, brackets and commas; none if there is anything else."""
     text = re.sub(r"\\(?=[{}])|(?<=[ )])and(?=[ (])", "", text)
     return re.findall(r"[A-Za-z]+", text) if re.fullmatch(r"[A-Za-z,;(){}\[\] -]+", text) else []
-
-
-def _radians(answer: str, gold: str) -> bool:
-    return any("\\circ" in one and "radian" in other for one, other in ((answer, gold), (gold, answer)))
