@@ -12,14 +12,14 @@ import torch
 from .config import CreditConfig
 from .credit.tokens import Credit, Tokens, turn_numbers
 from .loss.assignment import CreditFunction
-from .loss.custom_credit import credit_problem, has_gradient, no_credit, without_gradient
+from .loss.custom_credit import credit_problem, has_gradient, no_credit, tensors_of, without_gradient, written_into
 from .support.digests import function_label
 from .support.functions import declared
 
 
 # each is a method of `_Case`
 PROPERTIES = (
-    *("form", "learning", "inputs unchanged", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
+    *("inputs unchanged", "form", "learning", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
     *("float32", "evaluation"),
 )
 _CLIP = (0.8, 1.2)
@@ -159,10 +159,9 @@ class _Case:
         return None
 
     def inputs_unchanged(self) -> str | None:
-        before = {name: value.detach().clone() for name, value in _tensors(self.tokens).items()}
-        self.call(self.tokens)
-        changed = [name for name, x in _tensors(self.tokens).items() if not torch.equal(before[name], x.detach())]
-        return f"it writes into tokens.{changed[0]}: make a new tensor" if changed else None
+        given = self.changed(lambda _, x: x.clone())
+        self.call(given)
+        return written_into(given, self.tokens)
 
     def masked_tokens(self) -> str | None:
         inside = self.tokens.mask_t.bool()
@@ -228,7 +227,7 @@ class _Case:
 
     def changed(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tokens:
         """The tokens with `change(name, tensor)` for each tensor, and a graph of their own."""
-        changed = {name: change(name, value.detach()) for name, value in _tensors(self.tokens).items()}
+        changed = {name: change(name, value.detach()) for name, value in tensors_of(self.tokens).items()}
         changed["logp_t"].requires_grad_()
         changed["policy_mask_t"] = changed["mask_t"]
         return replace(self.tokens, **changed)
@@ -255,10 +254,6 @@ class _Case:
         if error <= tolerance * max(self.size, 1.0):
             return None
         return f"by up to {error:.3g}, where gradients are of size {self.size:.3g}"
-
-
-def _tensors(tokens: Tokens) -> dict[str, torch.Tensor]:
-    return {f.name: value for f in fields(tokens) if (value := getattr(tokens, f.name)) is not None}
 
 
 def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

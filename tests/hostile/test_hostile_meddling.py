@@ -49,7 +49,20 @@ def forks_and_exits(completions, **kwargs):
         sys.exit(3)
 
 
-MEDDLES = [reseeds, changes_the_dtype, moves, moves_to_a_folder_that_ends, writes, forks, forks_and_exits]
+def switches_gradients_off(completions, **kwargs):
+    torch.set_grad_enabled(False)
+
+
+MEDDLES = [
+    switches_gradients_off,
+    reseeds,
+    changes_the_dtype,
+    moves,
+    moves_to_a_folder_that_ends,
+    writes,
+    forks,
+    forks_and_exits,
+]
 
 
 def shares(completions, answer, **kwargs):

@@ -9,7 +9,7 @@ from toy_loss import check_same, run, toy
 
 from trl_credit import Credit, Tokens, assign_credit
 from trl_credit.loss.assignment import wide
-from trl_credit.loss.custom_credit import PATIENCE
+from trl_credit.loss.custom_credit import LOOK_AGAIN, PATIENCE
 from trl_credit.support.functions import FunctionRaised
 
 
@@ -168,21 +168,40 @@ def test_micro_batches_without_an_advantage_do_not_count(make_trainer, toy_loss)
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Tokens)])
 def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_loss, name):
-    """In its first call and in later ones, and past autograd's version counter."""
+    """In its first call it is refused, in later ones it changes nothing; past autograd's version counter too."""
+    calls = []
 
     def writes(config, tokens):
         found = assign_credit(config, tokens)
         found = replace(found, advantage=found.advantage.clone())
-        getattr(tokens, name).data.mul_(0)
+        calls.append(1)
+        if len(calls) != 2:
+            getattr(tokens, name).data.add_(1)
         return found
 
     trainer, plain = make_trainer("s_trace", credit=writes), make_trainer("s_trace")
     t, other = toy(), toy()
     t["sampling"], other["sampling"] = t["old"], other["old"].clone()
+    with pytest.raises(ValueError, match=r"writes into tokens\.\w+: make a new tensor"):
+        run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"])
     for _ in range(3):
         found = run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"])
         check_same(found, run(plain, toy_loss, other, sampling_per_token_logps=other["sampling"]))
-    assert all(torch.equal(t[key], other[key]) for key in t)
+    assert len(calls) == 4 and all(torch.equal(t[key], other[key]) for key in t)
+
+
+def test_a_weight_that_loses_its_gradient_later_stops_the_run(make_trainer, toy_loss):
+    calls = []
+
+    def fades(config, tokens):
+        calls.append(1)
+        return Credit((1.0 if len(calls) == 1 else 0.0) * (tokens.logp_t - tokens.old_logp_t), tokens.advantages)
+
+    trainer = make_trainer("base", credit=fades)
+    with pytest.raises(ValueError, match="whose gradient is 0"):
+        for _ in range(LOOK_AGAIN + PATIENCE + 1):
+            run(trainer, toy_loss, toy())
+    assert len(calls) == LOOK_AGAIN + PATIENCE + 1
 
 
 LATER = """

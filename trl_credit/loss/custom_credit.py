@@ -15,6 +15,7 @@ from .assignment import wide
 
 _GUIDE = "see docs/your_own_algorithm.md"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
+LOOK_AGAIN = 100  # micro-batches between two looks that find a gradient, since a look waits for the device
 
 
 def credit_problem(
@@ -105,6 +106,20 @@ def without_gradient(carries_loss: bool) -> str:
     return f"returned {name} whose gradient is 0, so that nothing is learned: {fix}"
 
 
+def written_into(given: Tokens, tokens: Tokens) -> str | None:
+    """What is wrong if `given` no longer equals `tokens`, of which it was a copy. Synchronises with the device."""
+    for name, x in tensors_of(tokens).items():
+        found, x = getattr(given, name).detach(), x.detach()
+        if not ((found == x) | ((found != found) & (x != x))).all():  # NaN is not equal to itself
+            return f"writes into tokens.{name}: make a new tensor"
+    return None
+
+
+def tensors_of(tokens: Tokens) -> dict[str, torch.Tensor]:
+    """The tensors of `tokens` by name, without those that are `None`."""
+    return {f.name: x for f in fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+
+
 def _kept(credit: Credit, tokens: Tokens) -> torch.Tensor:
     kept_t = tokens.policy_mask_t.bool()
     return kept_t if credit.mask is None else kept_t & credit.mask.bool()
@@ -133,34 +148,40 @@ class CustomCredit:
         self.replaces_kl = declares("replaces_kl")
         self.replaces_correction = declares("replaces_correction")
         self._parts: int | None = None
-        self._looks = PATIENCE  # for a gradient, in micro-batches to come
+        self._next_look, self._without = 0, 0  # micro-batches until the next look, and looks without a gradient
 
     def of(self, function: Callable[[Tokens], object], tokens: Tokens, config: CreditConfig) -> Credit:
         """The credit that `function` gives to a micro-batch, with A = 0 outside of the loss.
 
         A custom function gets copies of the tensors, so that it cannot write into TRL's buffers. The first call is
-        collective: it checks values, and compares the parts of `Credit` between processes.
+        collective: it checks values, and compares the parts of `Credit` between processes. The first calls, and later
+        every `LOOK_AGAIN`-th one, are looked at for a gradient and for such writes.
 
         Raises:
-            ValueError: the function broke its contract, or its W (or loss) had no gradient in the first `PATIENCE`
-                micro-batches with advantages; the message names it and the fix.
+            ValueError: the function broke its contract, or its W (or loss) had no gradient in `PATIENCE` looks with
+                advantages; the message names it and the fix.
             FunctionRaised: the function raised an error.
         """
         if self.name is None:
             return function(tokens)
         with errors_named(self._function, f"credit function {self.name!r}"):
-            credit = function(_copy(tokens))
+            credit = function(given := _copy(tokens))
         credit = self._checked(credit, tokens, config)
-        if self._looks and tokens.logp_t.requires_grad:
-            self._look_for_gradient(credit, tokens)
+        if tokens.logp_t.requires_grad:
+            if self._next_look == 0:
+                self._look(credit, tokens, given)
+            else:
+                self._next_look -= 1
         return credit
 
-    def _look_for_gradient(self, credit: Credit, tokens: Tokens) -> None:
+    def _look(self, credit: Credit, tokens: Tokens, given: Tokens) -> None:
+        if (written := written_into(given, tokens)) is not None:
+            raise ValueError(f"credit function {self.name!r} {written} ({_GUIDE}).")
         if has_gradient(credit, tokens, carries_loss=self.carries_loss):
-            self._looks = 0
+            self._next_look, self._without = LOOK_AGAIN, 0
         elif torch.where(_kept(credit, tokens), wide(credit.advantage), 0.0).any():  # else it is no fault of W
-            self._looks -= 1
-            if self._looks == 0:
+            self._without += 1
+            if self._without == PATIENCE:
                 problem = f"{without_gradient(self.carries_loss)} (in {PATIENCE} micro-batches; {_GUIDE})"
                 raise ValueError(f"credit function {self.name!r} {problem}.")
 
@@ -240,7 +261,7 @@ def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
 def _copy(tokens: Tokens) -> Tokens:
     """Tokens with copies of all tensors; that of `logp_t` passes its gradient on."""
     copies: dict[int, torch.Tensor] = {}  # by identity: masks may be one tensor
-    found = {f.name: x for f in fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+    found = tensors_of(tokens)
     for x in found.values():
         copies.setdefault(id(x), x.clone())
     return replace(tokens, **{name: copies[id(x)] for name, x in found.items()})

@@ -11,7 +11,7 @@ import torch
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Restores torch's generators, its default dtype and the working folder at the end.
+    """Restores torch's generators, its default dtype, its gradient mode and the working folder at the end.
 
     The generators are those of the CPU and of the current CUDA device. A function that draws from them sees the run's
     random state, which moves on with the run's own draws only.
@@ -19,7 +19,7 @@ def isolated() -> Iterator[None]:
     dtype, folder = torch.get_default_dtype(), _working_folder()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
     finally:
         if torch.get_default_dtype() != dtype:

@@ -59,8 +59,8 @@ class TrlScoring:
         name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
         what = f"reward {name!r} is {value:.3g} for row {row} of the batch, to prompt {prompt}"
         return (
-            f"{what}: the squares of totals this large overflow 32 bits, and with an infinite standard deviation all "
-            "advantages are 0. Scale the reward, such as to [0, 1], or lower its reward_weights."
+            f"{what}: the squares of totals this large overflow 32 bits, so that advantages would be 0 or not "
+            "finite. Scale the reward, such as to [0, 1], or lower its reward_weights."
         )
 
     def of_batch(self, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any) -> torch.Tensor:
