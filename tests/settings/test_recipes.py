@@ -96,6 +96,7 @@ def test_two_steps_on_the_embedded_model(row, tmp_path):
 
 def test_embedded_changes_model_data_and_lengths_alone():
     model = {"model_name_or_path", "use_vllm", "bf16", "temperature", "top_p"}
+    model |= {"vllm_mode", "vllm_max_model_length", "vllm_tensor_parallel_size"}  # without effect, and refused
     data = {"dataset_name", "reward", "reward_weights"}
     run = {"logging_steps", "save_strategy"}
     assert set(yaml.safe_load(EMBEDDED.read_text())) == model | data | LENGTHS | run
