@@ -130,6 +130,12 @@ def test_units_sets_families_bases_lists_and_what_cancels(strict):
     assert len(cases) == 354 and not misjudged(cases, prompts=[c.get("problem", "") for c in cases], strict=strict)
 
 
+def test_forms_that_nobody_had_tried():
+    """What the judge got wrong of 400 cases of readers who had not seen the code, with neighbours of each."""
+    cases = rows_of(TESTS / "unseen_cases.jsonl")
+    assert cases and not misjudged(cases, prompts=[c["problem"] for c in cases])
+
+
 @pytest.mark.parametrize(
     ("problem", "answer", "gold", "right"),
     [
