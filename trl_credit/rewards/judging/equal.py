@@ -21,7 +21,6 @@ _LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
 _CHOICE = re.compile(r"\(?([A-Z])[).:] *\S.*")
 # math-verify reads these as 0, so they are equal only if written alike
 _DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
-_MORE_CHOICES = re.compile(r"(?<![A-Za-z])[A-Z](?![A-Za-z])")
 _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za-z](?:, ?[A-Za-z])*")
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
@@ -166,8 +165,8 @@ def caseless(word: str) -> str:
 def _letters(answer: str, gold: str) -> bool | None:
     """Compares choices, (B) or B or (B) 12, and variables."""
     letter, right = _LETTER.fullmatch(answer), _LETTER.fullmatch(gold)
-    if right and (choice := _CHOICE.fullmatch(answer)):
-        return choice[1] == right[2] and not _MORE_CHOICES.search(answer, 2)
+    if right and _CHOICE.fullmatch(answer):  # `reworded` has left a text or a second choice
+        return False
     if not letter or not right:
         return None
     is_choice = letter[0] != letter[2] or right[0] != right[2]

@@ -29,7 +29,7 @@ _FALLS = re.compile(
     rf"\b(?:(?:{_LEAST}) to (?:the )?(?:{_GREATEST})|(?:increas|ascend)ing order)\b"
 )
 _CHAIN = re.compile(r"[<>]|\\[lg]t(?![A-Za-z])")
-_NAMED = re.compile(r"=|:|\d.*[A-Za-z]{3}", re.DOTALL)
+_NAMED = re.compile(r"[=:]|[A-Za-z]{3}")
 _MATH = re.compile(r"\$([^$]{1,300})\$|\\\(([^$]{1,300}?)\\\)|\\\[([^$]{1,300}?)\\\]")
 _REWRITE = re.compile(
     r"(?i)\b(?:write|express|convert|change|turn|reduce|simplify|rewrite|represent|translate|round|rationali[sz]e|compute|"
