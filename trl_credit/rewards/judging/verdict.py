@@ -82,7 +82,8 @@ def _as_asked(answer: str, gold: str, rules: Rules) -> str:
             answer = _CONSTANTS[0].sub("c", answer)
         elif (upper, lower) == ([False, True], [True, False]):
             answer = _CONSTANTS[1].sub("C", answer)
-    if equality.kind(gold) in ("list", "") and (elements := _SET.fullmatch(answer)):
+    elements = _SET.fullmatch(answer)
+    if elements and equality.kind(gold) in (("list",) if "," in answer else ("list", "")):
         return elements["elements"].strip()
     if rules.named and not rules.strict and answer.count("=") == 1:
         answer = answer.partition("=")[2].strip()
