@@ -143,7 +143,7 @@ def test_words_and_notations_of_an_answer():
     """Numbers in words, ordinals, choices, names, vectors, times and ratios, with wrong neighbours of each."""
     cases = rows_of(TESTS / "wording_cases.jsonl")
     wrong = misjudged(cases, prompts=[c["problem"] for c in cases], slow_answers=None)
-    assert len(cases) == 529 and not wrong
+    assert len(cases) == 720 and not wrong
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,8 @@ def in_order(answer: str, gold: str, names: tuple[str, ...]) -> tuple[str, str] 
         return ":".join(rows[0]), gold
     if len(rows) > 1 and gold[0] != "(":
         return None
-    return ", ".join(f"({', '.join(row)})" for row in rows), gold if gold[0] == "(" else f"({gold})"
+    is_tuple = len(rows) > 1 or (gold[0] == "(" and len(split_outside(_COMMA, gold)) == 1)
+    return ", ".join(f"({', '.join(row)})" for row in rows), gold if is_tuple else f"({gold})"
 
 
 def names_in_order(answer: str, problem: str) -> tuple[str, ...]:

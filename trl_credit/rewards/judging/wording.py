@@ -52,11 +52,13 @@ def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
     if functions := _functions(answer, gold):
         return *functions, rules
     named = answer.partition("=")[2].strip() if rules.named else answer
-    if vectors := _vectors(without_label(_HAT.sub("", named).strip()), gold):
+    if vectors := _vectors(without_label(_HAT.sub("", named).strip()), _HAT.sub("", gold).strip()):
         return *vectors, rules._replace(untupled=False)
-    unlabelled = without_label(answer)
+    unlabelled, gold = without_label(answer), in_figures(_bare(gold, gold))
     figures = in_figures(unlabelled)
-    return figures if figures != unlabelled else _bare(answer, gold), in_figures(_bare(gold, gold)), rules
+    if figures == unlabelled or (":" in figures and ":" not in gold):  # 3 to 8 is no fraction
+        figures = _bare(answer, gold)
+    return figures, gold, rules
 
 
 def choice(answer: str, gold: str) -> str | None:
@@ -109,9 +111,9 @@ def _vectors(answer: str, gold: str) -> tuple[str, str] | None:
     nested = [_NESTED.fullmatch(text) for text in (answer, gold)]
     if any(nested) and any("{pmatrix}" in text for text in (answer, gold)):
         return tuple(_from_nested(n[1]) if n else text for n, text in zip(nested, (answer, gold), strict=True))
-    size = next((len(parts) for name, parts in map(_components, (gold, answer)) if parts and name != "axes"), 0)
+    size = next((len(parts) for name, parts in map(_components, (gold, answer)) if parts and name != "axes"), 3)
     (found, parts), (right, values) = _components(answer, size), _components(gold, size)
-    if not parts or not values or found == right or {found, right} in ({"row", "column"}, {"()", "[]"}):
+    if not parts or not values or found == right != "axes" or {found, right} in ({"row", "column"}, {"()", "[]"}):
         return None
     return tuple(f"({', '.join(part)})" for part in (parts, values))
 
