@@ -17,7 +17,7 @@ _DEGREE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|°")
 _SPACES = re.compile(r"(?:\$|~|\\[,;:! ]|\s)+")
 _NAMES = sorted({*UNITS, *SPEEDS} - {"in", "unit"}, key=len, reverse=True)
 _NAME = "|".join(
-    rf"(?i:{re.escape(name)}s?)" if len(name) > 3 else re.escape(name) + "s?" * (len(name) > 1) for name in _NAMES
+    rf"(?i:{re.escape(name)}(?:e?s)?)" if len(name) > 3 else re.escape(name) + "s?" * (len(name) > 1) for name in _NAMES
 )
 _UNIT = (
     rf"(?:(?i:square|sq|cubic) )?(?:{_NAME}|(?<=\d )in(?= ?[.,^)]|$))(?![A-Za-z])"

@@ -3,6 +3,7 @@ the text of a choice, dates, ratios in words, vectors and matrices in another no
 
 import re
 
+from .equations import same_notation
 from .forms import split_outside, without_label
 from .naming import in_order
 from .plain import plain
@@ -78,6 +79,8 @@ def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
         return *functions, rules
     if vectors := _vectors(answer, gold):
         return *vectors, rules._replace(untupled=False)
+    if "=" in gold and "=" in answer:
+        return *same_notation(answer, gold), rules
     return _in_figures(_bare(answer, gold)), _in_figures(_bare(gold, gold)), rules
 
 
