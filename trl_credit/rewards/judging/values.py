@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, Float, I, Rational
+from sympy import Expr, Float, I
 
 
 # units are handled here, since math-verify takes the t of `\sin t` for tonnes
@@ -63,7 +63,7 @@ def _same_if_positive(found: list, right: list) -> bool:
     if not 0 < len(symbols) <= _MOST_SYMBOLS or {symbol.name for symbol in symbols} & set("xyz"):
         return False
     for start in (3, 5):
-        values = {symbol: Rational(start + 7 * i, 4 + i) for i, symbol in enumerate(symbols)}
+        values = {symbol: Float(f"{start}.{7 + 4 * i}", 20) for i, symbol in enumerate(symbols)}
         a, b = (value_of([formula.xreplace(values)]) for formula in (one, other))
         if None in (a, b) or not abs(a - b) <= abs(b) * Float("1e-14"):
             return False
