@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, Float, I
+from sympy import Expr, Float, I, ceiling, floor
 
 
 # units are handled here, since math-verify takes the t of `\sin t` for tonnes
@@ -57,7 +57,7 @@ def _same_if_positive(found: list, right: list) -> bool:
     """Whether formulas with roots are equal where all symbols are positive, as r is in √(ar²) = r√a. Not x, y and z,
     which may be any number."""
     one, other = (next((p for p in parsed if isinstance(p, Expr)), None) for parsed in (found, right))
-    if one is None or other is None or one.free_symbols != other.free_symbols:
+    if one is None or other is None or one.free_symbols != other.free_symbols or one.has(floor, ceiling):
         return False
     symbols = sorted(one.free_symbols, key=str)
     if not 0 < len(symbols) <= _MOST_SYMBOLS or {symbol.name for symbol in symbols} & set("xyz"):
