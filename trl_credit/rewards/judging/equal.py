@@ -257,6 +257,13 @@ def based_value(text: str) -> Fraction | None:
         return None
 
 
+def same_number(one: str, other: str) -> bool:
+    """Whether two sides of an equation are equal, in whatever base."""
+    if BASED.fullmatch(one) or BASED.fullmatch(other):
+        return based_value(one) == based_value(other) is not None
+    return same(joined(one), joined(other))
+
+
 def _equations(answer: str, gold: str) -> bool | None:
     """An equation equals a value if it gives the value of one symbol: x = 5 or 5 = x, not x + y = 5."""
     for equation, value in ((answer, gold), (gold, answer)):
@@ -267,7 +274,13 @@ def _equations(answer: str, gold: str) -> bool | None:
             if _SYMBOL.fullmatch(right):
                 return with_percent(joined(left), joined(value))
             is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return is_sum and same(joined(left), joined(right)) and with_percent(joined(right), joined(value))
+            return (
+                is_sum
+                and same_number(left, right)
+                and (
+                    equal_plain(right, value) if BASED.fullmatch(right) else with_percent(joined(right), joined(value))
+                )
+            )
     return None
 
 

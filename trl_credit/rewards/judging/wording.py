@@ -3,6 +3,7 @@ the text of a choice, dates, ratios in words, vectors and matrices in another no
 
 import re
 
+from .equations import same_notation
 from .forms import split_outside, without_label
 from .naming import in_order
 from .numerals import in_figures
@@ -54,6 +55,8 @@ def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
     named = answer.partition("=")[2].strip() if rules.named else answer
     if vectors := _vectors(without_label(_HAT.sub("", named).strip()), _HAT.sub("", gold).strip()):
         return *vectors, rules._replace(untupled=False)
+    if "=" in gold and "=" in answer:
+        return *same_notation(answer, gold), rules
     unlabelled, gold = without_label(answer), in_figures(_bare(gold, gold))
     figures = in_figures(unlabelled)
     if figures == unlabelled or (":" in figures and ":" not in gold):  # 3 to 8 is no fraction
