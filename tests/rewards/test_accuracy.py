@@ -130,10 +130,20 @@ def test_units_sets_families_bases_lists_and_what_cancels(strict):
     assert len(cases) == 354 and not misjudged(cases, prompts=[c.get("problem", "") for c in cases], strict=strict)
 
 
+@pytest.mark.slow
 def test_what_readers_wrote_who_had_not_seen_the_judge():
-    """Of 400 cases, those that it had judged wrongly."""
+    """Six sets of 100 cases, each written for a judge that its reader had not seen."""
     cases = rows_of(TESTS / "unseen_cases.jsonl")
-    assert cases and not misjudged(cases, prompts=[c["problem"] for c in cases])
+    wrong = misjudged(cases, prompts=[c["problem"] for c in cases], slow_answers=None)
+    assert len(cases) == 600 and not wrong
+
+
+@pytest.mark.slow
+def test_words_and_notations_of_an_answer():
+    """Numbers in words, ordinals, choices, names, vectors, times and ratios, with wrong neighbours of each."""
+    cases = rows_of(TESTS / "wording_cases.jsonl")
+    wrong = misjudged(cases, prompts=[c["problem"] for c in cases], slow_answers=None)
+    assert len(cases) == 720 and not wrong
 
 
 @pytest.mark.parametrize(
@@ -150,6 +160,24 @@ def test_what_readers_wrote_who_had_not_seen_the_judge():
         ("Write 5 in base 2.", "101_3", "101", 0.0),
         ("Write $12_3$ in binary.", "101_2", "101", 1.0),
         ("How many are there?", "101_2", "101", 0.0),
+        ("What is the speed in inches per second?", "4\\text{ feet per second}", "4", 0.0),
+        ("What is the speed in inches per second?", "4\\text{ inches per second}", "4", 1.0),
+        ("How many orders are there?", "5!\\cdot3!", "720", 0.0),
+        ("Convert $135^\\circ$ to radians.", "135^\\circ", "\\frac{3\\pi}{4}", 0.0),
+        ("Find the angle.", "135^\\circ", "\\frac{3\\pi}{4}", 1.0),
+        ("Simplify.", "|2\\pi-7|", "7-2\\pi", 0.0),
+        ("Solve for $x$.", "8x=9x-12", "x=12", 0.0),
+        ("Solve for $x$.", "12=x", "x=12", 1.0),
+        ("Find the line.", "2x-y+3=0", "y=2x+3", 1.0),
+        ("Find the equation.", "\\frac{dx}{dt}+kx=c", "x'+kx-c=0", 1.0),
+        ("Find the equation.", "\\frac{d^2x}{dt^2}+kx=c", "x'+kx-c=0", 0.0),
+        ("How fast is it?", "2r_0\\sqrt{G\\rho}", "\\sqrt{4G\\rho r_0^2}", 1.0),
+        ("How fast is it?", "-2r_0\\sqrt{G\\rho}", "\\sqrt{4G\\rho r_0^2}", 0.0),
+        ("Find the plane.", "2x+0y+z-5=0", "2x+z-5=0", 1.0),
+        ("How likely is it?", "56\\%", "0.56 = 56\\%", 1.0),
+        ("How likely is it?", "0.56\\%", "0.56 = 56\\%", 0.0),
+        ("Convert $2014_{10}$ to base 9.", "2014_{10}=2677_9", "2677_9", 1.0),
+        ("Convert $2014_{10}$ to base 9.", "2014_{10}=2676_9", "2677_9", 0.0),
     ],
 )
 def test_what_a_problem_asks_for(problem, answer, gold, right):

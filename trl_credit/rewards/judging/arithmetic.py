@@ -19,6 +19,7 @@ _FUNCTION = re.compile(r"(?<![\\A-Za-z])(a?r?c?(?:sin|cos|tan|cot|sec|csc)h?|log
 _FUNCTIONS = {
     f"\\{name}" for name in "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp".split()
 }
+_CONSTANT = _FUNCTIONS | _TIMES | _OVER | {"\\pi", "\\sqrt", "\\frac", "e", "i"}  # in |2π - 7|
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # units and words, which are not factors
 _MOST_DEPTH = 50
 
@@ -188,7 +189,7 @@ class _Parser:
             elif whole.kind is Kind.NUMBER and sign == "*" and part.text == "\\power of ten":
                 whole = Part(Kind.NUMBER, negative=whole.negative)
             elif pair <= _RATIONAL:
-                self.found.closed |= sign != "/" and {whole.text, part.text} != {"!"}
+                self.found.closed |= sign != "/"
                 whole = Part(Kind.CLOSED, text=part.text)
             elif pair == {Kind.NUMBER, Kind.IMAGINARY}:
                 whole = Part(Kind.IMAGINARY)
@@ -303,5 +304,6 @@ class _Parser:
         rest = self.tokens[self.at : self.at + 200]
         end = next((i for i, token in enumerate(rest) if token in {"|", "\\rvert", "\\vert"}), None)
         if end is not None:
-            self.found.plain |= _Parser(rest[:end]).group(None).kind in _NUMERIC
+            known = all(token in _CONSTANT or not token.lstrip("\\")[:1].isalpha() for token in rest[:end])
+            self.found.plain |= known or _Parser(rest[:end]).group(None).kind in _NUMERIC
             self.at += end + 1

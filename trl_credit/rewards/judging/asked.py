@@ -16,16 +16,14 @@ _FONT = re.compile(r"\\(?:text|mbox|mathrm|textrm|rm)\s*\{([^{}]*)\}")
 _DEGREE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|°")
 _SPACES = re.compile(r"(?:\$|~|\\[,;:! ]|\s)+")
 _NAMES = sorted({*UNITS, *SPEEDS} - {"in", "unit"}, key=len, reverse=True)
-_NAME = "|".join(
-    rf"(?i:{re.escape(name)}s?)" if len(name) > 3 else re.escape(name) + "s?" * (len(name) > 1) for name in _NAMES
-)
+_NAME = "|".join(f"(?i:{name}(?:e?s)?)" if len(name) > 3 else name + "s?" * (len(name) > 1) for name in _NAMES)
 _UNIT = (
     rf"(?:(?i:square|sq|cubic) )?(?:{_NAME}|(?<=\d )in(?= ?[.,^)]|$))(?![A-Za-z])"
     r"(?: ?\^ ?(?:-?\d|\{ ?-?\d ?\})| squared| cubed)?"
 )
 _NAMED = re.compile(rf"(?<![A-Za-z\\])(?P<unit>{_UNIT}(?:(?: per (?:an? )?| ?/ ?| ?\\cdot ){_UNIT})*)")
 _ASKED = re.compile(
-    r"(?i)\b(?:how many|number of|in|into|to|nearest|(?:tenth|hundredth|thousandth)s? of an?)"
+    r"(?i)\b(?:how many|number of|in|into|to)"
     r"(?: of)?(?: (?:more|full|whole|total|additional))? ?\(?$"
 )
 _MEASURE = re.compile(r"(?i)\b(?:degree|radian)(?= measure)")

@@ -1,8 +1,8 @@
-"""Fractions whose numerator and denominator are equal, or have a common factor with letters: x/x, (x² - 9)/(x - 3)."""
+"""Fractions whose numerator and denominator are equal, or have a common factor with letters: x/x, 2x²/x."""
 
 import re
 
-from sympy import Expr, Symbol, exp, gcd, pi
+from sympy import Add, Expr, Mul, Symbol, exp, gcd, pi
 
 from .values import parsed_as
 
@@ -53,4 +53,7 @@ def _has_factor(fraction: tuple[str, str]) -> bool:
         return False
     named = [one.xreplace({pi: Symbol("pi")}).replace(exp, lambda power: Symbol("e") ** power) for one in parsed]
     factor = gcd(*named)
+    if factor.has(Add):  # (x² - 1)/(x - 1) is a value, (x - 1)(x + 1)/(x - 1) is not
+        bases = [{part.as_base_exp()[0] for part in Mul.make_args(one)} for one in named]
+        return any(base.is_Add and ({base, (-base).expand()} & bases[1]) for base in bases[0])
     return bool(factor.free_symbols) and factor.free_symbols <= named[1].free_symbols

@@ -21,7 +21,6 @@ _LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
 _CHOICE = re.compile(r"\(?([A-Z])[).:] *\S.*")
 # math-verify reads these as 0, so they are equal only if written alike
 _DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
-_MORE_CHOICES = re.compile(r"(?<![A-Za-z])[A-Z](?![A-Za-z])")
 _SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za-z](?:, ?[A-Za-z])*")
 _SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
@@ -166,8 +165,8 @@ def caseless(word: str) -> str:
 def _letters(answer: str, gold: str) -> bool | None:
     """Compares choices, (B) or B or (B) 12, and variables."""
     letter, right = _LETTER.fullmatch(answer), _LETTER.fullmatch(gold)
-    if right and (choice := _CHOICE.fullmatch(answer)):
-        return choice[1] == right[2] and not _MORE_CHOICES.search(answer, 2)
+    if right and _CHOICE.fullmatch(answer):  # `reworded` has left a text or a second choice
+        return False
     if not letter or not right:
         return None
     is_choice = letter[0] != letter[2] or right[0] != right[2]
@@ -258,6 +257,13 @@ def based_value(text: str) -> Fraction | None:
         return None
 
 
+def same_number(one: str, other: str) -> bool:
+    """Whether two sides of an equation are equal, in whatever base."""
+    if BASED.fullmatch(one) or BASED.fullmatch(other):
+        return based_value(one) == based_value(other) is not None
+    return same(joined(one), joined(other))
+
+
 def _equations(answer: str, gold: str) -> bool | None:
     """An equation equals a value if it gives the value of one symbol: x = 5 or 5 = x, not x + y = 5."""
     for equation, value in ((answer, gold), (gold, answer)):
@@ -268,7 +274,13 @@ def _equations(answer: str, gold: str) -> bool | None:
             if _SYMBOL.fullmatch(right):
                 return with_percent(joined(left), joined(value))
             is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return is_sum and same(joined(left), joined(right)) and with_percent(joined(right), joined(value))
+            return (
+                is_sum
+                and same_number(left, right)
+                and (
+                    equal_plain(right, value) if BASED.fullmatch(right) else with_percent(joined(right), joined(value))
+                )
+            )
     return None
 
 

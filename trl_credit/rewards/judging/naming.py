@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from .asked import ASKS
 from .forms import is_label, split_outside
+from .numerals import in_figures
 from .units import read_quantity
 
 
@@ -14,11 +15,13 @@ _TO = re.compile(r" ?(?::|\bto\b) ?")
 _COMMA = re.compile(r",")
 _COLON = re.compile(r":")
 _TUPLES = re.compile(r"\(([^()=]+)\) ?= ?\(([^()=]+)\)")
-_VALUE = re.compile(r"(?P<name>[^=:<>]+?) ?[=:] ?(?P<value>[^=:<>]+)")
+_VALUE = re.compile(r"(?:[Tt]he )?(?P<name>[^=:<>]+?) ?(?:[=:]|\bis\b) ?(?P<value>[^=:<>]+)")
 _WORDS = re.compile(r"[A-Za-z]{3,20}(?:[ -][A-Za-z]{2,20}){0,4}")
 _COUNT = re.compile(
     r"(?P<value>-?\d{1,12}(?:\.\d{1,9})?) ?(?:\\unit\{)?(?P<name>[A-Za-z]{3,20}(?: [A-Za-z]{2,20}){0,4})\}?"
 )
+_HAS_NAMES = re.compile(r"[=<>]|(?<![\\A-Za-z])[A-Za-z]{3}")
+_LETTERS = re.compile(r"\([a-z](?:,[a-z])+\)")
 _NO_NAME = re.compile(r"(?i)\b(?:not|no|or|than|wrong|false|answer|approx\w*)\b")
 _DRAWING = re.compile(r"\[asy\].*?(?:\[/asy\]|$)", re.DOTALL)
 _TYPESET = re.compile(
@@ -44,17 +47,25 @@ def read_named(text: str) -> list[dict[str, str]]:
     return groups if same and 1 < len(groups[0]) <= _MOST_PARTS else []
 
 
-def in_order(answer: str, gold: str, names: tuple[str, ...]) -> str | None:
-    """The values alone, in the order of their names, written as the gold is; `None` if the answer has no names."""
-    if not names or re.search(r"[=<>]", gold):
+def in_order(answer: str, gold: str, names: tuple[str, ...]) -> tuple[str, str] | None:
+    """The values of an answer in the order of their names, and the gold, both as tuples or ratios; `None` if the answer
+    has no names."""
+    if _HAS_NAMES.search(gold):
         return None
     groups = read_named(answer)
-    if not groups or groups[0].keys() != set(names):
+    if not groups and gold[:1] == "(" and _is_one_by_one(answer):
+        return "", gold  # x=3 or y=-1
+    if not groups or not names:
         return None
+    if groups[0].keys() != set(names):
+        return "", gold
     rows = [[group[name] for name in names] for group in groups]
-    if len(rows) == 1 and gold[0] != "(":
-        return (":" if ":" in gold else ", ").join(rows[0])
-    return ", ".join(f"({', '.join(row)})" for row in rows) if gold[0] == "(" else None
+    if len(rows) == 1 and ":" in gold:
+        return ":".join(rows[0]), gold
+    if len(rows) > 1 and gold[0] != "(":
+        return None
+    is_tuple = len(rows) > 1 or (gold[0] == "(" and len(split_outside(_COMMA, gold)) == 1)
+    return ", ".join(f"({', '.join(row)})" for row in rows), gold if is_tuple else f"({gold})"
 
 
 def names_in_order(answer: str, problem: str) -> tuple[str, ...]:
@@ -64,7 +75,13 @@ def names_in_order(answer: str, problem: str) -> tuple[str, ...]:
     as a tuple or in a sentence that asks.
     """
     groups = read_named(answer)
-    return _order(tuple(groups[0]), problem) if groups else ()
+    if not groups:
+        return ()
+    names = tuple(groups[0])
+    if (found := _order(names, problem)) or not all(len(name) == 1 for name in names):
+        return found
+    asked = [tuple(re.findall("[a-z]", letters)) for letters in _LETTERS.findall(_TYPESET.sub("", problem))]
+    return next((letters for letters in reversed(asked) if len(letters) == len(names)), ())
 
 
 @lru_cache(maxsize=4096)
@@ -121,13 +138,19 @@ def _ratio(text: str) -> dict[str, str]:
 
 def _pairs(parts: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for part in parts:
+    for part in map(in_figures, parts):
         pair = _VALUE.fullmatch(part) or _COUNT.fullmatch(part)
         quantity = read_quantity(part)
         if not pair or not _is_name(pair["name"]) or pair["name"] in found or (quantity and quantity.powers):
             return {}
         found[pair["name"]] = pair["value"]
     return found
+
+
+def _is_one_by_one(text: str) -> bool:
+    parts = [part.strip() for group in split_outside(_OR, text) for part in split_outside(_AND, group)]
+    pairs = [_VALUE.fullmatch(part) for part in parts]
+    return len(parts) > 1 and all(pair and is_label(pair["name"]) and "(" not in pair["value"] for pair in pairs)
 
 
 def _is_name(text: str) -> bool:

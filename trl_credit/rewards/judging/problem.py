@@ -29,7 +29,7 @@ _FALLS = re.compile(
     rf"\b(?:(?:{_LEAST}) to (?:the )?(?:{_GREATEST})|(?:increas|ascend)ing order)\b"
 )
 _CHAIN = re.compile(r"[<>]|\\[lg]t(?![A-Za-z])")
-_NAMED = re.compile(r"=|:|\d.*[A-Za-z]{3}", re.DOTALL)
+_NAMED = re.compile(r"[=:]|[A-Za-z]{3}")
 _MATH = re.compile(r"\$([^$]{1,300})\$|\\\(([^$]{1,300}?)\\\)|\\\[([^$]{1,300}?)\\\]")
 _REWRITE = re.compile(
     r"(?i)\b(?:write|express|convert|change|turn|reduce|simplify|rewrite|represent|translate|round|rationali[sz]e|compute|"
@@ -60,6 +60,8 @@ _CONSTANT = re.compile(
     r"(?i)\bdifferential\b|\bantiderivative|\bintegra|\\int(?![a-z])|\bgeneral solution|"
     r"\b(?:arbitrary|integration) constant|\bconstant of integration"
 )
+_RADIANS = re.compile(r"(?i)\b(?:in|to|into|of) radians?\b|\bradian measure|\bhow many radians")
+_DEGREE = re.compile(r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-z]))")
 _UNBRACED = re.compile(r"\^\{(\w)\}")
 _UNIT_SIGN = re.compile(r"[A-Za-zµΩ€£¢°$]{1,3}")
 _POWER = re.compile(r"\w\^\w")
@@ -167,6 +169,8 @@ def restated(answer: str, gold: str, problem: str) -> bool:
         return True
     whole, gold = without_units(whole), without_units(gold)
     answer, label_free = without_label(whole), without_label(gold)
+    if BASED.fullmatch(label_free):  # 2014_{10} = 2677_9
+        answer = answer.rpartition("=")[2].strip()
     if squeezed(whole) == squeezed(gold) or squeezed(answer) == squeezed(label_free):
         return False
     if asked := _IN_BASE.search(problem):
@@ -202,7 +206,10 @@ def _converts_back(answer: str, gold: str, problem: str) -> bool:
     found, right = read_quantity(answer), read_quantity(gold)
     if not found or not right or ratio(found, right) in (1, None) or not (units or _REWRITE.search(problem)):
         return False
-    return _stands_in(_symbols(without_label(found.number)), _given(problem[-_LONGEST_PROBLEM:]))
+    if {*units} & {"radian", "radians"} and _RADIANS.search(problem):
+        return True
+    given = _DEGREE.sub(" ", plain(problem[-_LONGEST_PROBLEM:]))
+    return _stands_in(_symbols(without_label(found.number)), tuple(_symbols(given)))
 
 
 @lru_cache(maxsize=1024)

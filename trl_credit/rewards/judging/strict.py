@@ -59,6 +59,7 @@ _AND = re.compile(
     r",|;|\\(?:quad|lor|land|vee|wedge|cup)(?![A-Za-z])|\\text\s*\{[^{}]*\}|\b(?:and|or|with|where|for)\b|\\\\|&"
 )
 _LONE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])(?![ei](?![A-Za-z]))[A-Za-z](?![A-Za-z])")
 _COMMAND = re.compile(r"\\(?:begin|end)\{[A-Za-z]+\}|\\[A-Za-z]+")
 _GREEK = re.compile(
     r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|psi|omega)(?![A-Za-z])"
@@ -114,11 +115,24 @@ def _unsolved(answer: str, gold: str) -> bool:
     """Whether the answer has equations or inequalities that do not say what x is."""
     if "=" not in gold and "=" in answer and any(map(_is_unsolved_equation, split_outside(_AND, answer))):
         return True
+    if _is_solved(gold) and "=" in answer and not _RELATION.search(answer):
+        return not all(map(_is_solved, filter(None, map(str.strip, split_outside(_AND, answer)))))
     if not _RELATION.search(answer):
         return False
     if _RELATION.search(gold) and any(map(_is_unsolved_inequality, split_outside(_AND, gold))):
         return False
     return any(map(_is_unsolved_inequality, split_outside(_AND, answer)))
+
+
+def _is_solved(text: str) -> bool:
+    """Whether one side is a letter and the other a number: x = 12."""
+    sides = sides_of(text)
+    named = [side for side in sides if _LETTER.fullmatch(side)]
+    return (
+        len(named) == 1
+        and len(sides) > 1
+        and not any(_VARIABLE.search(_COMMAND.sub("", side)) for side in sides if side not in named)
+    )
 
 
 def _is_unsolved_equation(text: str) -> bool:

@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 
 from math_verify import LatexExtractionConfig, LatexNormalizationConfig, parse, verify
-from sympy import Expr, I
+from sympy import Expr, Float, I, ceiling, floor
 
 
 # units are handled here, since math-verify takes the t of `\sin t` for tonnes
@@ -17,6 +17,7 @@ _READING = (
 )
 # math-verify reads E alone as e, and E with an index as an error
 _ENERGY = re.compile(r"(?<![A-Za-z\\])(?<!\\mathcal\{)E(?=_)")
+_MOST_SYMBOLS = 8
 PERCENT = re.compile(r"(?:\s*\\?%|\s*\bpercent)\s*$")
 INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?![A-Za-z])")
 
@@ -41,6 +42,8 @@ def same(answer: str, gold: str) -> bool:
     if not _same_letters(answer, gold):
         return False
     found, right = parsed_as(answer), parsed_as(gold)
+    if all("\\sqrt" in text for text in (answer, gold)) and _same_if_positive(found, right):
+        return True
     if verify(right, found, timeout_seconds=None):
         one, other = value_of(found), value_of(right)
         # math-verify rounds to six places, which makes all tiny numbers equal
@@ -48,6 +51,23 @@ def same(answer: str, gold: str) -> bool:
     # an inequality equals its interval, and either may be the gold
     is_range = INEQUALITY.search(answer) and not INEQUALITY.search(gold)
     return bool(is_range and verify(found, right, timeout_seconds=None))
+
+
+def _same_if_positive(found: list, right: list) -> bool:
+    """Whether formulas with roots are equal where all symbols are positive, as r is in √(ar²) = r√a. Not x, y and z,
+    which may be any number."""
+    one, other = (next((p for p in parsed if isinstance(p, Expr)), None) for parsed in (found, right))
+    if one is None or other is None or one.free_symbols != other.free_symbols or one.has(floor, ceiling):
+        return False
+    symbols = sorted(one.free_symbols, key=str)
+    if not 0 < len(symbols) <= _MOST_SYMBOLS or {symbol.name for symbol in symbols} & set("xyz"):
+        return False
+    for start in (3, 5):
+        values = {symbol: Float(f"{start}.{7 + 4 * i}", 20) for i, symbol in enumerate(symbols)}
+        a, b = (value_of([formula.xreplace(values)]) for formula in (one, other))
+        if None in (a, b) or not abs(a - b) <= abs(b) * Float("1e-14"):
+            return False
+    return True
 
 
 def _same_letters(answer: str, gold: str) -> bool:

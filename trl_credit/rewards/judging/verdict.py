@@ -13,6 +13,7 @@ from .strict import has_operator, sides_of, unevaluated
 from .wording import reworded
 
 
+_LETTER = re.compile("[A-Za-z]")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _IN_SET = re.compile(r"\\?[A-Za-z]+ ?\\in ?[(\[][^()\[\]]*,[^()\[\]]*[)\]]")  # x in an interval
 _SET = re.compile(
@@ -32,7 +33,7 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
     answer, gold, rules = reworded(plain(answer), plain(gold), rules)
-    golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold]
+    golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold, *_equal_golds(answer, gold)]
     verdicts = {_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds}
     return next(verdict for verdict in ("1", "unevaluated", "0") if verdict in verdicts)
 
@@ -69,6 +70,17 @@ def _judged(answer: str, gold: str, rules: Rules) -> str:
     return str(int(equality.equal_plain(value, gold) if in_order is None else in_order))
 
 
+def _equal_golds(answer: str, gold: str) -> list[str]:
+    """The sides of a gold that gives a value in several ways: 0.56 = 56%. Percents are compared with percents."""
+    sides = sides_of(gold)
+    values = sides[1:] if is_label(sides[0]) else sides
+    if len(values) < 2 or any(_LETTER.search(_COMMAND.sub("", side)) for side in values):
+        return []
+    percents = [side for side in values if equality.PERCENT.search(side)]
+    fitting = percents if percents and equality.PERCENT.search(answer) else values
+    return [side for side in fitting if not unevaluated(side, values[-1])]
+
+
 def _as_asked(answer: str, gold: str, rules: Rules) -> str:
     """The answer without a base, a name or a domain, or with brackets, where the problem allows it."""
     found = equality.BASED.fullmatch(answer)
@@ -82,7 +94,8 @@ def _as_asked(answer: str, gold: str, rules: Rules) -> str:
             answer = _CONSTANTS[0].sub("c", answer)
         elif (upper, lower) == ([False, True], [True, False]):
             answer = _CONSTANTS[1].sub("C", answer)
-    if equality.kind(gold) in ("list", "") and (elements := _SET.fullmatch(answer)):
+    elements = _SET.fullmatch(answer)
+    if elements and equality.kind(gold) in (("list",) if "," in answer else ("list", "")):
         return elements["elements"].strip()
     if rules.named and not rules.strict and answer.count("=") == 1:
         answer = answer.partition("=")[2].strip()
@@ -116,7 +129,7 @@ def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
     if sides and re.search(r"[A-Za-z]", _COMMAND.sub("", sides[0])) and not has_operator(sides[0]):
         return answer  # an equation of letters
     done = [side for side in sides if not has_operator(side)]
-    return last if all(equality.same(joined(side), joined(last)) for side in done) else None
+    return last if all(equality.same_number(side, last) for side in done) else None
 
 
 def _rounds_to(exact: str, rounded: str) -> bool:

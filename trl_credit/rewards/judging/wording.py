@@ -3,43 +3,18 @@ the text of a choice, dates, ratios in words, vectors and matrices in another no
 
 import re
 
+from .equations import same_notation
 from .forms import split_outside, without_label
 from .naming import in_order
-from .plain import plain
+from .numerals import in_figures
 from .rules import Rules
 from .units import FUNCTIONS
 
 
-_UNITS = "zero one two three four five six seven eight nine".split()
-_TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_VALUES = {word: i for i, word in enumerate(_UNITS + _TEENS)} | {word: 10 * i for i, word in enumerate(_TENS, 2)}
-_FIRST = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
-_FIRST |= {"twelve": "twelfth"} | {word: f"{word[:-1]}ieth" for word in _TENS}
-_ORDINALS = {_FIRST.get(word, f"{word}th"): value for word, value in _VALUES.items() if value}
-_ANY = "|".join([*_VALUES, "hundred", "thousand"])
-_SMALL = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_UNITS[1:])}))?|{'|'.join(_UNITS + _TEENS)})"
-_UNDER = rf"(?:(?:{'|'.join(_UNITS[1:])}) hundred(?:(?: and)? {_SMALL})?|{_SMALL})"
-_CARDINAL = re.compile(
-    rf"(?P<sign>(?:minus|negative) )?(?P<words>{_UNDER} thousand(?:,? (?:and )?{_UNDER})?|{_UNDER})"
-    r"(?P<noun>(?: [a-z]{3,20}){0,3})"
-)
-_NO_NOUN = re.compile(rf"\b(?:{_ANY}|{'|'.join(_ORDINALS)}|hal(?:f|ves)|quarters?|point|dozen|score)s?\b")
-_PLACE = r"(?: (?:place|position|day|term|row|floor|grade|person|one))?"
-_ORDINAL = re.compile(
-    rf"(?:the )?(?:(?P<number>\d{{1,9}}) ?(?:\^ ?\{{? ?)?(?:st|nd|rd|th)(?: ?\}})?|"
-    rf"(?:(?P<ten>{'|'.join(_TENS)})[ -])?(?P<word>{'|'.join(_ORDINALS)})){_PLACE}"
-)
-_TO = re.compile(r"\d{1,9}(?: (?:is )?to \d{1,9})+")
-_MONTHS = "January February March April May June July August September October November December".split()
-_MONTH = "|".join(rf"{name[:3]}(?:{name[3:]}|t)?" if len(name) > 3 else name for name in _MONTHS)
-_DATE = re.compile(
-    rf"(?i)(?:the )?(?:(?P<month>{_MONTH})\.? (?P<day>\d{{1,2}})(?: ?(?:st|nd|rd|th))?|(?P<day2>\d{{1,2}})"
-    rf"(?: ?(?:st|nd|rd|th))?(?: of)? (?P<month2>{_MONTH})\.?)(?P<year>,? \d{{4}})?"
-)
-_YES = re.compile(r"(?i)(?P<word>yes|no|true|false)(?P<rest>\W.*)?", re.DOTALL)
+_YES = re.compile(r"(?i)(?P<word>yes|no|true|false)(?P<rest>(?: ?[^\w ]| (?:because|since|as)\b).*)?", re.DOTALL)
 _WAVERS = re.compile(
-    r"(?i)\b(?:yes|no|true|false|or|but|maybe|however|unless|depends|if|wait|actually|both|sometimes)\b"
+    r"(?i)\b(?:yes|no(?! (?!wait)[a-z])|true|false|or|but|maybe|however|unless|depends|if|wait|actually|both|"
+    r"sometimes)\b"
 )
 _LETTER = re.compile(r"\(?([A-Z])[).]?")
 _CHOICE = re.compile(r"\(?([A-Z])[).:] *(?!or\b|and\b|[,/&|])(?P<text>\S.*)", re.DOTALL)
@@ -63,6 +38,7 @@ _COMPONENT = re.compile(
     r"(?P<axis>[ijk])(?=[+-]|$)"
 )
 _COMMA = re.compile(r",")
+_LONGEST_SUM = 200  # characters of a sum of unit vectors
 
 
 def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
@@ -71,17 +47,21 @@ def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
         return letter, gold, rules
     values = in_order(answer, gold, rules.names)
     if values is not None:
-        return values, gold, rules._replace(ordered=values[0] != "(", untupled=False)
-    if rules.falls and _PROSE_LIST.fullmatch(gold):
+        return *values, rules._replace(untupled=False)
+    if rules.falls and "," in gold and gold[0] not in "([" and not _CHAIN.search(gold):
         answer = _as_list(answer, rules.falls)
     if functions := _functions(answer, gold):
         return *functions, rules
-    if vectors := _vectors(answer, gold):
+    named = answer.partition("=")[2].strip() if rules.named else answer
+    if vectors := _vectors(without_label(_HAT.sub("", named).strip()), _HAT.sub("", gold).strip()):
         return *vectors, rules._replace(untupled=False)
-    return _in_figures(_bare(answer, gold)), _in_figures(_bare(gold, gold)), rules
-
-
-_PROSE_LIST = re.compile(r"[A-Za-z\d.]+(?:, ?[A-Za-z\d.]+)+")
+    if "=" in gold and "=" in answer:
+        return *same_notation(answer, gold), rules
+    unlabelled, gold = without_label(answer), in_figures(_bare(gold, gold))
+    figures = in_figures(unlabelled)
+    if figures == unlabelled or (":" in figures and ":" not in gold):  # 3 to 8 is no fraction
+        figures = _bare(answer, gold)
+    return figures, gold, rules
 
 
 def choice(answer: str, gold: str) -> str | None:
@@ -95,38 +75,12 @@ def _bare(text: str, gold: str) -> str:
     """A word without its article, and yes or no without its reasons."""
     yes = _YES.fullmatch(text) if _YES.fullmatch(gold) else None
     if yes:
-        return text if _WAVERS.search(yes["rest"] or "") else yes["word"]
+        same = yes["word"].lower() == gold.lower()
+        return text if _WAVERS.search(yes["rest"] or "") else gold if same else yes["word"]
     words = without_label(text) if _PROSE.fullmatch(text) else ""
     if not words or not _PROSE.fullmatch(gold) or len(gold) < 3 or FUNCTIONS & set(words.lower().split()):
         return text
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else text
-
-
-def _in_figures(text: str) -> str:
-    """Numbers, ordinals, ratios and dates in words, in figures."""
-    if text.isdigit():
-        return text
-    low = text.lower()
-    if found := _ORDINAL.fullmatch(low):
-        return found["number"] or str(_VALUES.get(found["ten"], 0) + _ORDINALS[found["word"]])
-    if _TO.fullmatch(text):
-        return re.sub(r" (?:is )?to ", ":", text)
-    if found := _DATE.fullmatch(text):
-        month = next(name for name in _MONTHS if name.startswith((found["month"] or found["month2"])[:3].capitalize()))
-        year = (found["year"] or "").strip(", ")
-        return f"{month} {int(found['day'] or found['day2'])} {year}".strip()
-    found = _CARDINAL.fullmatch(low)
-    if not found or _NO_NOUN.search(found["noun"]):
-        return text
-    total = value = 0
-    for word in re.findall("[a-z]+", found["words"]):
-        value = value * 100 if word == "hundred" else value + _VALUES.get(word, 0)
-        total, value = (total + value * 1000, 0) if word == "thousand" else (total, value)
-    number = f"{'-' if found['sign'] else ''}{total + value}"
-    if not found["noun"]:
-        return number
-    counted = plain(f"{number}\\text{{{found['noun']}}}")
-    return counted if counted != f"{number}{found['noun']}" else text
 
 
 def _as_list(text: str, falls: str) -> str:
@@ -160,9 +114,9 @@ def _vectors(answer: str, gold: str) -> tuple[str, str] | None:
     nested = [_NESTED.fullmatch(text) for text in (answer, gold)]
     if any(nested) and any("{pmatrix}" in text for text in (answer, gold)):
         return tuple(_from_nested(n[1]) if n else text for n, text in zip(nested, (answer, gold), strict=True))
-    size = next((len(parts) for name, parts in map(_components, (gold, answer)) if parts and name != "axes"), 0)
+    size = next((len(parts) for name, parts in map(_components, (gold, answer)) if parts and name != "axes"), 3)
     (found, parts), (right, values) = _components(answer, size), _components(gold, size)
-    if not parts or not values or found == right or {found, right} == {"row", "column"}:
+    if not parts or not values or found == right != "axes" or {found, right} in ({"row", "column"}, {"()", "[]"}):
         return None
     return tuple(f"({', '.join(part)})" for part in (parts, values))
 
@@ -181,8 +135,10 @@ def _components(text: str, size: int = 3) -> tuple[str, list[str]]:
         return ("row", [part.strip() for part in rows[0].split("&")]) if len(rows) == 1 else ("", [])
     if found := _ANGLED.fullmatch(text):
         return "angled", [part.strip() for part in split_outside(_COMMA, found[1])]
-    if text[:1] == "(" and text[-1:] == ")" and len(parts := split_outside(_COMMA, text[1:-1])) > 1:
-        return "tuple", [part.strip() for part in parts]
+    if (kind := text[:1] + text[-1:]) in ("()", "[]") and len(parts := split_outside(_COMMA, text[1:-1])) > 1:
+        return kind, [part.strip() for part in parts]
+    if len(text) > _LONGEST_SUM:
+        return "", []
     bare = _BRACED.sub(r"\1\2", _HAT.sub("", text)).replace(" ", "")
     found = list(_COMPONENT.finditer(bare))
     axes = {part["axis"]: part["value"] for part in found}

@@ -33,6 +33,8 @@ FIRST_OF_THEIR_KIND = (
     ("\\sin(x)^2+\\cos(x)^2", "1"),
     ("x=3", "3"),
     ("a<b", "b>a"),
+    ("r\\sqrt{\\pi a}", "\\sqrt{\\pi ar^2}"),
+    ("2x+y=1", "1-2x=y"),
 )
 
 
