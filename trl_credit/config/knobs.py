@@ -1,7 +1,7 @@
 """How a knob is declared: its default, help, values, when it acts, and where it appears."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from inspect import get_annotations
@@ -175,7 +175,11 @@ def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
 
 
 def check_inactive_options(
-    config: Any, acts: Mapping[str, tuple[Condition, ...]], *, released_code: Mapping[str, Condition] | None = None
+    config: Any,
+    acts: Mapping[str, tuple[Condition, ...]],
+    *,
+    released_code: Mapping[str, Condition] | None = None,
+    typed: Collection[str] = (),
 ) -> None:
     """Refuses fields that were set but have no effect, given the other fields.
 
@@ -188,6 +192,8 @@ def check_inactive_options(
             Field → the conditions of which one must hold for it to have an effect; empty: it always has one.
         released_code (mapping of `str` to condition, *optional*):
             Name in `released_code` → when it has an effect.
+        typed (collection of `str`, *optional*):
+            Fields that count as set whatever their values are, as on a command line.
 
     Raises:
         ValueError: the message names the field, the settings that leave it without effect, and the fix.
@@ -196,7 +202,9 @@ def check_inactive_options(
         if missing := unmet(config, released_code[name]):
             _refuse_inactive(config, "released_code", [name], [missing])
     for name, conditions in acts.items():
-        if hasattr(config, name) and not is_active(config, conditions) and not is_default(config, name):
+        if not hasattr(config, name) or is_active(config, conditions):
+            continue
+        if name in typed or not is_default(config, name):
             missing = [unmet(config, condition) for condition in conditions]
             _refuse_inactive(config, name, getattr(config, name), missing)
 

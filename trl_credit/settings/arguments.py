@@ -12,7 +12,7 @@ from trl import ModelConfig
 from ..config import CreditConfig, active_part
 from ..config.knobs import check_inactive_options, is_default
 from ..config.rules import check_values
-from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
+from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, TRL_ACTS, check_trackers
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
 from ..presets import PRESETS, summaries
@@ -155,7 +155,9 @@ def parse_arguments(
         _check_script(script, protocols or {})
         check_trackers(args.report_to)
         check_values(model)
-        check_inactive_options(model, MODEL_ACTS)
+        typed = set(typed_fields(argv)) - read.config.keys()  # one that a file sets may be set back
+        check_inactive_options(model, MODEL_ACTS, typed=typed)
+        check_inactive_options(args, TRL_ACTS, typed=typed)
         if args.eval_strategy != "no":
             what = f"eval_strategy={args.eval_strategy.value!r}"
             raise ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every")
