@@ -310,3 +310,87 @@ def test_conversations_responses_without_text_and_numbers_as_golds():
     assert accuracy_reward([answered, *empty, [{"role": "assistant"}]], [4, 4, "4", "4"]) == [1.0, 0.0, 0.0, 0.0]
     in_blocks = [{"role": "assistant", "content": [{"type": "text", "text": "\\boxed{4}"}]}]
     assert accuracy_reward([in_blocks], ["4"]) == [1.0]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_chains_that_end_in_the_answer_and_nouns_at_a_value(strict):
+    right = [
+        ("(x^2-2x+2)(x^2+2x+2) = x^4+4", "x^4+4"),
+        ("(3-2i)^2 = 9-12i-4 = 5-12i", "5-12i"),
+        ("f(2008)=f(4)=-1", "-1"),
+        ("13.6\\left(1-\\frac{1}{25}\\right)=13.056\\approx13.1\\text{ V}", "13.1"),
+        ("17\\cdot 23=391", "391"),
+        ("(x+1)^2=x^2+2x+1", "x^2+2x+1"),
+        ("\\frac{x^2-1}{x-1}=x+1", "x+1"),
+        ("\\sqrt{50}=\\sqrt{25\\cdot2}=5\\sqrt{2}", "5\\sqrt2"),
+        ("2^5=32=32", "32"),
+        ("\\frac{6}{8}=\\frac{3}{4}=0.75", "0.75"),
+        ("(a+b)(a-b)=a^2-b^2", "a^2-b^2"),
+        ("\\binom{5}{2}=10", "10"),
+        ("f(7)=f(1)=5", "5"),
+        ("x^2-5x+6=(x-2)(x-3)", "(x-2)(x-3)"),
+        ("x=17", "17"),
+        ("3n\\text{ planes}", "3n"),
+        ("11 \\text{ more CDs}", "11"),
+        ("\\text{the year }2444", "2444"),
+        ("\\text{year } 2444", "2444"),
+        ("n^2+1\\text{ points}", "n^2+1"),
+        ("2k \\text{ students}", "2k"),
+        ("\\frac{n(n-1)}{2}\\text{ handshakes}", "n(n-1)/2"),
+        ("5\\text{ more apples}", "5"),
+        ("\\text{the number }42", "42"),
+        ("1331_5", "1331_5"),
+        ("\\text{the polynomial }x^2+1", "x^2+1"),
+        ("(2+i)(1-i)=2-2i+i+1=3-i", "3-i"),
+    ]
+    wrong = [
+        ("17=42", "42"),
+        ("17=42", "17"),
+        ("4\\approx5", "5"),
+        ("(3-2i)^2=9-12i+4=5-12i", "5-12i"),
+        ("(x^2-2x+2)(x^2+2x+2)=x^4+5", "x^4+4"),
+        ("(x^2-2x+2)(x^2+2x+2)=x^4+5", "x^4+5"),
+        ("f(2008)=f(4)=1", "-1"),
+        ("13.6\\left(1-\\frac{1}{25}\\right)=13.5\\approx13.1\\text{ V}", "13.1"),
+        ("13.6\\left(1-\\frac{1}{25}\\right)=13.1", "13.2"),
+        ("x+y=5", "5"),
+        ("5=x=17=5", "17"),
+        ("3n\\text{ or }4n", "3n"),
+        ("3n\\text{ not planes}", "3n"),
+        ("11\\text{ less than}", "11"),
+        ("\\text{about the year }2444", "2444"),
+        ("\\text{the opposite } 5", "5"),
+        ("\\text{the year before }2444", "2444"),
+        ("11\\text{ times as many CDs}", "11"),
+        ("11\\text{ pairs}", "22"),
+        ("3n\\text{ thousands}", "3n"),
+        ("3n\\text{ hundredths}", "3n"),
+        ("\\text{not }2444", "2444"),
+        ("\\text{less than }2444", "2444"),
+        ("\\text{the negative }5", "5"),
+        ("3n\\text{ planes}", "4n"),
+        ("11\\text{ more CDs}", "12"),
+        ("3n+\\text{ planes}", "3n"),
+        ("\\sqrt{2}=1.41", "1.41"),
+        ("x^4+4=x^4+4+x", "x^4+4"),
+        ("\\text{the year }2443", "2444"),
+        ("3n\\text{ meters}", "3n\\text{ seconds}"),
+        ("11\\text{ more or less}", "11"),
+        ("f(2)=3, f(4)=5=5", "5"),
+        ("n\\text{ factorials}", "n"),
+        ("\\text{the year 2443 or 2444}", "2444"),
+    ]
+    for rows, verdict in ((right, 1.0), (wrong, 0.0)):
+        texts = [f"\\boxed{{{answer}}}" for answer, _ in rows]
+        golds = [gold for _, gold in rows]
+        found = accuracy_reward(texts, golds, prompts=["What is it?"] * len(rows), strict=strict)
+        assert [row for row, value in zip(rows, found, strict=True) if value != verdict] == []
+
+
+def test_what_chains_and_bases_need_to_be_values():
+    answers = ["x=17 x=23", "2x=24=24", "f(2008)=4=-1", "x^2=4=2", "121_5\\cdot 11_5", "121_5+11_5"]
+    golds = ["23", "24", "-1", "2", "1331_5", "132_5"]
+    assert accuracy_reward([f"\\boxed{{{a}}}" for a in answers], golds, prompts=["What is it?"] * 6) == [0.0] * 6
+    problem = "Expand the product $(x+1)(x+1)$."
+    texts = ["\\boxed{(x+1)(x+1)=x^2+2x+1}", "\\boxed{x^2+2x+1=(x+1)(x+1)}"]
+    assert accuracy_reward(texts, ["x^2+2x+1"] * 2, prompts=[problem] * 2) == [1.0, 0.0]

@@ -34,7 +34,7 @@ _NOTHING = re.compile(
     r"[a-z] ?\\in ?\\emptyset"
 )
 _CHAIN = re.compile(r" ?(>|\\geq?(?![A-Za-z])|\\gt(?![A-Za-z])) ?")
-_DOUBT = re.compile(
+DOUBT = re.compile(
     r"(?i)\b(?:not|nor?|or|either|neither|unless|wrong|in?correct|false|than|least|most|twice|half|double|between|except|"
     r"about|times|minus|plus|negative|opposite|square|sum)\b"
 )
@@ -137,7 +137,7 @@ def without_label(text: str) -> str:
     if found := _ANSWER.fullmatch(text):
         return found["value"]
     found = _SAYS.fullmatch(text)
-    if found and not _DOUBT.search(found["label"]) and not re.search(r"[=<>]|\\approx|\\[lg]eq?", found["value"]):
+    if found and not DOUBT.search(found["label"]) and not re.search(r"[=<>]|\\approx|\\[lg]eq?", found["value"]):
         return found["value"].strip()
     if "=" in text or "\\approx" in text:
         sides = re.split(r" ?:?= ?", _APPROXIMATELY.sub("=", text))

@@ -19,7 +19,7 @@ _CARDINAL = re.compile(
     rf"(?P<sign>(?:minus|negative) )?(?P<words>{_UNDER} thousand(?:,? (?:and )?{_UNDER})?|{_UNDER})"
     r"(?P<noun>(?: [a-z]{3,20}){0,3})"
 )
-_NO_NOUN = re.compile(rf"\b(?:{_ANY}|{'|'.join(_ORDINALS)}|hal(?:f|ves)|quarters?|point|dozen|score)s?\b")
+NO_NOUN = re.compile(rf"\b(?:{_ANY}|{'|'.join(_ORDINALS)}|hal(?:f|ves)|quarters?|point|dozen|score)s?\b")
 _TH = r" ?(?:\^ ?\{? ?)?(?:st|nd|rd|th)(?: ?\})?"
 _PLACE = r"(?: (?:place|position|day|term|row|floor|grade|person|one))?"
 _ORDINAL = re.compile(
@@ -51,7 +51,7 @@ def in_figures(text: str) -> str:
         year = (found["year"] or "").strip(", ")
         return f"{month} {int(found['day'] or found['day2'])} {year}".strip()
     found = _CARDINAL.fullmatch(low)
-    if not found or _NO_NOUN.search(found["noun"]):
+    if not found or NO_NOUN.search(found["noun"]):
         return text
     total = value = 0
     for word in re.findall("[a-z]+", found["words"]):

@@ -182,7 +182,8 @@ def restated(answer: str, gold: str, problem: str) -> bool:
         return False
     problem = problem[-_LONGEST_PROBLEM:]
     symbols = symbols[:-2] if symbols[-2:] == ["_", "10"] else symbols  # base ten
-    for factored, expanded, task in ((answer, gold, _EXPAND), (gold, answer, _FACTOR)):
+    last = answer if "=" in gold else answer.rpartition("=")[2]
+    for factored, expanded, task in ((last, gold, _EXPAND), (gold, last, _FACTOR)):
         if _SUM_IN_BRACKETS.search(factored) and not _SUM_IN_BRACKETS.search(expanded) and task.search(problem):
             return True
     is_number = _NUMERIC.fullmatch(answer)

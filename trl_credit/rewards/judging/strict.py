@@ -66,6 +66,8 @@ _GREEK = re.compile(
 )
 _ZEROTH = re.compile(r"[A-Za-z)]\s*\^\s*(?:0|\{\s*0\s*\})(?!\d)")
 _LETTER = re.compile(r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\\[a-z]+")
+_BASED = r"(?<![A-Za-z\d^\\])\d+_(?:\d|\{\d+\})"
+_BASED_WORK = re.compile(rf"{_BASED} ?\)? ?(?:\\cdot|\\times|[*+/(-]) ?\(? ?{_BASED}")
 _LONG_NUMBER = re.compile(r"\d(?:[,\s]?\d){3,}")
 
 
@@ -89,6 +91,8 @@ def sides_of(text: str) -> list[str]:
 
 def _has_more_operators(answer: str, gold: str) -> bool:
     if any(operator.search(answer) and not operator.search(gold) for operator in _UNDONE.values()):
+        return True
+    if _BASED_WORK.search(answer) and not _BASED_WORK.search(gold):
         return True
     if "\\cup" in answer and "\\cup" not in gold and _INTERVAL.fullmatch(gold):
         return True

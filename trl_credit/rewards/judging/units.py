@@ -37,7 +37,7 @@ _NOISE = set(
 _COUNTS = set("way value arrangement possibilitie possibility outcome choice combination permutation option".split())
 FUNCTIONS = set("sin cos tan cot sec csc log exp sqrt max min gcd lcm mod det arcsin arccos arctan and".split())
 _MANY = set("hundred thousand million billion trillion dozen".split())
-_NO_UNITS = (FUNCTIONS - {"min"}) | set(
+NO_UNITS = (FUNCTIONS - {"min"}) | set(
     "or to by with plus minus times over if for where when is not than more less least most wrong choose divided "
     "multiplied added increased decreased half root squared cubed factorial alpha beta gamma theta phi pi base below "
     "above but unless even odd no none integer integers real".split()
@@ -178,7 +178,7 @@ def ratio(one: Quantity, other: Quantity) -> float | None:
 def _one_unit(text: str) -> str:
     """3 hours 30 minutes as 210/60 hours."""
     found = _TWO.fullmatch(text.rstrip(" ."))
-    large, small = (_known(found[3]), _known(found[5])) if found else (None, None)
+    large, small = (known_unit(found[3]), known_unit(found[5])) if found else (None, None)
     if not large or not small or large[0] != small[0] or large[1] <= small[1]:
         return text
     many = round(large[1] / small[1])
@@ -196,13 +196,13 @@ def _may_be_unit(token: re.Match[str], text: str) -> bool:
     if token.lastgroup != "word":
         return token.lastgroup != "other"
     word = token.group().lstrip("\x00")
-    if text[token.start() - 1 : token.start()] in ("\\", ".") or word.lower() in _NO_UNITS | _MANY:
+    if text[token.start() - 1 : token.start()] in ("\\", ".") or word.lower() in NO_UNITS | _MANY:
         return False
     before, is_marked = text[max(0, token.start() - 20) : token.start()], token.group() != word
     apart = before[-1:] in (" ", "/") or is_marked or not word.isascii()
     if len(word) == 1 and not is_marked and not _BEFORE_LETTER.search(before):
         return False  # 2\pi m
-    known = _known(word) is not None
+    known = known_unit(word) is not None
     return (known or len(word) >= 3 or word.lower() in _NOISE) and (apart or (known and len(word) > 1))
 
 
@@ -212,7 +212,7 @@ def _is_unit(unit: list[re.Match[str]], body: str) -> bool:
     if not body or body[-1] in "+-=<>,;:([\\/*^_&" or (kinds <= {"sign", "between"} and "%" in unit[0].group()):
         return False
     words = [token.group() for token in unit if token.lastgroup == "word"]
-    named = [word for word in words if _known(word.strip("\x00")) and word.strip("\x00").lower() not in _NOISE]
+    named = [word for word in words if known_unit(word.strip("\x00")) and word.strip("\x00").lower() not in _NOISE]
     if all(word.strip("\x00").lower() in _NOISE for word in words) and not kinds & {"degree", "sign", "ratio"}:
         return False
     if _AMOUNT.fullmatch(body) and re.search(r"\d|\\pi", body):
@@ -235,7 +235,7 @@ def _name(token: re.Match[str]) -> str:
     return re.sub(r"[{} ]", "", text)
 
 
-def _known(word: str) -> tuple[dict[str, int], float] | None:
+def known_unit(word: str) -> tuple[dict[str, int], float] | None:
     for name in (word, word.lower(), word.lower().removesuffix("s"), word.lower().removesuffix("es")):
         if name in UNITS:
             return UNITS[name]
@@ -250,7 +250,7 @@ def _multiply(quantity: Quantity, word: str, power: int) -> None:
         _multiply(quantity, below, -power)
     elif word.lower() in _NOISE:
         return
-    elif known := _known(word):
+    elif known := known_unit(word):
         for name, own in known[0].items():
             quantity.powers[name] = quantity.powers.get(name, 0) + own * power
         quantity.size *= known[1] ** power

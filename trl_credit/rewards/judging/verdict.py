@@ -5,6 +5,7 @@ import re
 from sympy import Float
 
 from . import equal as equality
+from .chains import chain_end
 from .forms import is_label, split_outside, without_label
 from .intervals import as_intervals
 from .plain import joined, plain, squeezed
@@ -33,6 +34,10 @@ _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 def judged(answer: str, gold: str, rules: Rules) -> str:
     """`1` if `answer` is right, `unevaluated` if it contains unfinished work, right or not, else `0`."""
     answer, gold, rules = reworded(plain(answer), plain(gold), rules)
+    if "=" not in gold and ("=" in answer or "\\approx" in answer) and (end := chain_end(answer)) != answer:
+        last = judged(end, gold, rules)
+        if last != "0":
+            return last
     golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold, *_equal_golds(answer, gold)]
     verdicts = {_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds}
     return next(verdict for verdict in ("1", "unevaluated", "0") if verdict in verdicts)
@@ -122,7 +127,11 @@ def _claimed(answer: str, gold: str, rules: Rules) -> str | None:
     if not sides or is_label(sides[-1]):
         return answer
     # letters before equal numbers are a label too
-    numbers = len(sides) > 1 and not any(re.search(r"[A-Za-z]", _COMMAND.sub("", side)) for side in sides)
+    numbers = (
+        len(sides) > 1
+        and not first[:1].isdigit()
+        and not any(re.search(r"[A-Za-z]", _COMMAND.sub("", side)) for side in sides)
+    )
     if not (is_label(first) or rules.named or numbers):
         sides = [first, *sides]
     last = sides.pop()

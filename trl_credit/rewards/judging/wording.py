@@ -4,11 +4,11 @@ the text of a choice, dates, ratios in words, vectors and matrices in another no
 import re
 
 from .equations import same_notation
-from .forms import split_outside, without_label
+from .forms import DOUBT, split_outside, without_label
 from .naming import in_order
-from .numerals import in_figures
+from .numerals import NO_NOUN, in_figures
 from .rules import Rules
-from .units import FUNCTIONS
+from .units import FUNCTIONS, NO_UNITS, known_unit
 
 
 _YES = re.compile(r"(?i)(?P<word>yes|no|true|false)(?P<rest>(?: ?[^\w ]| (?:because|since|as)\b).*)?", re.DOTALL)
@@ -38,6 +38,22 @@ _COMPONENT = re.compile(
     r"(?P<axis>[ijk])(?=[+-]|$)"
 )
 _COMMA = re.compile(r",")
+_VALUE = (
+    r"(?P<value>(?:[-+ \d.^_(){}/!*]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|"
+    r"\\(?:frac|sqrt|cdot|times|binom|pi)(?![A-Za-z]))+)"
+)
+_COUNTED = re.compile(
+    rf"{_VALUE}(?<=[\w)}}!]) (?P<words>(?:[A-Za-z]{{3,20}} ){{0,2}}(?:[A-Za-z]{{2,20}}s|people|children))"
+)
+_NUMBERED = re.compile(
+    rf"(?:(?:[Ii]n )?(?:[Tt]he )?(?P<year>[Yy]ear)|[Tt]he (?P<words>[a-z]{{3,20}})) {_VALUE}(?<=[\w)}}!])"
+)
+_NO_NOUN = re.compile(
+    r"(?i)\b(?:pairs?|percents?|dozens?|scores?|quarters?|\w*dths?|(?:ten|hundred|thousand|million|billion)s|"
+    r"perhaps|maybe|always|sometimes|guess|roughly|nearly|almost|fewer|under|over|before|after|other|next|previous|"
+    r"reciprocal|inverse|cubes?|roots?|complement|factorials?|powers?|multiples?|logs?|logarithm|absolute|integral|"
+    r"wrong|last)\b"
+)
 _LONGEST_SUM = 200  # characters of a sum of unit vectors
 
 
@@ -61,6 +77,8 @@ def reworded(answer: str, gold: str, rules: Rules) -> tuple[str, str, Rules]:
     figures = in_figures(unlabelled)
     if figures == unlabelled or (":" in figures and ":" not in gold):  # 3 to 8 is no fraction
         figures = _bare(answer, gold)
+    if not rules.units and "\\unit" not in gold and not re.search(r"(?<!\\)\b[A-Za-z]{3}", gold):
+        figures = _without_noun(figures)
     return figures, gold, rules
 
 
@@ -81,6 +99,18 @@ def _bare(text: str, gold: str) -> str:
     if not words or not _PROSE.fullmatch(gold) or len(gold) < 3 or FUNCTIONS & set(words.lower().split()):
         return text
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else text
+
+
+def _without_noun(text: str) -> str:
+    """3n planes, 11 more CDs and the year 2444 as the value alone."""
+    found = _COUNTED.fullmatch(text) or _NUMBERED.fullmatch(text)
+    if not found:
+        return text
+    words = (found["words"] or "").removeprefix("more ")
+    low = words.lower().split()
+    is_unit = any(known_unit(word) or word in NO_UNITS for word in low)
+    doubtful = DOUBT.search(words) or NO_NOUN.search(words.lower().replace("points", "")) or _NO_NOUN.search(words)
+    return text if is_unit or doubtful else found["value"].strip()
 
 
 def _as_list(text: str, falls: str) -> str:
