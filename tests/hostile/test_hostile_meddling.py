@@ -1,7 +1,6 @@
 """Reward functions that meddle with the run: it trains as without that, to the last bit."""
 
 import functools
-import itertools
 import os
 import sys
 import tempfile
@@ -87,25 +86,29 @@ def with_meddling(meddle, *, is_async):
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize(
+    ("is_async", "timeout"),
+    [
+        (False, None),
+        *(pytest.param(*how, marks=pytest.mark.slow) for how in [(True, None), (False, 60.0), (True, 60.0)]),
+    ],
+)
 @pytest.mark.parametrize("meddle", MEDDLES, ids=lambda f: f.__name__)
-def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, monkeypatch, meddle, record_property):
+def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, monkeypatch, meddle, is_async, timeout):
     monkeypatch.chdir(tmp_path)
     settings = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-2}
     plain = make_trainer(reward_funcs=[shares, shares], output_dir="plain", **settings)
     plain.train()
     weights = [x.clone() for x in plain.model.parameters()]
     own = os.getpid()
-    for tried, (is_async, timeout) in enumerate(itertools.product((False, True), (None, 60.0)), start=1):
-        given = [with_meddling(meddle, is_async=is_async), shares]
-        name = f"run {tried}"
-        trainer = make_trainer(reward_funcs=given, reward_timeout=timeout, output_dir=name, **settings)
-        trainer.train()
-        trainer.save_model()
-        assert os.getpid() == own and os.getcwd() == str(tmp_path) and torch.get_default_dtype() == torch.float32
-        assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
-        assert (tmp_path / name / "checkpoint-2" / "model.safetensors").is_file()
-        assert (tmp_path / name / "model.safetensors").is_file()
-        record_property("tried", tried)
+    given = [with_meddling(meddle, is_async=is_async), shares]
+    trainer = make_trainer(reward_funcs=given, reward_timeout=timeout, output_dir="meddled", **settings)
+    trainer.train()
+    trainer.save_model()
+    assert os.getpid() == own and os.getcwd() == str(tmp_path) and torch.get_default_dtype() == torch.float32
+    assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
+    assert (tmp_path / "meddled" / "checkpoint-2" / "model.safetensors").is_file()
+    assert (tmp_path / "meddled" / "model.safetensors").is_file()
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")

@@ -14,6 +14,7 @@ import hub_server
 import pytest
 import yaml
 from hub_helpers import EXAMPLES, model_folder, push_to, start
+from passes_helpers import with_slow
 from transformers import AutoModelForCausalLM
 
 from trl_credit.hub import PushInterrupted, publishable, push
@@ -165,7 +166,9 @@ def interrupt_elsewhere():
 
 
 @pytest.mark.hostile(KIND, "survived")
-@pytest.mark.parametrize("at", ["create", "preupload", "batch", "large/", "commit"])
+@pytest.mark.parametrize(
+    "at", with_slow(["create", "preupload", "batch", "large/", "commit"], "preupload", "batch", "create")
+)
 def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch, at):
     for name in ("reward_curve.png", "credit_plot.png"):  # of several large files, each has a thread of the client
         (folder / name).write_bytes(name.encode())

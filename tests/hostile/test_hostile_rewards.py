@@ -331,6 +331,7 @@ script = load_script("examples/train.py")
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")
+@pytest.mark.slow
 def test_data_without_answers_trains_with_a_reward_that_needs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FILES["mine.py"])

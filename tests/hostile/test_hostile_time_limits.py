@@ -166,7 +166,11 @@ def alone(code, **kwargs):
 
 @pytest.mark.hostile("time limits", "survived")
 @pytest.mark.parametrize(
-    "somebody", ["sys.ps1 = '>>> '", "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: 1)"]
+    "somebody",
+    [
+        "sys.modules['IPython'] = types.SimpleNamespace(get_ipython=lambda: 1)",
+        pytest.param("sys.ps1 = '>>> '", marks=pytest.mark.slow),
+    ],
 )
 def test_a_notebook_is_never_killed(somebody):
     done = alone(f"{somebody}\nwith dog.watch('f', 0.1, message='f is late.'):\n    hold(1.5)\nprint('alive')")

@@ -128,6 +128,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.slow
 def test_a_damaged_evaluation_costs_only_its_section(finished, tmp_path, caplog):
     trainer, card = finished(evaluation='{"rows": []}')
     assert "## Evaluation" in card.text
@@ -146,6 +147,7 @@ def test_a_damaged_evaluation_costs_only_its_section(finished, tmp_path, caplog)
     assert "evaluation.md was not written by trl_credit" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_plot_of_an_earlier_run_is_not_shown(finished, tmp_path):
     trainer, card = finished()
     assert "(credit_plot.png)" in card.text and (tmp_path / "run" / "credit_plot.png").is_file()

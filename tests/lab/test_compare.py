@@ -188,6 +188,7 @@ def markdown_of(*groups, **more):
     return without_padding(as_markdown(blocks, folder="figures"))
 
 
+@pytest.mark.slow
 def test_a_report_says_what_is_shown_and_what_is_not(tmp_path):
     groups = runs_of("GRPO", 0.5, 5), runs_of("same", 0.5, 5), runs_of("better", 0.8, 5), runs_of("worse", 0.2, 5)
     markdown, _ = report(tmp_path, *groups, left_out={"GRPO": ["trace_lambda"]})

@@ -50,10 +50,13 @@ class Counted:
         trainer._compute_loss = compute_loss
 
 
+OFTEN = ("spo_chain", "spo_tree")  # the others generate as GRPO does
+
+
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        *((algo, {"max_steps": 4}) for algo in ALGORITHMS),
+        *(pytest.param(algo, {"max_steps": 4}, marks=() if algo in OFTEN else pytest.mark.slow) for algo in ALGORITHMS),
         *((algo, {"max_steps": 6, **UNALIGNED}) for algo in ("grpo", "spo_chain", "spo_tree")),
     ],
 )

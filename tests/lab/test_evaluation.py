@@ -169,6 +169,7 @@ def test_an_unreadable_level_is_found_on_loading(tmp_path, sampler):
     assert len(load_problems(str(tmp_path / "other.jsonl"), sampler.tokenizer, style="plain")) == 2
 
 
+@pytest.mark.slow
 def test_rescoring_writes_all_or_nothing_and_keeps_the_metrics_of_the_samples(tmp_path):
     run(tmp_path)
     run(tmp_path, protocols=["demo_greedy"], changes=None)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import toy_inputs
+from passes_helpers import with_slow
 from segment_helpers import CHAIN, TREE, generation_batch, gradients
 
 import trl_credit
@@ -74,7 +75,7 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
     assert quarters_of(trainer) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "ha_dw", "spo_chain", "spo_tree"])
+@pytest.mark.parametrize("algo", with_slow(["s_trace", "ha_dw", "spo_chain", "spo_tree"], "ha_dw", "spo_chain"))
 def test_metrics_are_the_same_when_their_sums_wait_for_the_end_of_a_step(make_trainer, monkeypatch, algo):
     found = []
     for at_once in (True, False):

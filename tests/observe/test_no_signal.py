@@ -39,10 +39,10 @@ def warnings_in(caplog) -> list[str]:
             r": every response was cut off, and mask_truncated_completions=True.*\(100 % are: raise max_comp.*=8\)",
         ),
         ({"token_mask": "probability", "probability_threshold": 1e-9}, ": rewards differ, but token_mask"),
-        ({"reward_funcs": constant, **CHAIN}, ": the rewards"),
-        ({"reward_funcs": nothing, **CHAIN}, ": no reward function"),
+        pytest.param({"reward_funcs": constant, **CHAIN}, ": the rewards", marks=pytest.mark.slow),
+        pytest.param({"reward_funcs": nothing, **CHAIN}, ": no reward function", marks=pytest.mark.slow),
         ({"reward_funcs": constant, **TREE, "beta": 0.1}, ": the rewards"),  # the update is skipped with its KL term
-        ({"reward_funcs": nothing, **TREE}, ": no reward function"),
+        pytest.param({"reward_funcs": nothing, **TREE}, ": no reward function", marks=pytest.mark.slow),
         ({"generation_kwargs": NO_END}, ": all were cut off at max_comp"),
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),

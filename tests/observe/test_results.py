@@ -121,6 +121,7 @@ def test_one_console_in_the_place_of_transformers(make_trainer, quiet, console):
     assert type(found) is console and (found.training_bar is None or not quiet)
 
 
+@pytest.mark.slow
 def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):
     from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
 
@@ -136,6 +137,7 @@ def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):
     assert "checkpoint-1" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_trls_name_for_a_card_writes_ours(alone, tmp_path):
     trainer = alone("s_trace", max_steps=1)
     trainer.train()

@@ -68,13 +68,14 @@ OFF_POLICY = {
 
 
 CORRECTED = {"beta": 0.5, "use_bias_correction_kl": True}
+MOSTLY = dict.fromkeys(["dapo", "dr_grpo", "gspo", "gspo_token", "opo", "p_trace", "vine_ppo"], pytest.mark.slow)
 HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
 
 
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        *((algo, {}) for algo in sorted(trl_credit.ALGORITHMS)),
+        *(pytest.param(algo, {}, marks=MOSTLY.get(algo, ())) for algo in sorted(trl_credit.ALGORITHMS)),
         *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
         ("s_trace", HOOKED),
     ],

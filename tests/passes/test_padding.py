@@ -59,7 +59,7 @@ OWN_CASES = CASES | {
     "paths": ("base", {**ROWS, "tree_rows": "paths"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
 }
-SLOW = "difficulty, grpo_lambda, gspo, luspo, mask, mask of the code, paths, prompts, truncated, two iterations, vespo"
+SLOW = "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, paths, prompts, truncated, two iterations, vespo"
 
 
 @pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "whitened batch"))
@@ -175,9 +175,9 @@ def models(tiny_model):
     ("settings", "model", "window", "words"),
     [
         ({"loss_type": "bnpo"}, None, 1, "loss_type='bnpo'"),
-        ({"entropy_coef": 0.1}, None, 1, "entropy bonus"),
-        ({"whiten_advantages": "microbatch"}, None, 1, "whiten_advantages='microbatch'"),
-        ({"top_entropy_quantile": 0.5}, None, 1, "top_entropy_quantile"),
+        pytest.param({"entropy_coef": 0.1}, None, 1, "entropy bonus", marks=pytest.mark.slow),
+        pytest.param({"whiten_advantages": "microbatch"}, None, 1, "whiten_advantages=", marks=pytest.mark.slow),
+        pytest.param({"top_entropy_quantile": 0.5}, None, 1, "top_entropy_quantile", marks=pytest.mark.slow),
         ({"steps_per_generation": 6, "gradient_accumulation_steps": 4}, None, 1, "do not divide each other"),
         ({}, "experts", 1, "experts"),
         ({}, "absolute", 4, "keeps the padding of prompts"),

@@ -62,7 +62,7 @@ def check_same_updates(left: Watch, right: Watch) -> None:
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("momentum", [False, True], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("momentum", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["adamw", "sgd"])
 def test_every_update_is_that_of_trl_with_fewer_passes(run, momentum):
     _, theirs = run(None, (trl.GRPOConfig, trl.GRPOTrainer), momentum=momentum)
     (_, off), (trainer, auto) = (run(skip, momentum=momentum) for skip in ("off", "auto"))

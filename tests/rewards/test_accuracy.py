@@ -120,7 +120,7 @@ def test_gaming_and_honest_forms():
     assert len(cases) == 599 and not misjudged(cases, prompts=[c["problem"] for c in cases])
 
 
-@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("strict", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_units_sets_families_bases_lists_and_what_cancels(strict):
     """`equal`: whether the answer is right where it need not be a value, if that differs."""
     cases = rows_of(TESTS / "reading_cases.jsonl")

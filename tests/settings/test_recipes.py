@@ -221,7 +221,7 @@ def test_opo_off_policy_says_so_beside_the_papers_number():
 
 @pytest.mark.parametrize(
     ("recipe", "rows", "trained", "most", "batches"),
-    [("tree_replay_app_d", 216, 216, 32, 7), ("rho_gsm8k_tree_666", 258, 32, 4, 8)],
+    [("tree_replay_app_d", 216, 216, 32, 7), pytest.param("rho_gsm8k_tree_666", 258, 32, 4, 8, marks=pytest.mark.slow)],
 )
 def test_how_much_of_a_tree_is_ever_trained(recipe, rows, trained, most, batches):
     """App. D's batch of 128 questions x 32 trajectories trains all of them, App. H's 512 segments an eighth."""

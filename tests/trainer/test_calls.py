@@ -97,7 +97,7 @@ OFF = {"skip_zero_advantage": "off", "shared_prefix": "off"}
 STEP = (1, 0, 1)  # one reduction of everything and one wait for it, whatever the preset
 CHAIN = (4, 0, 30)
 BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
-SLOW = ["dapo", "dr_grpo", "grpo_lambda", "gspo", "gspo_token", "opo", "p_trace", "vine_ppo"]
+SLOW = ["dapo", "dr_grpo", "grpo", "grpo_lambda", "gspo", "gspo_token", "opo", "p_trace", "spo_chain", "vine_ppo"]
 BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
 
 

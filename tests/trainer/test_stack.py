@@ -136,8 +136,12 @@ def see(vision, tmp_path):
     "knobs",
     [
         {"importance": "eligible", "selector": "entropy", "loss_type": "grpo"},
-        {"token_mask": "probability", "loss_type": "dapo", "difficulty": "history"},
-        {"importance": "sequence_token", "baseline": "optimal", "num_iterations": 2},
+        pytest.param(
+            {"token_mask": "probability", "loss_type": "dapo", "difficulty": "history"}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"importance": "sequence_token", "baseline": "optimal", "num_iterations": 2}, marks=pytest.mark.slow
+        ),
     ],
     ids=str,
 )

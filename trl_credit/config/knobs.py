@@ -165,8 +165,18 @@ def knobs_of(config_class: type) -> dict[str, Knob]:
 
 def defaults(config_class: type) -> dict[str, Any]:
     """The default of every field of a dataclass that has one."""
-    plain = {f.name: f.default for f in fields(config_class) if f.default is not MISSING}
-    return plain | {f.name: f.default_factory() for f in fields(config_class) if f.default_factory is not MISSING}
+    found = {f.name: _default(f) for f in fields(config_class)}
+    return {name: value for name, value in found.items() if value is not MISSING}
+
+
+def _default(known: Field) -> Any:
+    """The default of a field, or `MISSING`."""
+    return known.default if known.default_factory is MISSING else known.default_factory()
+
+
+@cache
+def _fields_of(config_class: type) -> dict[str, Field]:
+    return {f.name: f for f in fields(config_class)}
 
 
 def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
@@ -217,5 +227,6 @@ def _refuse_inactive(config: Any, name: str, value: Any, missing: list[Condition
 
 def is_default(config: Any, name: str) -> bool:
     """Whether a field has its default in the configuration's class or in one of its base classes."""
-    bases = (base for base in type(config).__mro__ if is_dataclass(base))
-    return any(own[name] == getattr(config, name) for base in bases if name in (own := defaults(base)))
+    value = getattr(config, name)
+    found = (_fields_of(base).get(name) for base in type(config).__mro__ if is_dataclass(base))
+    return any(_default(known) == value for known in found if known is not None)
