@@ -59,10 +59,10 @@ OWN_CASES = CASES | {
     "paths": ("base", {**ROWS, "tree_rows": "paths"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
 }
-SLOW = "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, paths, prompts, truncated, two iterations, vespo"
+SLOW = "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, paths, prompts, truncated, vespo"
 
 
-@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "whitened batch"))
+@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "whitened batch", "two iterations"))
 def test_the_gradient_of_a_window_is_the_same_for_fewer_tokens(run, case):
     algo, settings = OWN_CASES[case]
     off, trainer, auto = compared(run, algo, mode="auto", **settings)
