@@ -95,6 +95,7 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
     assert (tmp_path / "out" / "reward_curve.png").exists()
 
 
+@pytest.mark.slow
 def test_lora_flags(run, tmp_path):
     run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
     assert (tmp_path / "out" / "adapter_model.safetensors").exists()

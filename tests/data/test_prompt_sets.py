@@ -3,6 +3,7 @@
 import pytest
 from data_helpers import DAPO_TEXT, ROWS, whole_is_slow, write
 from datasets import Dataset
+from passes_helpers import with_slow
 from transformers import AutoTokenizer
 
 from trl_credit.data import (
@@ -76,11 +77,12 @@ def test_the_pins_are_whole_commits_and_all_sets_have_names():
     assert len(pins) == 7 and all(len(pin) == 40 and set(pin) <= set("0123456789abcdef") for pin in pins)
 
 
+TRAINING = ["gsm8k", "math", "dapo_math_14k", "knights_and_knaves_3ppl"]
 EVALUATION = ["math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench"]
 
 
 @whole_is_slow
-@pytest.mark.parametrize("name", ["gsm8k", "math", "dapo_math_14k", "knights_and_knaves_3ppl", *EVALUATION])
+@pytest.mark.parametrize("name", with_slow([*TRAINING, *EVALUATION], "minerva", "olympiadbench"))
 def test_sets_load_by_name(data_folder, name):
     data = load_prompts(name, data_dir=str(data_folder.path))
     assert {"prompt", "problem", "answer", "id"} <= set(data.column_names) and len(set(data["id"])) == len(data)

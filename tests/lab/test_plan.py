@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pytest
 import torch
+from passes_helpers import with_slow
 from peft import LoraConfig, get_peft_model
 from segment_helpers import steps_of
 from tiny_models import QWEN3
@@ -202,7 +203,9 @@ def counted(trainer) -> list[float]:
     return tokens
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", with_slow(SETTINGS, "plain, two windows", "fixed_count", "cutpoints", "some cutpoints")
+)
 def test_a_run_of_full_responses_generates_what_is_the_most(make_trainer, name):
     rich = {"temperature": 3.0, "generation_kwargs": {"suppress_tokens": [0, 1]}}  # of characters that no row shares
     trainer = make_trainer(**SETTINGS[name], **rich, max_steps=2, max_completion_length=12)

@@ -46,6 +46,7 @@ def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
     assert "* Prompts: 64 rows." in card and "\nalgo: grpo_lambda\n" in card
 
 
+@pytest.mark.slow
 def test_the_card_is_that_of_the_end_and_training_goes_on_after_it(alone, tmp_path):
     trainer = alone("s_trace", save_strategy="steps", save_steps=1, max_steps=2)
     cards = []

@@ -290,6 +290,7 @@ def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour(data_fo
 
 
 @whole_is_slow
+@pytest.mark.slow
 def test_golds_are_checked_whole_and_the_empty_ones_are_named(data_folder):
     for name in ("gsm8k_train", "math500", "aime25", "amc23", "minerva", "olympiadbench"):
         check_answers(row["answer"] for row in data_folder.rows(name))

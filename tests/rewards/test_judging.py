@@ -130,6 +130,7 @@ def test_equal_pairs_are_judged_once(pool):
     assert pool.equal([("0.5", "\\frac{1}{2}")])[1].judged == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_between_answers_costs_none(pool):
     pool.equal([("4", "4")])
     before = pid(pool)
@@ -161,6 +162,7 @@ def test_a_verdict_is_remembered_for_its_own_limit_of_time(pool):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
+@pytest.mark.slow
 def test_memory_is_limited():
     pool = JudgePool(1, memory=1.0)
     # a number of 8 GB; without a limit it is there in less than the time allowed

@@ -56,10 +56,9 @@ def test_save_steps_are_rounded_up_with_one_warning(make_trainer, tmp_path, capl
     "settings",
     [
         {},
-        {"num_iterations": 2, "steps_per_generation": 2},
         {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
     ],
-    ids=["steps", "iterations", "windows"],
+    ids=["steps", "windows"],
 )
 def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
     settings = {**BATCH, "save_steps": 1, "max_steps": 8, "lr_scheduler_type": "constant", **settings}

@@ -149,6 +149,7 @@ def test_too_many_skipped_updates_stop_the_run(make_trainer):
         close(counter(1, is_deepspeed_enabled=True), bad=True)  # DeepSpeed has made the update already
 
 
+@pytest.mark.slow
 def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
     def stopped(patience: int, pattern: list[bool]) -> str | None:
         count = counter(patience)

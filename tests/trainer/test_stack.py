@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from passes_helpers import Watch, check_equal, distinct, scripted, with_tokenizer
+from passes_helpers import Watch, check_equal, distinct, scripted, with_slow, with_tokenizer
 from peft import LoraConfig
 from PIL import Image
 from segment_helpers import steps_of
@@ -19,9 +19,10 @@ from trl_credit.demo.warm_start import make_tokenizer
 
 
 NAMES = sorted(trl_credit.ALGORITHMS)
+SLOW = ["dapo", "dr_grpo", "gspo", "opo", "p_trace", "vine_ppo"]  # which differ from others in a number or a formula
 
 
-@pytest.mark.parametrize("algo", NAMES)
+@pytest.mark.parametrize("algo", with_slow(NAMES, *SLOW))
 def test_lora_trains_the_adapter_alone(make_trainer, algo):
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
     settings = {"beta": 0.1, "use_bias_correction_kl": False, "max_steps": 2}
@@ -36,7 +37,7 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
         assert any(row.get("kl", 0.0) > 0.0 for row in steps_of(trainer))
 
 
-@pytest.mark.parametrize("algo", NAMES)
+@pytest.mark.parametrize("algo", with_slow(NAMES, *SLOW))
 def test_gradient_checkpointing_changes_nothing(trained, tmp_path, algo):
     models = []
     for on in (False, True):
