@@ -234,7 +234,9 @@ def test_a_reference_that_a_resumed_run_would_load_from_the_trained_model(make_t
 
 
 @survived
-@pytest.mark.parametrize("length", [{"max_steps": 8}, {"max_steps": -1, "num_train_epochs": 2}])
+@pytest.mark.parametrize(
+    "length", [{"max_steps": 8}, pytest.param({"max_steps": -1, "num_train_epochs": 2}, marks=pytest.mark.slow)]
+)
 def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, caplog, length):
     settings = {**SAVES, "lr_scheduler_type": "linear", "n_prompts": 8}
     make_trainer("grpo", max_steps=4, **settings).train()

@@ -7,6 +7,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 from custom_functions import args_of
+from passes_helpers import with_slow
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, KNOBS
@@ -185,7 +186,7 @@ def none_at_all(completions, **kwargs):
 
 
 @pytest.mark.hostile("nothing to learn", "survived")
-@pytest.mark.parametrize("algo", ["s_trace", "gspo", "ha_dw", "spo_tree"])
+@pytest.mark.parametrize("algo", with_slow(["s_trace", "gspo", "ha_dw", "spo_tree"], "gspo", "ha_dw"))
 @pytest.mark.parametrize("reward", [same_for_all, none_at_all])
 def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, reward):
     trainer = make_trainer(algo, reward_funcs=reward, max_steps=5, beta=0.0)

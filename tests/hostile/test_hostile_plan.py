@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from passes_helpers import with_slow
 from script_helpers import error_of
 
 from trl_credit.cli import main
@@ -57,7 +58,7 @@ STRANGER = {
 }
 
 
-@pytest.mark.parametrize("knob", STRANGER)
+@pytest.mark.parametrize("knob", with_slow(STRANGER, "baseline", "selector", "token_mask", "step_splitter"))
 @pytest.mark.hostile("recipes of strangers", "survived")
 def test_a_recipe_is_read_without_running_its_code(command_said, tmp_path, monkeypatch, knob):
     """Only training runs the functions that a recipe names."""

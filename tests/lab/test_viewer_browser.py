@@ -14,7 +14,7 @@ pytest_plugins = ["viewer_browser"]
 
 
 @pytest.mark.parametrize("name", SHARDS)
-@pytest.mark.parametrize("width", [1280, 700])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 700])
 def test_it_draws_all_tokens_and_says_nothing(show, name, width):
     page = show(SHARDS[name])
     page.resize(width, 800)

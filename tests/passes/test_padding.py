@@ -59,7 +59,10 @@ OWN_CASES = CASES | {
     "paths": ("base", {**ROWS, "tree_rows": "paths"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
 }
-SLOW = "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, paths, prompts, truncated, vespo"
+SLOW = (
+    "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, "
+    "paths, prompts, reference, truncated, vespo"
+)
 
 
 @pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "whitened batch", "two iterations"))
@@ -137,7 +140,9 @@ def test_metrics_of_windows_of_one_micro_batch_are_the_same(run):
                 assert right[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
 
 
-@pytest.mark.parametrize(("algo", "settings"), [("ha_dw", {"beta": 0.05}), ("spo_tree", TREE)])
+@pytest.mark.parametrize(
+    ("algo", "settings"), [("ha_dw", {"beta": 0.05}), pytest.param("spo_tree", TREE, marks=pytest.mark.slow)]
+)
 def test_resumed_is_uninterrupted(run, tmp_path, algo, settings):
     saves = {**settings, "save_strategy": "steps", "save_steps": 2, "max_steps": 4, "lr_scheduler_type": "constant"}
     whole, _ = run("auto", algo, **saves, output_dir=str(tmp_path / "whole"))

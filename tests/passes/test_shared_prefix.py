@@ -179,7 +179,10 @@ OWN_CASES = CASES | {
     # at a threshold that no two tokens tie at, or rounding decides
     "quantile": ("grpo", {**EIGHT, "top_entropy_quantile": 0.77}),
 }
-SLOW = "chain, difficulty, entropy, grpo_lambda, gspo, mask, one micro-batch, p_trace, quantile, reference, truncated"
+SLOW = (
+    "chain, difficulty, entropy, grpo, grpo_lambda, gspo, mask, "
+    "one micro-batch, p_trace, quantile, reference, truncated"
+)
 
 
 @pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "two iterations"))

@@ -74,8 +74,8 @@ def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
 @pytest.mark.parametrize(
     ("settings", "at"),
     [
-        ({"n_prompts": 4}, 3),
-        ({"n_prompts": 4}, 4),
+        pytest.param({"n_prompts": 4}, 3, marks=pytest.mark.slow),
+        pytest.param({"n_prompts": 4}, 4, marks=pytest.mark.slow),
         ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
     ],
     ids=["within", "between", "windows"],

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import count_a
 from datasets import Dataset
+from passes_helpers import with_slow
 from weight_helpers import check_finite, moved, weights
 from worker import kept
 
@@ -17,7 +18,7 @@ import trl_credit
 from trl_credit.credit.selection import probability_mask
 
 
-@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), "dapo", "dr_grpo", "gspo", "opo", "p_trace"))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
     before = weights(trainer)
