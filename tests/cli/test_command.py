@@ -207,7 +207,8 @@ def start(words: list[str], cwd: Path) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("config", "number"), [("one.yaml", signal.SIGTERM), ("cpu_2proc", signal.SIGINT)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("config", ["one.yaml", "cpu_2proc"])
 def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config, number):
     (tmp_path / "one.yaml").write_text(ONE_PROCESS)
     flags = ["--accelerate_config", config, "--save_steps", "2", "--logging_steps", "1"]

@@ -47,6 +47,8 @@ CASES = {
 
 def with_slow(names: Iterable[str], *slow: str) -> list:
     """Parameters of a test, of which those named in `slow` are left to `pytest -m slow`."""
+    names = list(names)
+    assert not set(slow) - set(names), f"no such parameters: {sorted(set(slow) - set(names))}"
     return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in names]
 
 

@@ -79,14 +79,14 @@ def differences(row, other) -> set[str]:
 
 
 def kind(value):
-    """A value of a field, where one number stands for others: 0 and 1 often switch something off."""
+    """The value, or one text for all numbers but 0 and 1, which often switch something off or on."""
     if isinstance(value, list | tuple):
         return [kind(item) for item in value]
     return "a number" if isinstance(value, int | float) and value not in (0, 1) else value
 
 
 def one_of_each_kind() -> list:
-    """Rows that differ, on the embedded model, in numbers alone are trained once; every row is built."""
+    """The first row of each kind: rows of one kind differ in numbers alone once the embedded model is put in."""
     small = yaml.safe_load(EMBEDDED.read_text()).keys() | {"output_dir", "tree_segment_length"}
     kinds = {}
     for row in ROWS:
