@@ -11,6 +11,7 @@ import torch
 from trl import GRPOConfig
 
 from ..support.functions import errors_named, imports_functions, is_custom_function, name_of, resolve_function
+from .construction import Construction
 from .knobs import (
     COUNT,
     FINITE,
@@ -57,7 +58,7 @@ _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, GRPOConfig):
+class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
@@ -192,6 +193,7 @@ class CreditConfig(SegmentKnobs, GRPOConfig):
     Raises:
         ValueError: a value is out of range, a combination is ill-defined, or a knob has no effect; the message names
             the field and the fix.
+        TypeError: a keyword is no field; the message names the field that was meant.
     """
 
     credit: str | None = knob(None, "A custom credit function. `None`: the knobs.", CUSTOM_FUNCTION)

@@ -9,7 +9,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 from ..runs.identity import IdentifiedTrainer
-from .sampling import describe_sampling
+from .sampling import describe_preset, describe_sampling
 
 
 _LOGGER = logging.getLogger(__name__.partition(".")[0])
@@ -51,6 +51,8 @@ class ConsoleCallback(ProgressCallback):
             data = self._trainer.train_dataset
             rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
             print(f"{self._trainer.algorithm_name}{rows}: {describe_sampling(self._trainer.args)}", flush=True)
+            if changed := describe_preset(self._trainer.args, self._trainer.algorithm_name):
+                print(changed, flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
         for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a trainer that raised

@@ -1,11 +1,12 @@
-"""What a run samples and trains on, in words."""
+"""What a run samples and trains on, and which of TRL's defaults its preset changes, in words."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from ..config import CreditConfig
+from ..config import CreditConfig, settings_of_preset
 
 
 _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed": "of several branches each"}
@@ -39,3 +40,24 @@ def describe_sampling(args: CreditConfig, log_history: Sequence[dict[str, Any]] 
     if not sampled or not trained:
         return text
     return f"{text} (on average {fmean(sampled):,.1f} nodes were sampled and {fmean(trained):,.1f} trained on)"
+
+
+def describe_preset(args: CreditConfig, name: str) -> str:
+    """The settings in which a preset differs from TRL's defaults, such as "S-trace sets beta 0.0 → 0.001, …", on
+    lines of at most 120 characters. Without those that have no effect or were set to another value; `""` if none is
+    left.
+
+    Args:
+        args ([`CreditConfig`]):
+            The configuration of the run.
+        name (`str`):
+            The algorithm's name.
+    """
+    changes = [f"{field} {theirs!r} → {ours!r}" for field, (theirs, ours) in settings_of_preset(args).items()]
+    if not changes:
+        return ""
+    where = "(TRL's default → the paper's: `trl-credit help coming_from_trl`)"
+    parts = [name, "sets", *[f"{change}," for change in changes[:-1]], changes[-1], where]
+    unbroken = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts]
+    lines = textwrap.fill(" ".join(unbroken), width=120, subsequent_indent="  ", break_on_hyphens=False)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")

@@ -41,7 +41,10 @@ def check_arguments(
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
-        raise TypeError(f"{what}: build a {wanted.__name__} from trl_credit with the same fields.")
+        fix = (
+            f"pass {wanted.__name__}.from_trl(args), or build a {wanted.__name__} from trl_credit with the same fields"
+        )
+        raise TypeError(f"{what}: {fix}.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")

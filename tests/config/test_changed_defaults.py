@@ -1,0 +1,97 @@
+"""What a preset changes of TRL's defaults: in the configuration, in a run's first lines, and on the page."""
+
+import re
+
+import pytest
+import trl
+from custom_functions import args_of
+from scripts import ROOT
+
+from trl_credit import ALGORITHMS, CreditConfig, DAPOConfig, GSPOConfig, STraceConfig
+from trl_credit.config import defaults, settings_of_preset
+from trl_credit.config.from_trl import _FILLED_IN, changed_defaults
+from trl_credit.observe.sampling import describe_preset
+
+
+CLASSES = {"base": CreditConfig, **{name: pair[0] for name, pair in ALGORITHMS.items()}}
+PAGE = (ROOT / "docs" / "coming_from_trl.md").read_text(encoding="utf-8")
+COLUMNS = ("loss_type", "beta", "use_bias_correction_kl")
+
+
+def test_the_settings_of_a_preset_are_those_that_act_and_were_left_alone():
+    assert settings_of_preset(args_of()) == {}
+    changed = {"beta": (0.0, 0.001), "loss_type": ("dapo", "grpo"), "use_bias_correction_kl": (True, False)}
+    assert settings_of_preset(args_of(STraceConfig)) == changed
+    assert settings_of_preset(args_of(STraceConfig, beta=0.0)) == {"loss_type": ("dapo", "grpo")}
+    assert settings_of_preset(args_of(STraceConfig, beta=0.04, loss_type="dapo")).keys() == {"use_bias_correction_kl"}
+    assert settings_of_preset(args_of(GSPOConfig))["importance_sampling_level"] == ("token", "sequence")
+    assert settings_of_preset(args_of(DAPOConfig, mask_truncated_completions=False)) == {"epsilon_high": (None, 0.28)}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_changed_defaults_are_the_fields_in_which_the_two_configurations_differ(name):
+    plain, preset = trl.GRPOConfig("unused", use_cpu=True, bf16=False), args_of(CLASSES[name])
+    differ = {
+        field: (getattr(plain, field), getattr(preset, field))
+        for field in defaults(trl.GRPOConfig)
+        if field != "output_dir"
+    }
+    assert changed_defaults(CLASSES[name]) == {field: pair for field, pair in differ.items() if pair[0] != pair[1]}
+
+
+def shown(value) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def table() -> str:
+    """The table of docs/coming_from_trl.md."""
+    head = ["configuration", *[f"`{name}`" for name in COLUMNS], "others"]
+    plain = defaults(trl.GRPOConfig)
+    rows = [head, ["---"] * len(head), ["TRL's `GRPOConfig`", *[shown(plain[name]) for name in COLUMNS], ""]]
+    for name, config_class in CLASSES.items():
+        if name != "base":
+            changed = {field: pair[1] for field, pair in changed_defaults(config_class).items()}
+            cells = [shown(changed.pop(field)) if field in changed else "" for field in COLUMNS]
+            others = [f"`{field}` {shown(plain[field])} → {shown(value)}" for field, value in changed.items()]
+            rows.append([f"`{config_class.__name__}`", *cells, ", ".join(others)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def test_the_pages_table_is_that_of_the_presets():
+    found = PAGE.partition("<!-- changed defaults -->\n")[2].partition("\n<!-- end of changed defaults -->")[0]
+    assert found == table(), f"docs/coming_from_trl.md needs this table:\n{table()}"
+
+
+def test_the_page_names_every_value_that_trl_computes():
+    part = PAGE.partition("## A configuration that you have")[2].partition("\n## ")[0]
+    assert not [name for name in _FILLED_IN if f"`{name}`" not in part]
+
+
+def test_the_pages_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    by_hand, taken = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    scope: dict = {"args": trl.GRPOConfig("run", use_cpu=True, learning_rate=3e-6)}
+    exec(taken, scope)
+    assert (scope["args"].learning_rate, scope["args"].trace_lambda) == (3e-6, 0.95)
+    exec(by_hand, scope)
+    assert changed_defaults(STraceConfig).keys() - settings_of_preset(scope["args"]).keys() == {*COLUMNS}
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    after = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
+    before = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
+    assert after == before.replace("GRPO", "STrace").replace("from trl ", "from trl_credit ")
+    compile(after, "after", "exec")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_settings_of_a_preset_take_at_most_two_lines(name):
+    lines = describe_preset(args_of(CLASSES[name]), name).splitlines()
+    assert len(lines) == 0 if name == "base" else 1 <= len(lines) <= 2
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_the_settings_of_a_preset_in_words():
+    expected = (
+        "S-trace sets beta 0.0 → 0.001, loss_type 'dapo' → 'grpo', use_bias_correction_kl True → False\n"
+        "  (TRL's default → the paper's: `trl-credit help coming_from_trl`)"
+    )
+    assert describe_preset(args_of(STraceConfig), "S-trace") == expected

@@ -1,0 +1,63 @@
+"""How a configuration is made: from keywords, with a hint at a wrong one, and from a configuration of TRL."""
+
+import inspect
+from dataclasses import fields
+from typing import Any, Self
+
+import trl
+from trl import GRPOConfig
+
+from ..support.errors import did_you_mean
+from .from_trl import settings_of_trl
+
+
+class Construction:
+    """The constructors of [`CreditConfig`], without its fields.
+
+    Keywords are checked in `__new__`, since each subclass that is a dataclass gets an `__init__` of its own. The check
+    reads the signature of that `__init__`, which a subclass may also have written itself.
+
+    Raises:
+        TypeError: the constructor does not take a keyword; the message names the field that was meant.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        parameters = inspect.signature(cls.__init__).parameters
+        unknown = [name for name in kwargs if name not in parameters]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            hint = did_you_mean(unknown[0], list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
+            raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}{hint}")
+        return super().__new__(cls)
+
+    @classmethod
+    def from_trl(cls, args: GRPOConfig, **knobs: Any) -> Self:
+        """A configuration of this class with the settings of a configuration of TRL, which is left as it is.
+
+        What was set in `args` is taken over, and all other fields have this class's defaults. A field of `args` that
+        has TRL's default counts as left out, also if it was set by hand: to keep TRL's default where this class has
+        another one, name it, as in `STraceConfig.from_trl(args, loss_type="dapo", beta=0.0)`. The same holds for a
+        value that TRL computes from other fields (see `docs/coming_from_trl.md`).
+
+        Args:
+            args ([`~trl.GRPOConfig`]):
+                The configuration of a run with TRL's `GRPOTrainer`, or of a subclass.
+            **knobs:
+                Fields of this class, which override those of `args`.
+
+        Raises:
+            TypeError: `args` is no configuration of TRL, or sets a field that this class lacks.
+            ValueError: what the constructor refuses, such as a field without effect.
+        """
+        if isinstance(args, Construction):
+            what = f"args is a {type(args).__name__} of trl_credit, not a configuration of TRL"
+            raise TypeError(f"{what}: give its settings to {cls.__name__} itself.")
+        if not isinstance(args, GRPOConfig):
+            what = f"the class {args.__name__}" if isinstance(args, type) else f"of type {type(args).__name__}"
+            raise TypeError(f"args is {what}, not a GRPOConfig of TRL: give the args of your trl.GRPOTrainer.")
+        settings, own = settings_of_trl(args), {f.name for f in fields(cls)}
+        if lacking := [name for name in settings if name not in own]:
+            what = f"args is a {type(args).__name__} that sets {lacking[0]}, which {cls.__name__} lacks"
+            raise TypeError(f"{what}: leave it out, or declare it in a subclass of {cls.__name__}.")
+        if "generation_batch_size" in knobs:  # TRL takes one of the two
+            settings.pop("steps_per_generation", None)
+        return cls(**settings | knobs)
