@@ -7,7 +7,16 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from trl_credit.observe.schema import Shard, read_shard, remove_after, shard_path, steps, write_shard
+from trl_credit.observe.schema import (
+    MAX_ANSWER,
+    Shard,
+    gold_answer,
+    read_shard,
+    remove_after,
+    shard_path,
+    steps,
+    write_shard,
+)
 from trl_credit.observe.token_texts import TokenTexts
 
 
@@ -35,6 +44,22 @@ def test_what_is_written_is_read(tmp_path):
     assert response["credit"] == [0.333333, -2e-9, None] and response["entropy"] == [0, None, 1e6]
     assert response["rewards"] == {"a": 1.0, "b": None} and response["completion"] == RESPONSE["completion"]
     assert set(response) == set(RESPONSE)
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({"answer": " 15\n", "solution": "so 15"}, "15"),
+        ({"answer": "", "solution": "so 15"}, "so 15"),
+        ({"answer": 0}, "0"),
+        ({"answer": ["1", 2]}, "1, 2"),
+        ({"answer": None, "problem": "?"}, None),
+        ({"answer": "x" * MAX_ANSWER}, "x" * MAX_ANSWER),
+        ({"answer": "x" * 9999}, "x" * (MAX_ANSWER - 2) + " …"),
+    ],
+)
+def test_the_gold_answer_of_a_row_is_its_text(row, answer):
+    assert gold_answer(row) == answer
 
 
 def test_a_shard_is_there_whole_or_not_at_all(tmp_path):

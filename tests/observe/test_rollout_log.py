@@ -228,6 +228,11 @@ def test_a_run_without_a_logged_step_warns(make_trainer, caplog, every, warns):
     assert len(lines) == warns and all("log_credit=5: no step was logged" in line for line in lines)
 
 
+def answer_of(prompt):
+    """The answer that `make_trainer`'s data set has for a prompt such as 3+2=, row 23."""
+    return str(int(prompt[2] + prompt[0]))
+
+
 def test_an_entry_says_what_was_sampled(trained):
     trainer, found = logged(trained, "s_trace", max_steps=1, mask_truncated_completions=True)
     tokenizer = trainer.processing_class
@@ -238,6 +243,7 @@ def test_an_entry_says_what_was_sampled(trained):
         assert tokenizer.decode(row["token_ids"], skip_special_tokens=True) == row["completion"]
         assert tokenizer.decode(row["token_ids"]) == "".join(row["tokens"])
         assert row["rewards"] == {"count_a": row["reward"]} and row["prompt"].endswith("=")
+        assert row["answer"] == answer_of(row["prompt"])
         assert row["reward"] == pytest.approx(sum(c in "abc" for c in row["completion"][:4]) / 4)
         assert row["loss_mask"] == [int(not row["truncated"])] * len(row["tokens"])
         assert len(row["tokens"]) == 8 or row["token_ids"][-1] == tokenizer.eos_token_id
@@ -261,6 +267,7 @@ def test_trees_and_their_rows(trained, form):
     trainer, _ = logged(trained, "base", **{**TREE, "tree_rows": form, **mask}, max_steps=2, log_credit_groups=1)
     for shard in shards(trainer).values():
         nodes = shard.trees[0]
+        assert {row["answer"] for row in shard.responses} == {answer_of(shard.responses[0]["prompt"])}
         for node in nodes[1:]:
             children = [n for n in nodes if n["parent"] == node["parent"]]
             parent = nodes[node["parent"]]

@@ -5,6 +5,7 @@ import json
 import pytest
 from processes import TORCHRUN, results, run
 
+from trl_credit.demo.task import work_out
 from trl_credit.observe.schema import read_shard, steps
 
 
@@ -82,6 +83,7 @@ def test_a_rollout_log_of_two_processes(tmp_path):
             rewards = [row["reward"] for row in rows]
             assert len({row["prompt"] for row in rows}) == 1
             for row in rows:
+                assert row["answer"] == work_out(row["prompt"])[-1]
                 signs = {(a > 0) - (a < 0) for a in row["advantages"]}
                 above = row["reward"] - sum(rewards) / 4
                 assert signs == {(above > 0) - (above < 0)}

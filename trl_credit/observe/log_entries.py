@@ -1,5 +1,6 @@
 """The entries of a rollout log: responses, trees and the header."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any
@@ -16,7 +17,7 @@ from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE, base_name
 from .captured import LoggedTrainer, Row
-from .schema import Shard
+from .schema import Shard, gold_answer
 from .token_texts import TokenTexts
 
 
@@ -34,6 +35,7 @@ class Origin:
         places: Group of each row, and its number in the group, by tag.
         sizes: Number of rows of each group.
         hidden: Token ids of truncated responses that the loss does not see, by tag.
+        answers: Gold answers of this process's rows that are not of trees, by tag.
     """
 
     made: GenerationBatch
@@ -41,14 +43,17 @@ class Origin:
     places: dict[int, tuple[int, int]]
     sizes: list[int]
     hidden: dict[int, list[int]] = field(default_factory=dict)
+    answers: dict[int, str | None] = field(default_factory=dict)
 
     def group(self, tag: int) -> float:
         """The group of a row; infinity for a filler."""
         return self.places[tag][0] if tag in self.places else float("inf")
 
 
-def origin_of(trainer: LoggedTrainer, made: GenerationBatch) -> Origin:
+def origin_of(trainer: LoggedTrainer, made: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
     """Numbers the groups of a generation batch in its order, the same on all processes.
+
+    `examples` are the rows of the data set that this process sampled the batch from.
 
     Trees that were grown in this batch come before replayed ones, since `log_credit_groups` takes the first groups.
     """
@@ -58,7 +63,8 @@ def origin_of(trainer: LoggedTrainer, made: GenerationBatch) -> Origin:
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
         hidden = _hidden_responses(made.batch.data, tags.tolist(), pad_token_id=trainer.tokenizer.pad_token_id)
-        return Origin(made, tags, places, sizes, hidden)
+        answers = {rank * rows + i: gold_answer(example) for i, example in enumerate(examples)}
+        return Origin(made, tags, places, sizes, hidden, answers)
     drawn, born = made.plan.drawn, made.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
@@ -103,6 +109,7 @@ def response_of(trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTe
         "index": index,
         "prompt": trainer.tokenizer.decode(row.prompt_ids, skip_special_tokens=False),
         "completion": engine.decode(row.token_ids),
+        "answer": origin.answers.get(row.tag),
         "reward": None,
         "rewards": {},
         "truncated": False,
@@ -130,8 +137,8 @@ def response_of(trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTe
     return found
 
 
-def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]]]]:
-    """Group and nodes of each logged tree that this process grew."""
+def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]], str | None]]:
+    """Group, nodes and gold answer of each logged tree that this process grew."""
     if (plan := origin.made.plan) is None:
         return []
     trained: dict[str, set[int]] = {}
@@ -144,7 +151,8 @@ def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dic
     for tree in plan.trees:
         question = question_key(tree.prompt_ids)
         if groups.get(question, trainer.args.log_credit_groups) < trainer.args.log_credit_groups:
-            found.append((groups[question], _nodes(trainer, tree, trained.get(question, set()))))
+            nodes = _nodes(trainer, tree, trained.get(question, set()))
+            found.append((groups[question], nodes, gold_answer(tree.example)))
     return found
 
 
@@ -174,10 +182,11 @@ def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) ->
     """Joins the entries of all processes to a shard without a header. Only complete groups are kept, in order."""
     trees: dict[int, list[dict[str, Any]]] = {}
     twice: set[int] = set()
-    for group, nodes in (tree for _, own in parts for tree in own):
+    answers: dict[int, str | None] = {}
+    for group, nodes, answer in (tree for _, own in parts for tree in own):
         if group in trees:
             twice.add(group)  # a prompt with two trees: rows do not record which tree they are from
-        trees[group] = nodes
+        trees[group], answers[group] = nodes, answer
     by_group: dict[int, list[dict[str, Any]]] = {}
     for response in sorted((r for own, _ in parts for r in own), key=lambda r: (r["group"], r["index"])):
         by_group.setdefault(response["group"], []).append(response)
@@ -189,6 +198,7 @@ def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) ->
         if nodes is not None:
             shard.trees[group] = nodes
         for response in responses:
+            response["answer"] = answers.get(group, response["answer"])
             if nodes is None:
                 response |= {"nodes": None, "segment_nodes": None}
             elif response["nodes"] and not packed:

@@ -5,7 +5,7 @@ steps. The shard of step k holds the rows of the first pass that step k takes pa
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,12 +108,12 @@ class RolloutLog(TrainerCallback):
         due = -(-max(step, self._logged + 1) // every) * every
         return _Pass(step, due if due <= last else None)
 
-    def sampled(self, made: GenerationBatch) -> None:
-        """Notes where the rows of a generation batch come from."""
+    def sampled(self, made: GenerationBatch, examples: Sequence[dict[str, Any]]) -> None:
+        """Notes where the rows of a generation batch, sampled from `examples` of the data set, come from."""
         if self.is_off:
             return
         with self._harmless():
-            self._origin = origin_of(self._trainer, made)
+            self._origin = origin_of(self._trainer, made, examples)
             made.batch.data[keys.LOG_ROW] = self._origin.tags
 
     def lost(self, loss_pass: LossPass, loss: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ Completions are text that a policy wrote, so nothing but JSON is read, and every
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ _REQUIRED = {
     "tree": {"group": int, "nodes": list},
     "response": {"group": int, "index": int, "completion": str, "tokens": list},
 }
+
+ANSWER_COLUMNS = ("answer", "solution")  # of a row of the data set, the first that is not empty
+MAX_ANSWER = 2000  # characters
 
 
 @dataclass
@@ -70,6 +73,16 @@ def remove_after(run_folder: str | Path, step: int) -> None:
             path.unlink(missing_ok=True)
     for path in (Path(run_folder) / FOLDER).glob("step-*.partial"):
         path.unlink(missing_ok=True)
+
+
+def gold_answer(row: Mapping[str, Any]) -> str | None:
+    """The gold answer that a row of a data set or of a log holds, as text of at most `MAX_ANSWER` characters."""
+    for name in ANSWER_COLUMNS:
+        value = row.get(name)
+        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else "" if value is None else str(value)
+        if text := text.strip():
+            return text if len(text) <= MAX_ANSWER else f"{text[: MAX_ANSWER - 2]} …"
+    return None
 
 
 def write_shard(path: str | Path, shard: Shard) -> None:

@@ -273,7 +273,7 @@ class CreditTrainer(ResumableTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
-            self._rollout_log.sampled(made)
+            self._rollout_log.sampled(made, inputs)
             if made.is_empty and self._nonfinite.skips_batches:
                 made.batch.no_update = [True] * len(inputs)
         return made.batch.data

@@ -77,7 +77,8 @@ def rolled_out(
     Raises:
         ValueError: the reward function needs a field that the responses lack.
     """
-    groups, rows = groups_of(shard.responses), [_dataset_row(response) for response in shard.responses]
+    groups, is_logged = groups_of(shard.responses), "schema" in shard.header
+    rows = [_dataset_row(response, is_logged=is_logged) for response in shard.responses]
     if missing := [name for name in required_parameters(reward) if name not in GIVEN and name not in rows[0]]:
         raise ValueError(
             f"--reward needs {missing[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
@@ -106,8 +107,10 @@ def rolled_out(
     return config, (advantages, ids)
 
 
-def _dataset_row(response: dict[str, Any]) -> dict[str, Any]:
+def _dataset_row(response: dict[str, Any], *, is_logged: bool) -> dict[str, Any]:
     """The prompt of a response and the other columns of its data set."""
     n = len(response["tokens"])
-    columns = {name: value for name, value in response.items() if name not in _RESULTS}
+    # the answer in a log is text, perhaps shortened: not always what a reward function got in training
+    results = {*_RESULTS, "answer"} if is_logged else _RESULTS
+    columns = {name: value for name, value in response.items() if name not in results}
     return {name: value for name, value in columns.items() if not (isinstance(value, list) and len(value) == n)}
