@@ -1,12 +1,14 @@
 """How large the viewer's page is, and how soon Chromium shows it: 200 responses of 2,000 tokens, with every column.
 
     python benchmarks/viewer.py [--responses 200] [--tokens 2000]
+    python benchmarks/viewer.py --picture docs/viewer.png  # makes the README's picture and measures nothing
 
 Prints the size of the file, what it takes to build it, and, where there is a Chromium, the time from opening the file
 until the first response is drawn, the time that a group of 8 takes, and how long frames take while its page scrolls.
 """
 
 import argparse
+import base64
 import random
 import statistics
 import sys
@@ -18,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
 from chromium import Chromium, find_chromium
-from viewer_helpers import SOLUTION, header, response, tokens_of, with_trace
+from viewer_helpers import SOLUTION, explained, header, response, tokens_of, with_trace
 
 from trl_credit.lab.viewer import build_page
 from trl_credit.observe.schema import Shard
@@ -57,7 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--responses", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--picture", type=Path, metavar="FILE.png")
     args = parser.parse_args()
+    if args.picture is not None:
+        draw(args.picture)
+        return
     made = shard(args.responses, args.tokens)
     count = sum(len(row["tokens"]) for row in made.responses)
     began = time.perf_counter()
@@ -87,6 +93,19 @@ def measure(file: Path) -> None:
         print(f"scrolling it: median frame {statistics.median(frames):.1f} ms, 95 % below {frames[-5]:.1f} ms")
         if browser.messages:
             print("Chromium said:", *browser.messages, sep="\n")
+
+
+def draw(picture: Path) -> None:
+    """A response under GRPO and S-trace, with the cursor on a token."""
+    shards = explained()
+    for row in (row for one in shards for row in one.responses):
+        row["answer"] = "15"
+    with tempfile.TemporaryDirectory() as folder, Chromium(1280, 860) as browser:
+        file = Path(folder) / "page.html"
+        file.write_text(build_page(shards, title="math/qwen3_1.7b"), encoding="utf-8")
+        browser.prefer("light")
+        browser.open(file, fragment="token=26")
+        picture.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"]))
 
 
 if __name__ == "__main__":

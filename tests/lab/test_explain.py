@@ -6,6 +6,7 @@ import pytest
 import torch
 from custom_functions import args_of
 from script_helpers import error_of
+from viewer_helpers import Page
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import main
@@ -150,12 +151,14 @@ def test_the_table(rollouts):
 
 
 def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
-    text = printed(rollouts(), "--credit", f"{own}/mine.py:f")
+    text = printed(rollouts(rows(answer=2)), "--credit", f"{own}/mine.py:f")
     page = (tmp_path / "rollouts.explain.html").read_text()
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm  ")
     for name in ("GRPO", "S-trace", "GSPO-token", "f on GRPO"):
         assert f"| {name} " in text and name in page
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: it values" in page
+    shown = Page(page).data["shards"][0]
+    assert shown["header"]["step"] is None and {row["answer"] for row in shown["responses"]} == {"2"}
     assert "SPO-chain is left out: it values" in text and "give --model and --reward" in text
     assert "SPO-tree is left out: it samples its own responses, as a tree of 216 leaves for each of 2" in text
 
@@ -248,6 +251,9 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
     given = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
+    # the answer of a log is text for the page, and not a column that a reward function of training got
+    text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:even").split())
+    assert "--reward needs 'answer', which these rollouts do not hold" in text
     text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text

@@ -14,7 +14,7 @@ pytest_plugins = ["viewer_browser"]
 
 
 @pytest.mark.parametrize("name", SHARDS)
-@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 700])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 700, 390])
 def test_it_draws_all_tokens_and_says_nothing(show, name, width):
     page = show(SHARDS[name])
     page.resize(width, 800)
@@ -77,7 +77,7 @@ def test_arrow_keys_walk_tokens_lines_responses_and_steps(show):
 def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows(show):
     page = show([s_trace(10), s_trace(20)])
     seen = []
-    for _ in range(11):
+    for _ in range(12):
         page.press("Tab")
         seen.append(
             page.evaluate(
@@ -85,7 +85,7 @@ def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows
                 ".outlineStyle])(document.activeElement)"
             )
         )
-    stops = ["step", "metric", "layout", "theme", "group", "index", "text"]
+    stops = ["step", "metric", "layout", "theme", "group", "index", "define", "text"]
     assert list(dict.fromkeys(name for name, _ in seen if name in stops)) == stops
     assert all(style != "none" for name, style in seen if name != "BODY"), seen
     page.evaluate("document.querySelector('#responses input:checked').focus()")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from viewer_helpers import (
+    EVIL,
     PROMPT,
     SHARDS,
     SOLUTION,
@@ -69,20 +70,81 @@ def test_many_algorithms_are_stacked_and_are_the_lines_of_the_panel(show):
 
 def test_algorithms_have_one_scale_or_each_its_own(show):
     page = show(many())
-    assert page.texts("#scale option:checked") == ["one for all"]
+    assert page.texts("#scale option:checked") == ["each its own"]
     strips = "[0, 5].map(k => document.querySelectorAll('.column .strip')[k].innerHTML)"
-    one, small = page.evaluate(strips)
-    assert one != small and "p1" in small
-    page.select("scale", "own")
     first, last = page.evaluate(strips)
     assert first.replace(" over", "") == last.replace(" over", "") and "p1" not in last
     looks = page.evaluate("[0, 5].map(k => (texts[k].fill(), texts[k].spans[45].className))")
     assert looks[0] == looks[1]
-    ends = [float(text.removeprefix(" scale ends at ")) for text in page.texts(".column .end")]
+    ends = [float(text.removeprefix(" colours end at ±")) for text in page.texts(".column .end")]
     assert ends[0] == pytest.approx(100 * ends[5], rel=0.01)
-    assert "scale=own" in page.evaluate("location.hash")
+    assert page.texts(".scalebox") == ["−end+end"]
+    page.select("metric", "entropy")  # which is the same under all: no column has an end of its own
+    assert set(page.texts(".column .end")) == {""} and "end" not in page.texts(".scalebox")[0]
+    page.select("metric", "credit")
+    page.evaluate("go({ layout: 'group', algorithm: 'Algorithm 5' })")
+    assert float(page.texts(".scalebox")[0].partition("+")[2]) == pytest.approx(ends[5])
+    page.evaluate("go({ layout: 'one' })")
+    page.select("scale", "one")
+    one, small = page.evaluate(strips)
+    assert one != small and "p1" in small and set(page.texts(".column .end")) == {""}
+    assert "scale=one" in page.evaluate("location.hash")
     page = show([s_trace()])
     assert page.evaluate("BOX['scale-choice'].hidden")
+
+
+def test_an_own_scale_is_of_the_group_that_is_shown(show):
+    shards = explained()
+    for shard in shards:
+        shard.responses += [
+            {**row, "group": 1, "credit": [10 * x for x in row["credit"]]} for row in shard.responses[:4]
+        ]
+    page = show(shards, fragment="group=0")
+    small = [float(text.partition("±")[2]) for text in page.texts(".column .end")]
+    looks = "texts.map(text => text.spans.map(span => span.className))"
+    before = page.evaluate(looks)
+    page.evaluate("go({ group: 1 })")
+    large = [float(text.partition("±")[2]) for text in page.texts(".column .end")]
+    assert large == pytest.approx([10 * end for end in small], rel=0.01) and page.evaluate(looks) == before
+
+
+def test_equal_lists_of_contributions_are_shown_once(show):
+    grpo, trace = explained()
+    again = Shard({**trace.header, "algorithm": "S-trace, as trained"}, {}, trace.responses)
+    half = [{**row, "credit": [x / 2 for x in row["credit"]]} for row in trace.responses]
+    page = show([grpo, again, trace], fragment="token=26")
+    assert page.texts("#panel h3") == ["Where it came from: S-trace, as trained and S-trace"]
+    assert page.count(".origins") == 1 and page.count(".origins li") == 8
+    page = show([grpo, trace, Shard({**trace.header, "algorithm": "half"}, {}, half)], fragment="token=26")
+    assert page.texts("#panel h3") == ["Where it came from: S-trace", "Where it came from: half"]
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_on_a_phone_nothing_is_cut_off_and_the_panel_leaves_room(show, name, tmp_path):
+    page = show(SHARDS[name])
+    for fragment in ("layout=one&token=3", "layout=group&token=3", "layout=tree"):
+        page.open(tmp_path / "page.html", fragment=fragment)
+        page.resize(390, 844)
+        page.settle()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        cut = "[...document.querySelectorAll('main *, nav *, #panel *')].filter(e => e.scrollWidth > e.clientWidth + 1"
+        cut += " && /auto|scroll/.test(getComputedStyle(e).overflowX)).map(e => e.id || e.className)"
+        assert page.evaluate(cut) == []
+        assert page.evaluate("document.querySelector('aside').getBoundingClientRect().height") <= 0.4 * 844
+
+
+def test_a_group_is_a_grid_as_wide_as_the_page(show):
+    page = show([Shard(header("GRPO"), {}, [{**group_of("GRPO")[0], "index": i} for i in range(5)])])
+    page.evaluate("go({ layout: 'group' })")
+    boxes = "[...document.querySelectorAll('.column')].map(e => e.getBoundingClientRect()).map(r => [r.left, r.right])"
+    for width, columns in ((1280, 2), (2200, 5), (390, 1)):
+        page.resize(width, 860)
+        page.settle()
+        left, right = page.evaluate("(r => [r.left, r.right])(BOX.columns.getBoundingClientRect())")
+        found = page.evaluate(boxes)
+        assert len({round(start) for start, _ in found}) == columns
+        assert min(start for start, _ in found) == pytest.approx(left, abs=1)
+        assert max(end for _, end in found) == pytest.approx(right, abs=1)
 
 
 def test_a_group_stands_side_by_side_and_is_filled_when_it_comes_into_sight(show):
@@ -160,6 +222,59 @@ def test_a_group_with_a_tree_shows_the_value_of_its_root_and_comes_first(show):
     page.evaluate("go({ group: 0 })")
     assert all(text.startswith("replayed from an earlier batch · ") for text in page.texts("#responses .facts"))
     assert page.texts(".column h2")[0] == "Response 0 replayed from an earlier batch"
+
+
+@pytest.mark.parametrize(("shards", "width"), [(many, 1280), (explained, 1280), (lambda: [spo_chain()], 390)])
+def test_the_legend_is_one_line_and_its_definition_opens(show, shards, width):
+    page = show(shards())
+    page.resize(width, 860)
+    page.settle()
+    middles = "[...BOX.legend.children].filter(e => e.getClientRects().length).map(e => e.getBoundingClientRect())"
+    middles = page.evaluate(f"{middles}.map(r => r.y + r.height / 2)")
+    assert len(middles) >= 3 and max(middles) - min(middles) < 8
+    assert page.evaluate("document.getElementById('about').hidden")
+    page.evaluate("document.getElementById('define').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
+    there = "[BOX.legend.querySelector('[aria-expanded]').ariaExpanded, document.getElementById('about').hidden]"
+    assert page.evaluate(there) == ["true", False]
+    assert "−∂L/∂ℓ" in page.texts("#about")[0]
+    page.select("metric", "entropy")
+    assert page.evaluate(there) == ["true", False] and "next-token distribution" in page.texts("#about")[0]
+
+
+def test_the_prompt_is_open_and_the_gold_answer_below_it(show):
+    shard = s_trace()
+    for row in shard.responses[:4]:
+        row |= {"answer": EVIL, "prompt": PROMPT + "word " * 4000}
+    page = show([shard])
+    assert page.evaluate("BOX.prompt.open")
+    assert 50 < page.evaluate("document.querySelector('#prompt .prose').clientHeight") < 250
+    assert page.texts("#answer code") == [EVIL] and not page.evaluate("BOX.answer.hidden")
+    page.evaluate("go({ group: 1 })")
+    assert page.evaluate("BOX.answer.hidden")
+
+
+def test_the_line_below_the_title_says_in_words_what_is_shown(show):
+    page = show([s_trace()])
+    pushed = "how much each token's log-probability {} pushed up (blue) or down (orange)"
+    assert page.texts("#facts") == [f"S-trace on Qwen3-1.7B, step 10: {pushed.format('was')}"]
+    assert page.texts("#settings dt") == ["S-trace"] and "importance eligible" in page.texts("#settings dd")[0]
+    page.select("metric", "entropy")
+    assert page.texts("#facts")[0].endswith("how unsure the policy was at each token (strong purple: unsure)")
+    page = show(explained())
+    said = f"GRPO and S-trace on the same responses of Qwen3-1.7B, step 10: {pushed.format('would be')}"
+    assert page.texts("#facts") == [said] and page.texts("#settings dt") == ["GRPO", "S-trace"]
+    page = show(many())
+    assert page.texts("#facts")[0].startswith("6 algorithms on the same responses of Qwen3-1.7B, step 10: ")
+
+
+def test_a_page_without_steps_has_none(show):
+    page = show(explained(step=None), fragment="token=3")
+    assert page.evaluate("BOX['step-choice'].hidden") and "step" not in page.texts("#facts")[0]
+    assert page.count(".column") == 2 and "step" not in page.evaluate("location.hash")
+    page.evaluate("document.querySelector('.text').focus()")
+    page.press("ArrowDown", shift=True)
+    assert page.view("step", "index") == [None, 0]
 
 
 def test_every_colouring_there_is_can_be_chosen(show):

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..lab.viewer import build_page
-from ..lab.viewer.runs import read_run, run_folder, run_title
+from ..lab.viewer.runs import opening_group, read_run, run_folder, run_title
 from ..observe.schema import FOLDER, Shard
 from ..settings.parser import OneLineParser
 from ..support.files import write_atomically
@@ -77,8 +77,8 @@ def _print(shard: Shard, start: dict[str, int]) -> None:
     found = [r for r in shard.responses if all(r[name] == start.get(name, r[name]) for name in ("group", "index"))]
     if not found:
         raise ValueError(f"step {start['step']} holds no responses")
-    # as on the page: first those with credit, then those of a tree
-    print_response(shard, min(found, key=lambda r: (not any(r.get("credit") or ()), r["group"] not in shard.trees)))
+    first = opening_group([shard]) if "group" not in start else None  # as on the page
+    print_response(shard, next((response for response in found if response["group"] == first), found[0]))
 
 
 def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: str) -> None:

@@ -81,7 +81,7 @@ def _read_jsonl(path: Path) -> Shard:
             group = groups.setdefault(json.dumps(response["prompt"], sort_keys=True), len(groups))
             responses.append({**response, "group": group, "index": sizes[group]})
             sizes[group] += 1
-    return Shard({"step": 0, "algorithm": "", "run": path.name}, {}, responses)
+    return Shard({"step": None, "algorithm": "", "run": path.name}, {}, responses)
 
 
 def _row(line: str, where: str) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard
+from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer
 from .columns import Column, encode_indices, encode_numbers
 from .fields import HEADER, NODE, RESPONSE, checked
 from .palette import css
+from .runs import opening_group
 
 
-SCRIPTS = ("data.js", "metrics.js", "text.js", "tree.js", "panel.js", "navigation.js", "viewer.js")
+SCRIPTS = ("data", "metrics", "text", "tree", "panel", "navigation", "legend", "columns", "viewer")
 Table = dict[Any, int]  # what is stored once, with its index
 
 
@@ -42,8 +43,8 @@ def build_page(
         title (`str`):
             Title of the page, such as the name of a run.
         start (`dict`, *optional*):
-            The `step`, `group` and `index` of the response that is shown first. Defaults to the first group that has
-            credit.
+            The `step`, `group` and `index` of the response that is shown first. Defaults to a group that has credit,
+            with a tree if there is one, and whose rewards differ most.
         note (`str`, *optional*):
             A line below the title.
         table (list of lists of `str`, *optional*):
@@ -73,7 +74,7 @@ def build_page(
         "tokens": [text for _, text in vocabulary],
         "shards": encoded,
     }
-    script, style = "\n".join(map(asset, SCRIPTS)), css() + asset("viewer.css")
+    script, style = "\n".join(asset(f"{name}.js") for name in SCRIPTS), css() + asset("viewer.css")
     sources = f"script-src {source_hash(script)}; style-src {source_hash(style)}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     page = environment.from_string(asset("template.html")).render(
@@ -98,18 +99,20 @@ def inert_json(data: object) -> str:
 
 def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
     header = checked(shard.header, HEADER, where="the header")
+    of_step = "" if header["step"] is None else f" of step {header['step']}"
     responses = []
     for response in shard.responses:
-        where = f"response {response['group']}/{response['index']} of step {header['step']}"
+        where = f"response {response['group']}/{response['index']}{of_step}"
         tokens = response["tokens"]
         ids = response.get("token_ids") or [None] * len(tokens)
         indices = [vocabulary.setdefault(pair, len(vocabulary)) for pair in zip(ids, tokens, strict=True)]
         fields = checked(response, RESPONSE, where=where)
-        fields["prompt"] = prompts.setdefault(str(response.get("prompt") or ""), len(prompts))
+        fields["prompt"] = prompts.setdefault(_prompt_text(response.get("prompt")), len(prompts))
+        fields["answer"] = gold_answer(response)
         columns = {"tokens": encode_indices(indices), **_columns(response, where)}
         responses.append({**fields, "length": len(tokens), "columns": columns})
     trees = {
-        str(group): [checked(node, NODE, where=f"a node of tree {group} of step {header['step']}") for node in nodes]
+        str(group): [checked(node, NODE, where=f"a node of tree {group}{of_step}") for node in nodes]
         for group, nodes in shard.trees.items()
     }
     return {"header": header, "trees": trees, "responses": responses}
@@ -136,13 +139,17 @@ def asset(name: str) -> str:
 
 
 def _start(shards: Sequence[Shard], start: dict[str, int]) -> dict[str, int]:
-    """`start` with a group that has credit: without a reward difference there is nothing to see."""
-    shard = next((shard for shard in shards if shard.header["step"] == start.get("step")), shards[0])
-    groups = [r["group"] for r in shard.responses if any(r.get("credit") or ())]
-    if "group" in start or not groups:
-        return start
-    group = next((group for group in groups if group in shard.trees), groups[0])  # groups with a tree first
-    return {"step": shard.header["step"], "group": group} | start
+    """`start` with the group to open with."""
+    step = next((s.header["step"] for s in shards if s.header["step"] == start.get("step")), shards[0].header["step"])
+    group = opening_group([shard for shard in shards if shard.header["step"] == step])
+    return start if "group" in start or group is None else {"step": step, "group": group} | start
+
+
+def _prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
+    """A prompt as text; messages with their roles."""
+    if not isinstance(prompt, list):
+        return str(prompt or "")
+    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
 
 
 def source_hash(text: str) -> str:

@@ -16,47 +16,57 @@ function both(row, first, second, of) {
   return a === null || b === null ? null : a.map((value, i) => of(value, b[i]));
 }
 
+// `words`: what the colours say, below the title; `did`: "was", or "would be" where nothing was trained.
 // `assigned`: only tokens in the policy term have a value. `max`: the end of the scale, if not the 99th percentile.
 const METRICS = {
   credit: {
-    label: "Effective credit", unit: "units of the advantage", signed: true, assigned: true, of: (row) => row.column("credit"),
-    about: "How hard the loss pushes the log-probability of this token: −∂L/∂ℓ of the policy term. "
-      + "A token of plain GRPO shows its advantage.",
+    label: "Effective credit", unit: "", signed: true, assigned: true, of: (row) => row.column("credit"),
+    words: (did) => `how much each token's log-probability ${did} pushed up (blue) or down (orange)`,
+    about: "How hard the loss pushes the log-probability of this token: −∂L/∂ℓ of the policy term, in units of the "
+      + "advantage. A token of plain GRPO shows its advantage.",
   },
   advantages: {
     label: "Advantage A", unit: "", signed: true, assigned: true, of: (row) => row.column("advantages"),
+    words: () => "each token's advantage, positive (blue) or negative (orange)",
     about: "As the credit function returned it.",
   },
   log_weight: {
     label: "Log weight W", unit: "nats", signed: true, assigned: true, of: (row) => row.column("log_weight"),
+    words: () => "the logarithm of each token's importance weight, positive (blue) or negative (orange)",
     about: "The loss multiplies the advantage by exp W.",
   },
   trace: {
     label: "Trace mass", unit: "tokens", signed: false, assigned: true, of: traceMass,
+    words: () => "how many tokens before each token share in its advantage (strong purple: many)",
     about: "Decayed count of the selected tokens before this one: its advantage reaches them. Selected tokens are underlined.",
   },
   clip: {
     label: "Clipped", unit: "", signed: true, assigned: true, max: 1,
     of: (row) => both(row, "is_clipped", "log_weight", (clipped, weight) => (clipped ? (weight < 0 ? -1 : 1) : 0)),
+    words: () => "which tokens are clipped, above the range (blue) or below it (orange)",
     about: "The ratio is above (+) or below (−) the clip range, so the token has no gradient of its own.",
   },
   entropy: {
     label: "Entropy", unit: "nats", signed: false, of: (row) => row.column("entropy"),
+    words: () => "how unsure the policy was at each token (strong purple: unsure)",
     about: "Entropy of the next-token distribution under the policy of this step.",
   },
   probability: {
     label: "Probability", unit: "", signed: false, max: 1,
     of: (row) => row.column("trainer_logprobs")?.map(Math.exp) ?? null,
+    words: () => "how probable each token was (strong purple: probable)",
     about: "Probability under the policy of this step.",
   },
   mismatch: {
     label: "Engine mismatch", unit: "nats", signed: true,
     of: (row) => both(row, "old_logprobs", "inference_logprobs", (old, engine) => old - engine),
+    words: () => "whether a token was more (blue) or less (orange) probable in training than where it was sampled",
     about: "log π of the training model minus log π of the sampling engine.",
   },
   kl_credit: {
-    label: "KL credit", unit: "units of the advantage", signed: true, of: (row) => row.column("kl_credit"),
-    about: "How hard the KL term pushes the token's log-probability.",
+    label: "KL credit", unit: "", signed: true, of: (row) => row.column("kl_credit"),
+    words: (did) => `how much the KL term alone ${did === "was" ? "pushed" : "would push"} each token's log-probability up (blue) or down (orange)`,
+    about: "How hard the KL term pushes the token's log-probability, in units of the advantage.",
   },
 };
 
@@ -70,12 +80,13 @@ const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit" || 
 
 const MAXIMA = new Map();
 
-// The end of the scale: the 99th percentile of values other than 0, on the whole page or of one algorithm.
-function maximum(metric, algorithm = null) {
+// The end of the scale: the 99th percentile of values other than 0, on the whole page or in the group of a row, under
+// its algorithm.
+function maximum(metric, one = null) {
   if (METRICS[metric].max) return METRICS[metric].max;
-  const key = JSON.stringify([metric, algorithm]);
+  const key = JSON.stringify([metric, one?.header.algorithm, one?.header.step, one?.group]);
   if (!MAXIMA.has(key)) {
-    const rows = ROWS.filter((row) => algorithm === null || row.header.algorithm === algorithm);
+    const rows = one === null ? ROWS : rowsOf(one.header.step, one.group).filter((row) => row.header.algorithm === one.header.algorithm);
     const sizes = new Float32Array(rows.reduce((total, row) => total + row.length, 0));
     let count = 0;
     for (const row of rows) {
@@ -95,7 +106,7 @@ function maximum(metric, algorithm = null) {
 
 // The end of the scale of a row.
 function scaleEnd(row, metric) {
-  return maximum(metric, view.scale === "own" ? row.header.algorithm : null);
+  return maximum(metric, view.scale === "own" ? row : null);
 }
 
 function levelClass(value, metric, end) {

@@ -1,4 +1,4 @@
-// The lists to choose from, the line of facts, and the legend.
+// The lists to choose from.
 
 function options(select, list, chosen) {
   const known = JSON.stringify(list);
@@ -62,7 +62,7 @@ function groupFacts(rows) {
 // The last long part of a prompt, after chat templates and system prompts.
 function question(rows) {
   const prompt = rows.map((row) => row.asked).reduce((a, b) => (b.length < a.length ? b : a));
-  const parts = prompt.split(/<\|[^|]*\|>/).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
+  const parts = prompt.split(/<\|[^|]*\|>|^(?:system|user|assistant|tool): /m).map((part) => part.trim().replace(/^(user|system|assistant)\n/, ""));
   return shown((parts.findLast((part) => part.length > 12) ?? prompt).slice(0, 200)) || `prompt ${rows[0].group}`;
 }
 
@@ -75,48 +75,4 @@ function rewardBar(row, className) {
   bar.style[className === "tick" ? "height" : "width"] = share;
   box.append(bar);
   return box;
-}
-
-function factsOf(rows) {
-  const [{ header }] = rows;
-  const algorithms = unique(rows.map((row) => row.header.algorithm));
-  const facts = [algorithms.join(", "), header.model];
-  if (algorithms.length === 1) {
-    if (Number.isFinite(header.trace_decay)) facts.push(`trace decay ${number(header.trace_decay)}`);
-    if (header.clip) facts.push(`clip ${header.clip.map((one) => number(one)).join("/")}`);
-    facts.push(...Object.entries(header.settings ?? {}).map(([name, value]) => `${name} ${value}`));
-    for (const name of ["beta", "temperature"]) if (Number.isFinite(header[name])) facts.push(`${name} ${number(header[name])}`);
-  }
-  return facts.filter(Boolean).join(" · ");
-}
-
-// --- legend ---
-
-// `algorithm`: the algorithm of the scale, or null if one scale is for all. `isOwn`: each algorithm has its own.
-function drawLegend(box, metric, algorithm, isOwn) {
-  const { label, unit, signed, about, assigned } = METRICS[metric];
-  const max = maximum(metric, algorithm);
-  const levels = Array.from({ length: LEVELS }, (_, k) => k + 1);
-  const classes = signed
-    ? [...levels.map((k) => `n${k}`).reverse(), "zero", ...levels.map((k) => `p${k}`)]
-    : ["zero", ...levels.map((k) => `s${k}`)];
-  const scale = make("span", { className: "scale", "aria-hidden": "true" }, ...classes.map((one) => make("i", { className: one })));
-  const ends = [signed ? number(-max) : "0", ...(signed ? ["0"] : []), number(max, signed)];
-  const said = isOwn && algorithm === null ? [...(signed ? ["−end"] : []), "0", "end"] : ends;
-  const axis = make("span", { className: "axis" }, ...said.map((text) => make("span", { textContent: text })));
-  const samples = [
-    ...(metric === "clip" || METRICS[metric].max ? [] : [["p6 over", signed ? "beyond the scale" : "beyond"]]),
-    ...(assigned ? [["unassigned", "unassigned: left out of the policy term, not zero"]] : []),
-    ["outside", "not in the loss"],
-  ].map(([name, text]) => {
-    const sample = make("span", { className: `token ${signed ? name : name.replace("p6", "s6")}`, textContent: "abc" });
-    return make("span", { className: "sample" }, sample, ` ${text}`);
-  });
-  box.replaceChildren(
-    make("div", { className: "scalebox" },
-      make("span", { className: "what" }, make("b", { textContent: label }), unit ? ` in ${unit}` : ""),
-      make("span", { className: "scalewithaxis" }, scale, axis)),
-    make("div", { className: "samples" }, ...samples),
-    make("p", { className: "note", textContent: isOwn ? `${about} Each algorithm has its own scale, so colours of two algorithms cannot be compared.` : about }),
-  );
 }

@@ -40,7 +40,7 @@ function showToken(box, rows, i, onToken) {
   rows = rows.filter((row) => i !== null && i < row.length);
   if (rows.length === 0) {
     box.append(make("h2", { textContent: "Token" }), make("p", { className: "note", textContent:
-      "Point at a token, or move into the text with Tab and use the arrow keys." }));
+      "Tap a token or point at it. By keyboard: Tab to the text, then the arrow keys." }));
     return;
   }
   const [row] = rows;
@@ -53,7 +53,15 @@ function showToken(box, rows, i, onToken) {
   } else {
     box.append(make("div", { className: "scroll" }, numberTable(rows, i)));
   }
-  for (const one of rows) box.append(...origin(one, i, rows.length > 1, onToken));
+  const origins = new Map(); // equal ones are shown once, with the names of all their algorithms
+  for (const one of rows) {
+    const found = origin(one, i);
+    const key = JSON.stringify(found);
+    if (found !== null) origins.set(key, { found, names: [...(origins.get(key)?.names ?? []), one.header.algorithm] });
+  }
+  for (const { found, names } of origins.values()) {
+    box.append(...originBox(row, i, found, rows.length > 1 ? `: ${names.join(" and ")}` : "", onToken));
+  }
 }
 
 // A column per algorithm.
@@ -98,28 +106,28 @@ function sharedTable(rows, i) {
   return [make("h3", { textContent: "The same for all" }), make("table", { className: "shared" }, make("tbody", {}, ...lines))];
 }
 
-// Where the credit of a token came from.
-function origin(row, i, named, onToken) {
-  if (!Number.isFinite(row.header.trace_decay) || !row.inLoss(i) || row.column("selected") === null) return [];
-  const heading = make("h3", { textContent: `Where it came from${named ? `: ${row.header.algorithm}` : ""}` });
+// Where the credit of a token came from, in words and numbers as they are shown. Null without a trace.
+function origin(row, i) {
+  if (!Number.isFinite(row.header.trace_decay) || !row.inLoss(i) || row.column("selected") === null) return null;
   const parts = contributions(row, i);
-  if (parts === null) {
-    return [heading, make("p", { className: "note", textContent: "The contributions through the trace do not add up to this credit." })];
-  }
+  if (parts === null) return { note: "The contributions through the trace do not add up to this credit.", count: 0, largest: [] };
   const later = parts.filter(({ t }) => t !== i);
   const own = parts.find(({ t }) => t === i)?.value ?? 0;
   const sum = later.reduce((total, { value }) => total + value, 0);
   const text = later.length
     ? `${number(own, true)} of its own, ${number(sum, true)} through its trace from ${counted(later.length, "later token")}`
     : `${number(own, true)} of its own; no later token reaches it`;
-  const list = make("ol", { className: "origins" });
-  for (const { t, value } of later.slice(0, TOP)) {
-    const button = make("button", { type: "button" },
-      make("code", { textContent: shown(row.text(t)) }), ` +${t - i}`, make("b", { textContent: number(value, true) }));
+  return { text, count: later.length, largest: later.slice(0, TOP).map(({ t, value }) => [t, number(value, true)]) };
+}
+
+function originBox(row, i, { note, text, count, largest }, names, onToken) {
+  const list = make("ol", { className: "origins" }, ...largest.map(([t, value]) => {
+    const button = make("button", { type: "button" }, make("code", { textContent: shown(row.text(t)) }), ` +${t - i}`, make("b", { textContent: value }));
     button.title = `Token ${t + 1}, ${counted(t - i, "token")} later`;
     button.addEventListener("click", () => onToken(t));
-    list.append(make("li", {}, button));
-  }
-  const most = later.length > TOP ? [make("p", { className: "note", textContent: `The ${TOP} largest, marked in the text:` })] : [];
-  return [heading, make("p", { textContent: text }), ...most, list];
+    return make("li", {}, button);
+  }));
+  const most = count > TOP ? [make("p", { className: "note", textContent: `The ${TOP} largest, marked in the text:` })] : [];
+  const said = make("p", { className: note ? "note" : "", textContent: note ?? text });
+  return [make("h3", { textContent: `Where it came from${names}` }), said, ...most, list];
 }

@@ -1,12 +1,10 @@
 // What is looked at (`view`), and what keys and pointer do to it.
 
 const BOX = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
-const SCALES = { one: "one for all", own: "one for each algorithm" };
-const MANY = 3; // more algorithms are stacked, since they do not fit side by side
+const SCALES = { own: "each its own", one: "one for all" };
 const LAYOUTS = { one: "Response", group: "Group", tree: "Tree" };
 const view = { step: null, group: null, index: null, token: null, metric: null, layout: "one", algorithm: null, scale: null };
 const drawn = new Map(); // of each part of the page, what it was drawn for
-let texts = []; // a TextView per column
 
 function groupsOf(step) {
   return unique(rowsOf(step).map((row) => row.group));
@@ -46,7 +44,7 @@ function go(change, { focus = false, scroll = false } = {}) {
   if (moved && change.token === undefined) view.token = null;
   if (view.token !== null && !responseRows().some((row) => view.token < row.length)) view.token = null;
   draw(rows, layouts, algorithms);
-  point({ focus, scroll, moved });
+  point({ focus, scroll, moved: moved && before.index !== null }); // a page that opens stays at its top
   remember();
 }
 
@@ -56,6 +54,7 @@ function draw(rows, layouts, algorithms) {
   options(BOX.algorithm, algorithms.map((name) => [name, name]), view.algorithm);
   options(BOX.scale, Object.entries(SCALES), view.scale);
   BOX["scale-choice"].hidden = view.scale === null;
+  BOX["step-choice"].hidden = view.step === null;
   BOX["algorithm-choice"].hidden = algorithms.length < 2 || view.layout === "one";
   const place = [view.step, view.group];
   again("layouts", layouts, () => choices(BOX.layouts, "layout", layouts.map((name) => ({ value: name, parts: [LAYOUTS[name]] }))));
@@ -66,27 +65,25 @@ function draw(rows, layouts, algorithms) {
   choose(BOX.responses, view.index);
   BOX["group-count"].textContent = groupsOf(view.step).length;
   BOX["response-count"].textContent = groupRows().length;
-  BOX.facts.textContent = factsOf(rows);
-  BOX.prompt.querySelector("div").textContent = DATA.prompts[responseRows()[0].raw.prompt];
+  BOX.facts.textContent = subtitleOf(rows, view.metric);
+  again("settings", [view.step], () => drawSettings(BOX.settings, rows));
+  const { prompt, answer } = responseRows()[0].raw;
+  BOX.prompt.querySelector("div").textContent = DATA.prompts[prompt];
+  BOX.answer.hidden = answer === null;
+  BOX.answer.querySelector("code").textContent = answer ?? "";
   BOX.tree.hidden = view.layout !== "tree";
   if (view.layout === "tree") {
     again("tree", [...place, view.algorithm], () => showTree(BOX.tree, groupRows(), (index) => go({ index, layout: "one" }, { focus: true })));
   }
-  again("columns", [...place, view.layout, view.layout === "one" ? view.index : view.algorithm], drawColumns);
-  const isOwn = view.scale === "own";
-  const whose = isOwn && view.layout !== "one" ? view.algorithm : null;
-  again("legend", [view.metric, isOwn, whose], () => {
-    drawLegend(BOX.legend, view.metric, whose, isOwn);
-    for (const text of texts) {
-      text.shade(view.metric);
-      const old = text.box.closest(".column").querySelector(".strip");
-      old.replaceWith(strip(text.row, view.metric));
-    }
+  again("columns", [...place, view.layout, view.layout === "one" ? view.index : view.algorithm], () => drawColumns({ one: responseRows, group: groupRows, tree: () => [] }[view.layout](), view));
+  const visible = view.layout === "one" ? rows : groupRows();
+  const ends = unique(visible.map((row) => scaleEnd(row, view.metric)));
+  const end = ends.length === 1 ? ends[0] : null;
+  again("legend", [...place, view.metric, view.scale, end], () => {
+    drawLegend(BOX.legend, visible, view.metric, end);
+    shadeColumns(view.metric);
   });
-  for (const text of texts) {
-    const end = isOwn && whose === null ? ` scale ends at ${number(scaleEnd(text.row, view.metric))}` : "";
-    text.box.closest(".column").querySelector(".end").textContent = end;
-  }
+  drawEnds(view.metric, end === null);
   for (const column of BOX.columns.children) column.classList.toggle("chosen", view.layout === "group" && column.index === view.index);
 }
 
@@ -95,28 +92,6 @@ function again(part, key, redraw) {
   if (drawn.get(part) === now) return;
   drawn.set(part, now);
   redraw();
-}
-
-function drawColumns() {
-  for (const text of texts) NEAR.unobserve(text.box);
-  const rows = { one: responseRows, group: groupRows, tree: () => [] }[view.layout]();
-  const stacked = view.layout === "one" && rows.length > MANY;
-  BOX.columns.className = stacked ? "stacked" : rows.length > 1 ? "several" : "";
-  texts = [];
-  BOX.columns.replaceChildren(...rows.map((row) => {
-    const compared = view.layout === "one" && rows.length > 1;
-    const title = compared ? row.header.algorithm : `Response ${row.index}`;
-    const text = new TextView(row, compared ? `Response ${row.index}, ${title}` : title, { metric: view.metric, eager: view.layout === "one" && rows.length < 5 });
-    texts.push(text);
-    const heading = make("h2", { textContent: title });
-    heading.append(make("span", { className: "facts", textContent: row.isReplayed ? ` ${REPLAYED}` : ` reward ${number(row.raw.reward)}` }));
-    const rewards = Object.entries(row.raw.rewards ?? {}).map(([name, value]) => `${name} ${number(value)}`);
-    const facts = [...(rewards.length > 1 ? rewards : []), counted(row.length, "token"), ...(row.raw.truncated ? ["cut off at the limit"] : [])];
-    heading.append(make("span", { className: "facts end" }));
-    const column = make("article", { className: "column" }, heading, make("p", { className: "facts", textContent: facts.join(" · ") }), strip(row, view.metric), text.box);
-    column.index = row.index;
-    return column;
-  }));
 }
 
 function activeText() {
