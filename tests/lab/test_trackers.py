@@ -268,7 +268,9 @@ def test_an_image_of_any_text():
     shards = [shard for shards in SHARDS.values() for shard in shards]
     for shard in (Shard(header("GRPO"), {}, rows), *shards):
         image = credit_image(shard)
-        assert image.dtype == np.uint8 and image.shape[1:] == ((COLUMNS + 3) * 8, 3) and image.min() < 60
+        assert (
+            image.dtype == np.uint8 and image.shape[2] == 3 and image.shape[1] <= (COLUMNS + 3) * 8 and image.min() < 60
+        )
     with pytest.raises(ValueError, match="no response"):
         credit_image(Shard(header("GRPO"), {}, []))
 

@@ -44,7 +44,7 @@ def credit_image(shard: Shard) -> np.ndarray:
             At least one response.
 
     Returns:
-        `np.ndarray` of shape (height, width, 3): RGB from 0 to 255, 904 pixels wide and some 2,200 high at most.
+        `np.ndarray` of shape (height, width, 3): RGB from 0 to 255, 904 pixels wide and some 2,300 high at most.
 
     Raises:
         ValueError: the shard has no response.
@@ -66,26 +66,26 @@ def credit_image(shard: Shard) -> np.ndarray:
         drawing.write(0, top, _heading(response), weight="bold")
         _draw(drawing, top + 1, pieces, response, largest)
     _legend(drawing, tops[-1], largest)
-    return drawing.pixels(lines=tops[-1] + 1)
+    return drawing.pixels()
 
 
 class _Drawing:
     """Text on a grid of characters. Few artists are fast: neighbours of one style are one text."""
 
     def __init__(self) -> None:
-        self.texts: list[tuple[float, float, str, dict[str, Any]]] = []
-        self.boxes: list[tuple[float, float, int, str]] = []
-        self.double: list[tuple[float, float, int]] = []
-        self.dotted: list[tuple[float, float, int]] = []
+        self.texts: list[tuple[int, int, str, dict[str, Any]]] = []
+        self.boxes: list[tuple[int, int, int, str]] = []
+        self.double: list[tuple[int, int, int]] = []
+        self.dotted: list[tuple[int, int, int]] = []
 
-    def write(self, x: float, y: float, text: str, **style: Any) -> None:
+    def write(self, x: int, y: int, text: str, **style: Any) -> None:
         """Writes a text at a column and a line."""
         if self.texts and self.texts[-1][1::2] == (y, style) and self.texts[-1][0] + len(self.texts[-1][2]) == x:
             x, _, before, _ = self.texts.pop()
             text = before + text
         self.texts.append((x, y, text, style))
 
-    def token(self, x: float, y: float, text: str, *, level: int = 0, assigned: bool = True) -> None:
+    def token(self, x: int, y: int, text: str, *, level: int = 0, assigned: bool = True) -> None:
         """Writes a token on the colour of its level."""
         place = (x, y, len(text))
         if level:
@@ -97,14 +97,16 @@ class _Drawing:
             self.dotted.append(place)
         self.write(x, y, text)
 
-    def pixels(self, *, lines: int) -> np.ndarray:
-        """RGB of shape (height, width, 3)."""
-        width, height = COLUMNS + 2 * _MARGIN, lines + 2 * _MARGIN
+    def pixels(self) -> np.ndarray:
+        """RGB of shape (height, width, 3), as large as the texts."""
+        columns = max(x + len(text) for x, _, text, _ in self.texts)
+        lines = max(y + 1 for _, y, *_ in self.texts)
+        width, height = columns + 2 * _MARGIN, lines + 2 * _MARGIN
         # not pyplot, whose state is global and may need a display
         figure = Figure(figsize=(width * _CELL / _DPI, height * _LINE / _DPI), dpi=_DPI)
         canvas = FigureCanvasAgg(figure)
         axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(-_MARGIN, COLUMNS + _MARGIN), ylim=(lines + _MARGIN, -_MARGIN))
+        axes.set(xlim=(-_MARGIN, columns + _MARGIN), ylim=(lines + _MARGIN, -_MARGIN))
         axes.set_axis_off()
         corners = [[(x, y), (x + n, y), (x + n, y + 1), (x, y + 1)] for x, y, n, _ in self.boxes]
         colours = [colour for *_, colour in self.boxes]
@@ -191,16 +193,15 @@ def _heading(response: dict[str, Any]) -> str:
 
 def _legend(drawing: _Drawing, y: int, largest: float) -> None:
     x = 0
-    for text, style in (
-        (f"credit, in units of A: −{largest:.3g} ", {}),
-        *(("  ", {"level": -level}) for level in range(LEVELS, 0, -1)),
-        (" 0 ", {}),
-        *(("  ", {"level": level}) for level in range(1, LEVELS + 1)),
-        (f" +{largest:.3g}   ", {}),
-        ("beyond", {"level": LEVELS + 1}),
-        ("  ", {}),
-        ("not assigned", {"assigned": False}),
+    for text, level in (
+        (f"credit, in units of A: −{largest:.3g} ", 0),
+        *(("  ", -level) for level in range(LEVELS, 0, -1)),
+        (" 0 ", 0),
+        *(("  ", level) for level in range(1, LEVELS + 1)),
+        (f" +{largest:.3g}", 0),
     ):
-        drawing.token(x, y, text, **style)
+        drawing.token(x, y, text, level=level)
         x += len(text)
-    drawing.write(x + 2, y, "not in the loss", style="italic", color=_GREY)
+    drawing.token(0, y + 1, "beyond", level=LEVELS + 1)
+    drawing.token(8, y + 1, "not assigned", assigned=False)
+    drawing.write(22, y + 1, "not in the loss", style="italic", color=_GREY)
