@@ -1,6 +1,7 @@
 """A tiny random model with its tokenizer, and trainers on it."""
 
 import os
+import tempfile
 
 
 # before torch is imported: tensors this small are faster on one thread, and much faster where cores are shared
@@ -11,8 +12,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # them 29500, which accelerate's launcher takes
 os.environ["MASTER_PORT"] = str(29510 + 10 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
 
+# trackio, which TRL imports where it is installed, reads its folder then
+os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="trackio-")
+
 import gc
 import json
+import shutil
 import signal
 from dataclasses import dataclass
 from functools import cache, partial
@@ -75,6 +80,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+    shutil.rmtree(os.environ["TRACKIO_DIR"])
 
 
 # the extracts always, so that what a clone alone runs is not first run in one

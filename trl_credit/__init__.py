@@ -14,6 +14,7 @@ _MODULES = {
     "config": ("CreditConfig",),
     "credit.tokens": ("Credit", "Tokens"),
     "lab.viewer": ("show_credit",),
+    "lab.viewer.trackers": ("CreditPageCallback",),
     "loss.assignment": ("assign_credit",),
     "presets.dapo": ("DAPOConfig",),
     "presets.dr_grpo": ("DrGRPOConfig",),

@@ -2,6 +2,7 @@
 from .config import CreditConfig
 from .credit.tokens import Credit, Tokens
 from .lab.viewer import show_credit
+from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
 from .presets.dapo import DAPOConfig
 from .presets.dr_grpo import DrGRPOConfig
@@ -40,6 +41,7 @@ __all__ = [
     "ALGORITHMS",
     "Credit",
     "CreditConfig",
+    "CreditPageCallback",
     "CreditTrainer",
     "DAPOConfig",
     "DAPOTrainer",

@@ -24,6 +24,17 @@ def test_it_draws_all_tokens_and_says_nothing(show, name, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over
 
 
+def test_the_card_of_a_tracker_begins_with_the_text(show):
+    page = show([s_trace()])
+    page.resize(510, 420)
+    page.settle()
+    text, groups = page.evaluate("['.text', 'nav'].map(x => document.querySelector(x).getBoundingClientRect().top)")
+    assert text < groups and page.evaluate("document.querySelector('aside').offsetHeight") == 0
+    page.evaluate("document.querySelector('.text').focus()")
+    page.press("ArrowRight")
+    assert page.evaluate("document.querySelector('aside').offsetHeight") > 0
+
+
 def test_columns_come_back_in_the_browser(show):
     shard = s_trace()
     page = show([shard])

@@ -16,6 +16,7 @@ from ..data import SETS, hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import demo_dataset, demo_model_path
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
+from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
 from ..runs.checkpoints import checkpoint_step, is_complete
@@ -186,7 +187,8 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
 
 
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
-    """Adds evaluation and pushes during training, if flags ask for them. Raises what [`EvaluationCallback`] does."""
+    """Adds evaluation, pages for trackers and pushes during training, if flags ask for them. Raises what
+    [`EvaluationCallback`] and [`CreditPageCallback`] do."""
     if choices.script.evaluation_protocol:
         evaluation = EvaluationCallback(
             trainer,
@@ -197,6 +199,8 @@ def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback
             prompt_style=choices.data.prompt_style,
         )
         trainer.add_callback(evaluation)
+    if has_tracker(trainer):
+        trainer.add_callback(CreditPageCallback(trainer))
     if pusher is not None:
         trainer.add_callback(pusher)
 

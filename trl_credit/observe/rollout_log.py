@@ -48,6 +48,7 @@ class RolloutLog(TrainerCallback):
 
     Attributes:
         is_off: Whether nothing is written.
+        written: Logged steps whose shards the main process wrote since the last start or resume.
     """
 
     def __init__(self, trainer: LoggedTrainer) -> None:
@@ -65,7 +66,7 @@ class RolloutLog(TrainerCallback):
         self._open: list[Captured] = []
         self._in_window = 0  # micro-batches of the current optimizer step
         self._logged = step
-        self._shards = 0  # written since the last start or resume
+        self.written: list[int] = []
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._begin(state.global_step)
@@ -77,7 +78,7 @@ class RolloutLog(TrainerCallback):
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         if self._pass is not None:
             self._close(state.global_step)
-        if state.is_world_process_zero and not self.is_off and self._shards == 0 and not self._warned:
+        if state.is_world_process_zero and not self.is_off and not self.written and not self._warned:
             logger.warning(
                 "log_credit=%d: no step was logged. No multiple of log_credit up to step %d lies in a completed pass "
                 "over a generation batch, so no group was complete: lower log_credit, or train longer",
@@ -170,7 +171,7 @@ class RolloutLog(TrainerCallback):
         shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
         shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
         write_shard(shard_path(self._args.output_dir, done.due), shard)
-        self._shards += 1
+        self.written.append(done.due)
 
     # Errors
 

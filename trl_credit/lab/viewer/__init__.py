@@ -1,4 +1,5 @@
-"""Rollout logs as an HTML page, in a terminal and in a notebook. Imports `observe` and `support`, and no torch."""
+"""Rollout logs as an HTML page, in a terminal, in a notebook and in trackers. Imports `observe` and `support`, and no
+torch; `trackers`, which belongs to a trainer, is imported by its name alone."""
 
 from .notebook import show_credit
 from .page import build_page

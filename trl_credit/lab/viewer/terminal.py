@@ -74,11 +74,19 @@ def plain(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
-def _style(credit: float | None, largest: float, styles: Styles) -> Style:
+def level_of(credit: float | None, largest: float) -> int:
+    """The level of the colour scale, negative for a negative credit: 0 for no colour, beyond ±`LEVELS` for values
+    beyond the end of the scale."""
     if credit is None or abs(credit) <= _ZERO:
+        return 0
+    return int(math.copysign(max(math.ceil(abs(credit) / largest * LEVELS), 1), credit))
+
+
+def _style(credit: float | None, largest: float, styles: Styles) -> Style:
+    level = level_of(credit, largest)
+    if level == 0:
         return Style()
-    level = math.ceil(abs(credit) / largest * LEVELS)
-    return styles[1 if credit > 0 else -1, min(max(level, 1), LEVELS)] + Style(underline2=level > LEVELS)
+    return styles[1 if level > 0 else -1, min(abs(level), LEVELS)] + Style(underline2=abs(level) > LEVELS)
 
 
 def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:

@@ -1,0 +1,283 @@
+"""Credit pages and metrics in the trackers of `report_to`, as their offline modes store them."""
+
+import importlib.util
+import json
+import sqlite3
+import struct
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback, WandbCallback
+from viewer_helpers import EVIL, SHARDS, Page, header, response, s_trace
+
+import trl_credit
+from trl_credit import CreditPageCallback
+from trl_credit.cli import training
+from trl_credit.lab.viewer import trackers
+from trl_credit.lab.viewer.excerpt import excerpt, ranked_groups
+from trl_credit.lab.viewer.image import COLUMNS, LINES, credit_image
+from trl_credit.lab.viewer.page import build_page
+from trl_credit.lab.viewer.palette import LIGHT
+from trl_credit.lab.viewer.trackers import page_of
+from trl_credit.observe.schema import Shard, read_shard, shard_path
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+@pytest.fixture
+def run(make_trainer):
+    """Trains two steps with a page of each, and returns the trainer."""
+
+    def train(*report_to: str, before: TrainerCallback | None = None, **settings):
+        trainer = make_trainer("s_trace", report_to=list(report_to), **{"log_credit": 1, **settings})
+        if before is not None:
+            trainer.add_callback(before)
+        trainer.add_callback(CreditPageCallback(trainer))
+        trainer.train()
+        return trainer
+
+    return train
+
+
+def shown_steps(pages: list[str]) -> list[int]:
+    """The steps of pages, each of which must hold one whole logged step."""
+    found = [Page(page).data["shards"] for page in pages]
+    assert all(len(shards) == 1 and len(shards[0]["responses"]) == 8 for shards in found)
+    return [shards[0]["header"]["step"] for shards in found]
+
+
+def wandb_rows(file: Path) -> list[dict]:
+    """The rows of an offline run. After 7 bytes that name the format come records in blocks of 32 kB, each after its
+    checksum, length and type: 1 is a whole one, 2 to 4 are its parts."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, rows, parts = file.read_bytes(), 7, [], b""
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        parts, at = parts + data[at + 7 : at + 7 + length], at + 7 + length
+        if kind in (1, 4):
+            record, parts = Record.FromString(parts), b""
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                rows.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items})
+    return rows
+
+
+# Trackers
+
+
+def test_tensorboard(run):
+    trainer = run("tensorboard")
+    (folder,) = Path(trainer.args.output_dir).glob("runs/*")
+    (events,) = folder.iterdir()  # no second writer
+    found = EventAccumulator(str(events), size_guidance={"images": 0}).Reload()
+    scalars, images = found.Tags()["scalars"], found.Images("credit/page")
+    assert {"credit/clip_fraction", "credit/trace_mass", "train/reward", "train/loss"} <= set(scalars)
+    assert [name for name in scalars if name.startswith("train/credit")] == []
+    logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
+    assert [x.value for x in found.Scalars("credit/trace_mass")] == pytest.approx(logged)
+    assert [x.step for x in found.Scalars("credit/trace_mass")] == [x.step for x in images] == [1, 2]
+    folder = trainer.args.output_dir
+    drawn = [credit_image(read_shard(shard_path(folder, step))).shape[:2] for step in (1, 2)]
+    assert [(image.height, image.width) for image in images] == drawn
+    assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in images)
+
+
+@needs("wandb")
+def test_wandb(run, tmp_path, monkeypatch):
+    import wandb
+
+    before = set(psutil.Process().children(recursive=True))
+    for name, value in {"MODE": "offline", "DIR": tmp_path, "SILENT": "true", "CONSOLE": "off"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", str(value))
+    try:
+        trainer = run("wandb")
+        folder = Path(wandb.run.dir)
+    finally:
+        wandb.finish()
+        wandb.teardown()
+    assert set(psutil.Process().children(recursive=True)) <= before
+    (file,) = folder.parent.glob("*.wandb")
+    rows = wandb_rows(file)
+    found = [row for row in rows if "credit/page/path" in row]
+    assert [(row["train/global_step"], row["credit/page/_type"]) for row in found] == [
+        (1, "html-file"),
+        (2, "html-file"),
+    ]
+    assert shown_steps([(folder / row["credit/page/path"]).read_text("utf-8") for row in found]) == [1, 2]
+    # in the row of the other metrics, since that has the step of the charts
+    names = ("train/global_step", "train/reward", "credit/trace_mass")
+    logged = [tuple(row[name] for name in names) for row in rows if names[2] in row]
+    for values, row in zip(logged, trainer.state.log_history, strict=False):
+        assert values == pytest.approx((row["step"], row["reward"], row["credit/trace_mass"]))
+    assert len(logged) == 2
+    assert [name for row in rows for name in row if name.startswith("train/credit")] == []
+
+
+@needs("trackio")
+def test_trackio(run, tmp_path):
+    from trackio.utils import MEDIA_DIR, TRACKIO_DIR
+
+    trainer = run("trackio", project=tmp_path.name, run_name="one")
+    with sqlite3.connect(TRACKIO_DIR / f"{tmp_path.name}.db") as database:
+        rows = [json.loads(text) for (text,) in database.execute("SELECT metrics FROM metrics ORDER BY step")]
+    database.close()
+    found = [row for row in rows if "credit/page" in row]
+    assert [row["train/global_step"] for row in found] == [1, 2]
+    pages = [(MEDIA_DIR / row["credit/page"]["file_path"]).read_text("utf-8") for row in found]
+    assert shown_steps(pages) == [1, 2]
+    # Trackio makes a part `credit` of the section `train` by itself
+    masses = [row["train/credit/trace_mass"] for row in rows if "train/credit/trace_mass" in row]
+    logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
+    assert masses == pytest.approx(logged) and len(masses) == 2
+
+
+class Spoils(TrainerCallback):
+    """Damages each shard before it is sent."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        shard_path(args.output_dir, state.global_step).write_text("{}", encoding="utf-8")
+
+
+def test_a_shard_that_cannot_be_read_is_one_warning(run, caplog):
+    trainer = run("tensorboard", before=Spoils())
+    assert trainer.state.global_step == 2
+    assert [r.message.split(":")[0] for r in caplog.records if "credit page" in r.message] == [
+        "no credit page of step 1, nor of later ones"
+    ]
+
+
+def test_a_step_is_sent_when_its_pass_ends(run):
+    """With two optimizer steps in a generation batch, the shard of step 3 is written in step 4."""
+    trainer = run("tensorboard", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=4, log_credit=3)
+    (folder,) = Path(trainer.args.output_dir).glob("runs/*")
+    assert [x.step for x in EventAccumulator(str(folder)).Reload().Images("credit/page")] == [3]
+
+
+def test_what_a_callback_is_given(make_trainer, tmp_path):
+    with pytest.raises(ValueError, match="names none of wandb, trackio and tensorboard"):
+        CreditPageCallback(make_trainer())
+    with pytest.raises(TypeError, match="takes a trainer of trl_credit, got str"):
+        CreditPageCallback("runs/one")
+
+    class Mine(TensorBoardCallback):
+        pass
+
+    writer, mine = object(), Mine()
+    trainer = make_trainer(trainer_kwargs={"callbacks": [mine, TensorBoardCallback(writer)]})
+    CreditPageCallback(trainer)
+    found = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TensorBoardCallback)]
+    assert found[0] is mine and [type(callback) for callback in found[1:]] == [trackers._GroupedTensorBoard]
+    assert found[1].tb_writer is writer
+
+
+@needs("trackio")
+def test_a_trackio_without_html_is_refused(make_trainer, monkeypatch):
+    monkeypatch.setattr(trackers, "TRACKIO", "9999")
+    with pytest.raises(ValueError, match="report_to='trackio' shows HTML from trackio 9999 on, found "):
+        CreditPageCallback(make_trainer(report_to="trackio"))
+
+
+@pytest.mark.parametrize("report_to", ["tensorboard", "none"])
+def test_the_command_adds_it(report_to, tmp_path):
+    flags = f"--max_steps 1 --log_credit 1 --report_to {report_to} --output_dir {tmp_path / 'run'}"
+    trainer, _ = training.build(flags.split(), command=["trl-credit", "train"])
+    callbacks = [type(callback) for callback in trainer.callback_handler.callbacks]
+    assert callbacks.count(CreditPageCallback) == (report_to == "tensorboard")
+    assert WandbCallback not in callbacks and trl_credit.CreditPageCallback is CreditPageCallback
+
+
+# What is sent
+
+
+def test_the_best_and_the_worst_of_the_most_different_group_come_first():
+    rewards = {0: (0.5, 0.5, 0.5), 1: (0.1, 0.9, 0.0, 1.0), 2: (1.0, 0.0)}
+    rows = [response("a b", group=g, index=i, reward=r) for g, rs in rewards.items() for i, r in enumerate(rs)]
+    for row in rows:
+        row["credit"] = [0.0 if row["group"] == 2 else 1.0] * len(row["tokens"])
+    shard = Shard(header("GRPO"), {1: [], 2: []}, rows)
+    order = [[(row["group"], row["index"]) for row in group] for group in ranked_groups(shard)]
+    assert order == [[(1, 3), (1, 2), (1, 1), (1, 0)], [(0, 0), (0, 2), (0, 1)], [(2, 0), (2, 1)]]
+    kept = excerpt(shard, max_tokens=3 * len(rows[0]["tokens"]))
+    assert [row["index"] for row in kept.responses] == [1, 2, 3] and list(kept.trees) == [1]
+    assert len(excerpt(shard, max_tokens=0).responses) == 1
+    assert excerpt(shard, max_tokens=10**6).responses == rows
+
+
+def test_a_page_has_at_most_its_size(monkeypatch):
+    whole = page_of(s_trace(), title="run")
+    assert "logged responses" not in whole and len(Page(whole).data["shards"][0]["responses"]) == 8
+    monkeypatch.setattr(trackers, "MAX_BYTES", len(whole.encode()) - 1)
+    part = page_of(s_trace(), title="run")
+    shown = len(Page(part).data["shards"][0]["responses"])
+    assert len(part) < len(whole) and 1 < shown < 8 and f"{shown} of 8 logged responses" in part
+    monkeypatch.setattr(trackers, "MAX_BYTES", 0)
+    assert len(Page(page_of(s_trace(), title="run")).data["shards"][0]["responses"]) == 1
+
+
+def test_the_bound_of_tokens_keeps_a_page_of_every_column_within_its_size():
+    """With no value equal to another, so that no column is short."""
+    rng, length = np.random.default_rng(0), trackers.MAX_TOKENS // 2
+    rows = [response("a", index=i, reward=float(i)) for i in range(2)]
+    for row in rows:
+        numbers = {name: rng.normal(size=length).tolist() for name, x in row.items() if isinstance(x, list)}
+        numbers |= {name: rng.normal(size=length).tolist() for name in ("kl_credit", "ref_logprobs")}
+        integers = {name: rng.integers(0, 2, length).tolist() for name in ("loss_mask", "policy_mask", "is_clipped")}
+        row |= numbers | integers | {"tokens": [f"{i}" for i in range(length)], "token_ids": list(range(length))}
+    page = build_page([Shard(header("GRPO"), {}, rows)], title="run")
+    assert 0.5 * trackers.MAX_BYTES < len(page.encode()) <= trackers.MAX_BYTES
+
+
+def colour(name: str, level: int) -> list[int]:
+    return list(bytes.fromhex(LIGHT[name][level - 1][1:]))
+
+
+def pixels(image: np.ndarray, rgb: list[int]) -> int:
+    return int((image == rgb).all(axis=-1).sum())
+
+
+def test_an_image_colours_tokens_by_their_credit():
+    rows = [response("x" * 40, index=i, reward=float(i == 0)) for i in range(2)]
+    rows = [row | {"tokens": ["x" * 40], "loss_mask": [1], "policy_mask": [1], "credit": [0.0]} for row in rows]
+    plain = credit_image(Shard(header("GRPO"), {}, rows))
+    rows[0]["credit"], rows[1]["credit"] = [1.0], [-1.0]
+    image = credit_image(Shard(header("GRPO"), {}, rows))
+    for name in ("positive", "negative"):  # more than the legend alone
+        assert pixels(image, colour(name, 6)) > pixels(plain, colour(name, 6)) + 40 * 8 * 20 / 2
+    rows[0]["loss_mask"] = [0]
+    assert pixels(credit_image(Shard(header("GRPO"), {}, rows)), colour("positive", 6)) == pixels(
+        plain, colour("positive", 6)
+    )
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_image_of_any_text():
+    """Control characters, a formula, what the font lacks, no token, no credit: no error, and no warning of a font."""
+    odd = response(f"$x^2$ \t\x1b[31m 日本語 😀👍🏽 e\u0301 {EVIL} " + "x" * 400 + "\n\n")
+    odd["tokens"][0] = "\ud800"
+    rows = [odd, response("", index=1, reward=0.0) | {"reward": None}, response("ok", index=2) | {"credit": None}]
+    shards = [shard for shards in SHARDS.values() for shard in shards]
+    for shard in (Shard(header("GRPO"), {}, rows), *shards):
+        image = credit_image(shard)
+        assert (
+            image.dtype == np.uint8 and image.shape[2] == 3 and image.shape[1] <= (COLUMNS + 3) * 8 and image.min() < 60
+        )
+    with pytest.raises(ValueError, match="no response"):
+        credit_image(Shard(header("GRPO"), {}, []))
+
+
+def test_a_long_response_loses_its_middle():
+    heights = []
+    for lines in (LINES - 1, LINES, LINES + 1, 50 * LINES):
+        row = response("one\n" * lines)  # ends with an empty line, which no token is on
+        heights.append(credit_image(Shard(header("GRPO"), {}, [row])).shape[0])
+    assert heights[0] + 20 == heights[1] == heights[2] == heights[3]

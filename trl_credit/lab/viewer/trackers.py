@@ -1,0 +1,169 @@
+"""Credit pages in Weights & Biases and Trackio, images in TensorBoard, and a section `credit` for the metrics."""
+
+import logging
+from importlib import import_module
+from importlib.metadata import version
+from io import StringIO
+from typing import Any
+
+from packaging.version import Version
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
+
+from ...config import CreditConfig
+from ...observe.credit_plot import PREFIX
+from ...observe.rollout_log import RolloutLog
+from ...observe.schema import Shard, read_shard, shard_path
+from ...support.errors import one_line
+from ...trainer import CreditTrainer
+from .excerpt import excerpt
+from .image import credit_image
+from .page import build_page
+from .runs import run_title
+
+
+logger = logging.getLogger(__name__)
+
+KEY = f"{PREFIX}page"
+MAX_TOKENS, MAX_BYTES = 35_000, 2_000_000  # of a page
+TRACKERS = (WandbCallback, TrackioCallback, TensorBoardCallback)
+TRACKIO = "0.34"  # the first one with Html
+
+
+class CreditPageCallback(TrainerCallback):
+    """Sends the credit of each logged step to the trackers of `report_to`, and groups the metrics under `credit/`.
+
+    Weights & Biases and Trackio get the page of `trl-credit view` as HTML, TensorBoard an image of one group, all as
+    `credit/page`. What is sent are the groups that have credit and whose rewards differ most, at most 2 MB of a page or
+    four responses of an image. A step is sent when its shard is written, at the end of its pass over the generation
+    batch; a pass that the end of training cuts is not sent.
+
+    Trackers show all metrics of training in one section, `train`. Weights & Biases and TensorBoard get those under
+    `credit/` as a section of their own; Trackio makes a part of `train` of them by itself. A subclass of a tracker's
+    callback is left as it is.
+
+    A step that cannot be read or written (a full disk) is reported once, and no further one is sent. Other errors of a
+    tracker stop the run, as they do when it takes the metrics. `trl-credit train` adds this callback by itself.
+
+    Example:
+
+    ```python
+    trainer = STraceTrainer(..., args=STraceConfig(..., report_to="wandb", log_credit=10))
+    trainer.add_callback(CreditPageCallback(trainer))
+    ```
+
+    Args:
+        trainer ([`~trl_credit.CreditTrainer`]):
+            Before its training begins.
+
+    Raises:
+        TypeError: it is not a trainer of trl_credit.
+        ValueError: it reports to none of these trackers, or Trackio is too old for HTML.
+    """
+
+    def __init__(self, trainer: CreditTrainer) -> None:
+        if not isinstance(trainer, CreditTrainer):
+            raise TypeError(f"CreditPageCallback takes a trainer of trl_credit, got {type(trainer).__name__}")
+        if not has_tracker(trainer):
+            raise ValueError(
+                f"CreditPageCallback has nothing to send to: report_to={trainer.args.report_to!r} names none of "
+                f"wandb, trackio and tensorboard"
+            )
+        callbacks = list(trainer.callback_handler.callbacks)
+        html = {"wandb": WandbCallback, "trackio": TrackioCallback}
+        names = [name for name, kind in html.items() if any(isinstance(callback, kind) for callback in callbacks)]
+        if "trackio" in names and Version(found := version("trackio")) < Version(TRACKIO):
+            raise ValueError(f"report_to='trackio' shows HTML from trackio {TRACKIO} on, found {found}: upgrade it")
+        self._html = [import_module(name) for name in names]
+        self._rollout_log = next(callback for callback in callbacks if isinstance(callback, RolloutLog))
+        self._trainer = trainer
+        self._is_off = False
+        self._sent = 0
+        for callback in callbacks:
+            if (grouped := _GROUPED.get(type(callback))) is not None:
+                trainer.remove_callback(callback)
+                trainer.add_callback(grouped.of(callback))
+
+    def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._sent, self._is_off = 0, False
+
+    def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        steps = self._rollout_log.written[self._sent :]  # of the main process, empty on the others
+        self._sent += len(steps)
+        for step in steps if not self._is_off else ():
+            try:
+                self._send(read_shard(shard_path(args.output_dir, step)), step)
+            except (OSError, ValueError) as error:
+                self._is_off = True
+                logger.warning("no credit page of step %d, nor of later ones: %s", step, one_line(error))
+
+    def _send(self, shard: Shard, step: int) -> None:
+        if self._html:
+            page = page_of(shard, title=run_title(self._trainer.args.output_dir))
+            for tracker in self._html:
+                # as transformers logs: the tracker counts its own steps, and the charts use this one
+                tracker.log({KEY: tracker.Html(StringIO(page), inject=False), "train/global_step": step})
+        for callback in self._trainer.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback):
+                callback.tb_writer.add_image(KEY, credit_image(shard), global_step=step, dataformats="HWC")
+
+
+def has_tracker(trainer: CreditTrainer) -> bool:
+    """Whether a trainer reports to a tracker that shows credit."""
+    return any(isinstance(callback, TRACKERS) for callback in trainer.callback_handler.callbacks)
+
+
+def page_of(shard: Shard, *, title: str) -> str:
+    """The page of a shard in at most `MAX_BYTES`, or of its most interesting response if that alone takes more. A note
+    says what is left out."""
+    tokens = MAX_TOKENS
+    while True:
+        part = excerpt(shard, max_tokens=tokens)
+        shown, of = len(part.responses), len(shard.responses)
+        note = f"{shown} of {of} logged responses: trl-credit view shows them all." if shown < of else ""
+        page = build_page([part], title=title, note=note)
+        if shown == 1 or len(page.encode("utf-8")) <= MAX_BYTES:
+            return page
+        tokens //= 2
+
+
+class _Grouped(TrainerCallback):
+    """A tracker's callback that logs metrics under `credit/` by that name, without the `train/` of the others."""
+
+    @classmethod
+    def of(cls, callback: TrainerCallback) -> "_Grouped":
+        """With the state of a plain callback, such as a writer that it was given."""
+        grouped = cls()
+        vars(grouped).update(vars(callback))
+        return grouped
+
+
+class _GroupedWandb(_Grouped, WandbCallback):
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        credit, others = _split(logs)
+        if credit and state.is_world_process_zero:
+            import_module("wandb").log(credit, commit=False)  # into the row that the next line writes
+        super().on_log(args, state, control, logs=others, **kwargs)
+
+
+class _GroupedTensorBoard(_Grouped, TensorBoardCallback):
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        credit, others = _split(logs)
+        super().on_log(args, state, control, logs=others, **kwargs)
+        if credit and state.is_world_process_zero:
+            for name, value in credit.items():
+                if value is not None:  # a step without it
+                    self.tb_writer.add_scalar(name, value, state.global_step)
+            self.tb_writer.flush()
+
+
+_GROUPED: dict[type[TrainerCallback], type[_Grouped]] = {
+    WandbCallback: _GroupedWandb,
+    TensorBoardCallback: _GroupedTensorBoard,
+}
+
+
+def _split(logs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is under `credit/`, and all else."""
+    credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
+    return credit, {name: value for name, value in logs.items() if name not in credit}
