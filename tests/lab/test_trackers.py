@@ -205,7 +205,7 @@ def test_the_best_and_the_worst_of_the_most_different_group_come_first():
     for row in rows:
         row["credit"] = [0.0 if row["group"] == 2 else 1.0] * len(row["tokens"])
     shard = Shard(header("GRPO"), {1: [], 2: []}, rows)
-    order = [[(row["group"], row["index"]) for row in group] for group in ranked_groups(shard)]
+    order = [[(row["group"], row["index"]) for row in group] for group in ranked_groups([shard])]
     assert order == [[(1, 3), (1, 2), (1, 1), (1, 0)], [(0, 0), (0, 2), (0, 1)], [(2, 0), (2, 1)]]
     kept = excerpt(shard, max_tokens=3 * len(rows[0]["tokens"]))
     assert [row["index"] for row in kept.responses] == [1, 2, 3] and list(kept.trees) == [1]

@@ -6,7 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..lab.viewer import build_page
-from ..lab.viewer.runs import opening_group, read_run, run_folder, run_title
+from ..lab.viewer.excerpt import opening_group
+from ..lab.viewer.runs import read_run, run_folder, run_title
 from ..observe.schema import FOLDER, Shard
 from ..settings.parser import OneLineParser
 from ..support.files import write_atomically

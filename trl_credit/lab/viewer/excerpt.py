@@ -1,6 +1,9 @@
-"""The part of a shard that is worth showing where not all of it fits."""
+"""Which group of a step to look at first, and the part of a shard to show where not all of it fits."""
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
+from statistics import pstdev
 from typing import Any
 
 from ...observe.schema import Shard
@@ -9,16 +12,34 @@ from ...observe.schema import Shard
 Response = dict[str, Any]
 
 
-def ranked_groups(shard: Shard) -> list[list[Response]]:
-    """The groups of a shard: first those with credit, then those whose rewards differ most. Each begins with its best
-    and its worst response, so that a few of them show both."""
-    groups: dict[int, list[Response]] = defaultdict(list)
-    for response in shard.responses:
-        groups[response["group"]].append(response)
+def opening_group(shards: Sequence[Shard]) -> int | None:
+    """The group of a step that is shown first, `None` if no group has credit.
 
-    def interest(rows: list[Response]) -> tuple[bool, float]:
-        rewards = [row["reward"] for row in rows if row.get("reward") is not None]
-        return any(any(row.get("credit") or ()) for row in rows), max(rewards, default=0.0) - min(rewards, default=0.0)
+    Args:
+        shards (list of `Shard`):
+            The shards of one step, by algorithm.
+    """
+    group = next(iter(ranked_groups(shards)), [])
+    return group[0]["group"] if _has_credit(group) else None
+
+
+def ranked_groups(shards: Sequence[Shard]) -> list[list[Response]]:
+    """The groups of a step: first those with credit, then those with a tree, then those whose rewards have the largest
+    standard deviation, for without a reward difference there is nothing to see. Each begins with its best and its worst
+    response, so that a few of them show both.
+
+    Args:
+        shards (list of `Shard`):
+            The shards of one step, by algorithm.
+    """
+    groups: dict[int, list[Response]] = defaultdict(list)
+    for response in (response for shard in shards for response in shard.responses):
+        groups[response["group"]].append(response)
+    with_tree = {group for shard in shards for group in shard.trees}
+
+    def interest(rows: list[Response]) -> tuple[bool, bool, float]:
+        rewards = [x for row in rows if (x := _reward(row)) is not None]
+        return _has_credit(rows), rows[0]["group"] in with_tree, pstdev(rewards or [0.0])
 
     return [_in_turns(rows) for rows in sorted(groups.values(), key=interest, reverse=True)]
 
@@ -27,7 +48,7 @@ def excerpt(shard: Shard, *, max_tokens: int) -> Shard:
     """The responses of `ranked_groups`, one at least, that have `max_tokens` tokens together, in their logged order."""
     kept: set[tuple[int, int]] = set()
     room = max_tokens
-    for response in (row for rows in ranked_groups(shard) for row in rows):
+    for response in (row for rows in ranked_groups([shard]) for row in rows):
         room -= len(response["tokens"])
         if kept and room < 0:
             break
@@ -37,7 +58,16 @@ def excerpt(shard: Shard, *, max_tokens: int) -> Shard:
     return Shard(shard.header, {group: tree for group, tree in shard.trees.items() if group in groups}, responses)
 
 
+def _has_credit(rows: Sequence[Response]) -> bool:
+    return any(any(row.get("credit") or ()) for row in rows)
+
+
+def _reward(row: Response) -> float | None:
+    reward = row.get("reward")
+    return reward if isinstance(reward, (int, float)) and math.isfinite(reward) else None
+
+
 def _in_turns(rows: list[Response]) -> list[Response]:
     """The best, the worst, the second best, the second worst, …"""
-    ordered = sorted(rows, key=lambda row: row.get("reward") or 0.0, reverse=True)
+    ordered = sorted(rows, key=lambda row: _reward(row) or 0.0, reverse=True)
     return [ordered[i // 2] if i % 2 == 0 else ordered[-1 - i // 2] for i in range(len(ordered))]

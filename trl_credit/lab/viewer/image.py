@@ -51,7 +51,7 @@ def credit_image(shard: Shard) -> np.ndarray:
     """
     if not shard.responses:
         raise ValueError("there is nothing to draw: the shard has no response")
-    group, largest = ranked_groups(shard)[0], robust_maximum(shard)
+    group, largest = ranked_groups([shard])[0], robust_maximum(shard)
     shown = sorted(group[:RESPONSES], key=lambda response: response["index"])
     blocks = [_cut(list(_pieces(response["tokens"]))) for response in shown]
     prompt = _chopped(_drawable(" ".join(str(shown[0].get("prompt") or "").split())))

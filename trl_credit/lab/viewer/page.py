@@ -17,9 +17,9 @@ from markupsafe import Markup
 
 from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer
 from .columns import Column, encode_indices, encode_numbers
+from .excerpt import opening_group
 from .fields import HEADER, NODE, RESPONSE, checked
 from .palette import css
-from .runs import opening_group
 
 
 SCRIPTS = ("data", "metrics", "text", "tree", "panel", "navigation", "legend", "columns", "viewer")

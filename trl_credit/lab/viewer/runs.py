@@ -1,7 +1,5 @@
-"""Which shards of a run are shown, which group first, and under which title."""
+"""Which shards of a run are shown, and under which title."""
 
-import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,31 +48,6 @@ def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[
             return shards[::-1], f"The page is full, so these steps are left out: {left_out}. Use --step to see one."
         shards.append(shard)
     return shards[::-1], ""
-
-
-def opening_group(shards: Sequence[Shard]) -> int | None:
-    """The group of a step that is shown first, `None` if no group has credit.
-
-    Without a reward difference there is nothing to see: of the groups with credit, and of those with a tree if there
-    are any, it is the first whose rewards have the largest standard deviation.
-
-    Args:
-        shards (list of `Shard`):
-            The shards of one step, by algorithm.
-    """
-    rewards: dict[int, list[float]] = {}
-    with_credit, with_tree = set(), set()
-    for shard in shards:
-        with_tree |= shard.trees.keys()
-        for response in shard.responses:
-            found = rewards.setdefault(response["group"], [])
-            if isinstance(reward := response.get("reward"), (int, float)) and math.isfinite(reward):
-                found.append(reward)
-            if any(response.get("credit") or ()):
-                with_credit.add(response["group"])
-    groups = [group for group in rewards if group in with_credit]
-    spread = {group: statistics.pstdev(rewards[group] or [0.0]) for group in groups}
-    return max(groups, key=lambda group: (group in with_tree, spread[group]), default=None)
 
 
 def run_folder(run: str | Path) -> Path:
