@@ -188,6 +188,11 @@ REFUSED = {
         r"several rewards \(demo, acc",
     ),
     "form alone": (lambda: change("a", "task", reward=["format"]), ["a"], "no reward that says what is right"),
+    "a stranger's code": (
+        lambda: change("a", "task", reward=["mine.py:is_right"]),
+        ["a"],
+        "has no full path.*--protocol",
+    ),
     "damage": (lambda: change("a", "task", reward=3), ["a"], "credit_run.json in 'a' is damaged"),
     "scores": (lambda: change("a", "task", dataset_name="reasoning_gym:x"), ["a"], "gives scores between 0 and 1"),
 }

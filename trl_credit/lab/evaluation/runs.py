@@ -79,10 +79,13 @@ def read_training(model: str) -> Run | None:
         data = DataArguments(**{name: value for name, value in task.items() if name in names})
         weights = record["identity"].get("reward_weights") or [1.0] * len(task["reward"])
         pairs = zip(task["reward"], weights, strict=True)
-        rewards = tuple(_short(name) for name, weight in pairs if weight and name not in _OF_FORM)
+        rewards = [name for name, weight in pairs if weight and name not in _OF_FORM]
+        # training writes full paths; a relative one would run code that came with a stranger's folder
+        if relative := [name for name in rewards if ".py:" in name and not Path(name).is_absolute()]:
+            raise ValueError(f"{relative[0]} has no full path")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"credit_run.json in {model!r} is damaged ({error!r}): give a --protocol") from error
-    return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), rewards)
+    return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), tuple(map(_short, rewards)))
 
 
 def check_agreement(runs: Sequence[Run], given: Collection[str]) -> None:
