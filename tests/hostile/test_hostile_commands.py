@@ -81,7 +81,7 @@ MISTAKES = {
         ("own/set", "--dataset_name 'own/set' cannot be loaded from the Hub"),
     ],
     "plan": [
-        ("s_trace/qwen3_4b_s_trace", "no configuration of 'Qwen/Qwen3-4B' is in a folder or in the cache of the Hub"),
+        ("--model_name_or_path me/x", "no configuration of 'me/x' is in a folder or in the cache of the Hub"),
         ("s_trace/qwen3_4b_s_trac", "did you mean 's_trace/qwen3_4b_s_trace'?"),
     ],
     "plan embedded": [

@@ -23,10 +23,13 @@ pass@k, best@k, avg@k and maj@k of models with 95 % intervals, in one table, a J
   trl-credit eval --models Qwen/Qwen3-1.7B runs/s_trace --protocol s_trace --backend vllm
   trl-credit eval --models runs/mine --sets mine.jsonl --reward mine.py:is_right --protocol custom \\
       --samples 8 --temperature 1 --max_new_tokens 1024    a custom task
-  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
-  trl-credit eval runs/a runs/b                      the same from stored samples
+  trl-credit eval runs/s_trace                       a run on problems of its data that it did not train on
+  trl-credit eval runs/a runs/b                      is the difference real? Interval, p-value, samples needed
+  trl-credit eval runs/a runs/b --protocol s_trace   the same by a paper's protocol
 
-Without --sets it evaluates all sets of the protocol. An interrupted evaluation resumes when it is started again.
+Without --protocol, runs of `trl-credit train` are evaluated as they were trained, on the test split of their set or on
+rows that none of them has seen; samples that are stored are not drawn again. Without --sets a protocol's sets are all
+evaluated. An interrupted evaluation resumes when it is started again.
 """
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
@@ -46,12 +49,14 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> Namespace:
-    """Parses the flags. `stored_only` says that models are compared from stored samples.
+    """Parses the flags. `stored_only` says that models are compared from stored samples, `as_trained` that they are
+    sampled from without a protocol.
 
     Raises:
-        ValueError: an unknown flag, an invalid value or pair of flags, or several processes.
+        ValueError: an unknown flag, an invalid value or pair of flags, several processes, or damaged samples.
+        OSError: a model that does not exist.
     """
-    from ..lab.evaluation import PROTOCOLS
+    from ..lab.evaluation import PROTOCOLS, has_stored
     from ..lab.evaluation.sample_store import is_evaluation
 
     names = f"{', '.join(PROTOCOLS)}, custom"
@@ -61,18 +66,26 @@ def _parse(argv: list[str]) -> Namespace:
         "compared",
         nargs="*",
         metavar="MODEL",
-        help="before all flags, instead of --models: two or more are compared with the first, problem by problem, and "
-        "may be folders of evaluations",
+        help="before all flags, instead of --models: runs or models, or folders of evaluations; two or more are "
+        "compared with the first, problem by problem",
     )
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
-    add("--protocol", nargs="+", help=f"one or more of {names} (default: demo demo_greedy)")
+    add(
+        "--protocol",
+        nargs="+",
+        help=f"one or more of {names} (default: as trained; demo demo_greedy for the embedded model)",
+    )
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, for machines without a network")
-    add("--prompt_style", default="boxed", help="as for training: a name, or text with {problem} (default: boxed)")
+    add("--prompt_style", help="as for training: a name, or text with {problem} (default: that of the run, else boxed)")
     add("--reward", help="of a custom task: file.py:function, package.module.function or a name; 1 is right, 0 wrong")
-    add("--max_problems", type=int, help="only the first problems of each set, up to this number")
+    add(
+        "--max_problems",
+        type=int,
+        help="only the first problems of each set, up to this number; of a run's own data, drawn (default: 256)",
+    )
     add("--output_dir", help="default: <model>/evaluation for one local model, else ./evaluation")
     add("--overwrite", action="store_true", help="delete existing samples")
     add("--rescore", action="store_true", help="judge the samples in --output_dir again; loads no model")
@@ -85,7 +98,9 @@ def _parse(argv: list[str]) -> Namespace:
     add("--tensor_parallel_size", type=int, help="GPUs of the vLLM engine (default: 1)")
     add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (default: 0.9)")
 
-    add = parser.add_argument_group("changes to the protocol; 'custom' needs the first three").add_argument
+    add = parser.add_argument_group(
+        "changes to the protocol, or to the run's own decoding; 'custom' needs the first three"
+    ).add_argument
     add("--samples", type=int, help="responses per problem")
     add("--temperature", type=float, help="0 is greedy")
     add("--max_new_tokens", type=int, help="maximum tokens of a response")
@@ -102,12 +117,17 @@ def _parse(argv: list[str]) -> Namespace:
         raise ValueError("an evaluation is one process: use --backend vllm --tensor_parallel_size N for several GPUs")
     args.models = args.models or args.compared or ["demo"]
     several = len(args.compared) > 1
-    stored_only = several and (args.protocol is None or all(map(is_evaluation, args.models)))
+    if args.protocol is not None:
+        stored_only = several and all(map(is_evaluation, args.models))
+    else:
+        twice = len(set(args.compared)) < len(args.compared)  # which the comparison refuses
+        stored_only = several and (twice or has_stored(args.models, _output_folder(args), args.revision))
     for flag, value in vars(args).items():
         if stored_only and flag not in _OF_STORED and value != parser.get_default(flag):
             missing = "--protocol" if args.protocol is None else "model"
             raise ValueError(f"--{flag} needs a {missing} to sample with: the compared samples are stored ones")
     args.stored_only = stored_only
+    args.as_trained = not stored_only and args.protocol is None and args.compared not in ([], ["demo"])
     return args
 
 
@@ -151,9 +171,9 @@ def _run(args: Namespace) -> None:
     if args.rescore:
         rescore(folder, metrics=args.metrics, reward=args.reward)
     elif len(args.compared) > 1:
-        compare_models(args.models, args.sets, output_dir=folder, metrics=args.metrics, **_options(args))
+        compare_models(args.models, output_dir=folder, metrics=args.metrics, **_options(args))
     else:
-        evaluate(args.models, args.sets, output_dir=folder, **_options(args))
+        evaluate(args.models, output_dir=folder, **_options(args))
     if not args.stored_only:
         _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
     if len(args.compared) > 1:
@@ -176,18 +196,31 @@ def _options(args: Namespace) -> dict[str, Any]:
     if engine and args.backend != "vllm":
         raise ValueError(f"--{next(iter(engine))} needs --backend vllm")
     protocols = args.protocol
-    if protocols is None and len(args.compared) < 2:
+    if protocols is None and not args.stored_only and not args.as_trained:
         if args.models != ["demo"]:
             raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
         protocols = ["demo", "demo_greedy"]
-    others = (*_OURS, *_CHANGES, *_ENGINE, "stored_only")
-    return {
+    others = (*_OURS, *_CHANGES, *_ENGINE, "stored_only", "as_trained")
+    options = {
         **{name: value for name, value in vars(args).items() if name not in others},
+        "sets": args.sets,
         "protocols": protocols,
+        "prompt_style": args.prompt_style or "boxed",
         "changes": {name: getattr(args, name) for name in _CHANGES},
         "engine_kwargs": engine,
         "progress": not args.quiet,
     }
+    return options | _as_trained(args, options["changes"]) if args.as_trained else options
+
+
+def _as_trained(args: Namespace, changes: dict[str, Any]) -> dict[str, Any]:
+    """What the runs themselves say about their evaluation, which is printed."""
+    from ..lab.evaluation import plan_as_trained
+
+    names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
+    plan = plan_as_trained(args.models, changes=changes, **{name: getattr(args, name) for name in names})
+    print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
+    return plan.options
 
 
 def _print_table(table: Path, **files: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..settings.parser import OneLineParser
+from ..settings.recipes import find_recipe
 from ..support.functions import names_alone
 from ..support.packaged import accelerate_config
 from ..support.startup import begin, prepare_process
@@ -27,11 +28,12 @@ Tokens, FLOPs and memory of a run, and its seconds by measured rates.
   trl-credit plan embedded --rates_from runs/s_trace
 
 RECIPE is the name or file of a recipe. Every flag of `trl-credit train` can be given. The configuration of the model is
-read from its folder or from the cache of the Hub; without one, give --parameters, --layers and --hidden_size."""
+read from its folder, from the cache of the Hub, or, for the models of the recipes, from a table of the package. For
+others, give --parameters, --layers and --hidden_size."""
 _KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
 # flag, type, help
 _FLAGS = (
-    ("num_processes", int, "GPUs (default: those of --accelerate_config, else 1)"),
+    ("num_processes", int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
     ("accelerate_config", str, "a configuration of the package by name, or a file"),
     ("prompt_length", float, "mean tokens of a prompt"),
     ("response_length", float, "mean tokens of a response"),
@@ -65,8 +67,9 @@ def main(argv: list[str]) -> int:
 
     prepare_process()
     launcher = _launcher(own.accelerate_config)
-    processes = launcher.get("num_processes", 1) if own.num_processes is None else own.num_processes
     recipe = ["--config", *argv[:words]] if words else []
+    of_recipe = _gpus([*recipe, *rest])
+    processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
         choices = parse_arguments([*recipe, *rest], processes=processes, **more)
@@ -74,6 +77,10 @@ def main(argv: list[str]) -> int:
         layout = _layout(choices, launcher, processes)
         rates, assumed = _measured(own, choices)
         plan = make_plan(choices.args, shape, layout, assumed)
+    if shape.source is not None:
+        plan.notes.append(shape.source)
+    if processes == of_recipe and own.num_processes is None and "num_processes" not in launcher:
+        plan.notes.append(f"{processes} GPU{'s' * (processes > 1)}, as the recipe says (--num_processes)")
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:
@@ -109,6 +116,15 @@ def _launcher(name: str | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
     return found
+
+
+def _gpus(argv: list[str]) -> int | None:
+    """The GPUs of the last recipe of `--config` that names them."""
+    parser = OneLineParser(add_help=False)
+    parser.add_argument("--config", nargs="+", action="extend", default=[])
+    names = parser.parse_known_args(argv)[0].config
+    found = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
+    return found[-1] if found else None
 
 
 def _shape(own: Namespace, choices: "Choices") -> "Shape":

@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer
@@ -177,6 +179,7 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
         raise
     repo, revision = hub_source(data_args)
     cleaning = data.info.description or None
+    trainer.task = task_of(choices)
     trainer.results.card = {
         "data": TrainingData(data_args.dataset_name or DEMO, len(data), repo, revision, cleaning),
         "choices": (script, data_args, model_args),
@@ -184,6 +187,25 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
         "command": command,
     }
     return trainer
+
+
+def task_of(choices: Choices) -> dict[str, Any]:
+    """What a run trains on: the flags of the data that are set, and the rewards. Paths are absolute."""
+    data, rewards = choices.data, choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
+    task = {f.name: getattr(data, f.name) for f in fields(data) if not is_default(data, f.name)}
+    task["dataset_name"] = data.dataset_name or DEMO
+    task |= {name: str(Path(task[name]).resolve()) for name in ("dataset_name", "data_dir") if _exists(task.get(name))}
+    return {**task, "reward": [_absolute(reward) for reward in rewards]}
+
+
+def _exists(path: str | None) -> bool:
+    return path is not None and Path(path).exists()
+
+
+def _absolute(reward: str) -> str:
+    """`file.py:function` with the file's full path; another name as it is."""
+    file, colon, function = reward.rpartition(":")
+    return f"{Path(file).resolve()}{colon}{function}" if Path(file).suffix == ".py" else reward
 
 
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:

@@ -28,7 +28,8 @@ class RunFolder:
 
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
     start or resume (`from`), its id, what the user allowed to change since the one before (`changed`), and what changed
-    by itself (`said`).
+    by itself (`said`). `task` says what a run of the command line trains on; its paths are those of this machine, and
+    no push sends the file.
 
     Args:
         config ([`CreditConfig`]):
@@ -53,7 +54,7 @@ class RunFolder:
             self.record["lives"][-1].setdefault("said", []).append(text)
             self.write_record(self.path)
 
-    def claim(self, identity: dict[str, Any], *, resume: str | None) -> None:
+    def claim(self, identity: dict[str, Any], *, resume: str | None, task: dict[str, Any] | None = None) -> None:
         """Reserves the folder for a new run, or for one that resumes from a checkpoint.
 
         Args:
@@ -61,6 +62,8 @@ class RunFolder:
                 See [`~trl_credit.runs.identity.identity`].
             resume (`str` or `None`):
                 The checkpoint.
+            task (`dict`, *optional*):
+                What the run trains on, in JSON types.
 
         Raises:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
@@ -78,6 +81,7 @@ class RunFolder:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
             self.record = {"version": VERSION, "identity": identity, "lives": starts}
+            self.record |= {} if task is None else {"task": task}
             self.write_record(self.path)
         except BaseException:
             self.release()

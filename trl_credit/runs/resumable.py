@@ -68,6 +68,9 @@ class ResumableTrainer(GRPOTrainer):
             What the run has found out about its model, as JSON types, the same on all processes. Kept in checkpoints.
         processes ([`~trl_credit.support.processes.Processes`]):
             Processes of the run.
+        task (`dict`, *optional*):
+            What the run trains on, in JSON types: the flags of the data, and `reward`. `trl-credit train` sets it;
+            `credit_run.json` keeps it for `trl-credit eval`.
         was_done (`bool`):
             Whether the run that was resumed last had already reached its end.
     """
@@ -75,6 +78,7 @@ class ResumableTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.stateful: list[Stateful] = []
         self.findings: dict[str, Any] = {}
+        self.task: dict[str, Any] | None = None
         self.was_done = False
         self._sampler: Any = None
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
@@ -155,7 +159,7 @@ class ResumableTrainer(GRPOTrainer):
             read = read_first_rows(self.train_dataset, count=count, seed=self.args.seed)
             self.first_rows, self.train_dataset = read
             self._read_stream = self.train_dataset
-        self._folder.claim(identity(self), resume=resume)
+        self._folder.claim(identity(self), resume=resume, task=self.task)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

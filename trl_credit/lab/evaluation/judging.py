@@ -53,7 +53,9 @@ def judge(
         rewards = _call_custom_reward(reward, texts, references)
     for value in rewards:
         if value not in (0.0, 1.0):
-            raise ValueError(f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1")
+            raise ValueError(
+                f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1: give another --reward"
+            )
     read = _ANSWERS.get(reward, _boxed_answer)
     verdicts = [
         {"answer": read(text, reference), "correct": bool(value)}

@@ -10,7 +10,10 @@ from .scores import problem_score
 
 
 # header fields that must agree; the number of samples, the seed and the engine may differ
-SAME = ("temperature", "max_new_tokens", "max_context", "top_p", "top_k", "prompt_style", "reward", "reward_source")
+SAME = (
+    *("temperature", "max_new_tokens", "max_context", "top_p", "top_k"),
+    *("prompt_style", "chat_template_kwargs", "reward", "reward_source"),
+)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ def load_problems(
     max_problems: int | None = None,
     flag: str = "--sets",
     reward: str | None = None,
+    data: Dataset | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[Problem]:
     """The test problems of a set: "demo", a name that `load_prompts` knows, or a file.
 
@@ -69,6 +71,10 @@ def load_problems(
         reward (`str`, *optional*):
             A custom reward, which gets the prompt and every column of the set. Defaults to the set's own reward, which
             needs an answer.
+        data (`Dataset`, *optional*):
+            Rows with prompts, in place of those of the set.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the chat template.
 
     Raises:
         ValueError: no such set, a problem without an answer or with an unreadable level, two problems with one id, or a
@@ -76,27 +82,43 @@ def load_problems(
     """
     if max_problems is not None and max_problems < 1:
         raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
-    if name == "demo":
-        data = demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED)
-    elif name.startswith("reasoning_gym:"):
-        raise ValueError(f"{flag} {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
-    else:
-        try:
-            data = load_prompts(
-                name,
-                data_dir=data_dir,
-                split="test" if name in SETS and "test" in SETS[name].splits else None,
-                style=style,
-                conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
-                tokenizer=tokenizer,
-            )
-        except ValueError as error:  # which names flags of training
-            message = re.sub(r", or check --(prompt|answer)_column", "", str(error).replace("--dataset_name", flag))
-            raise ValueError(re.sub(r"set --(prompt|answer)_column to one of", "rename one of", message)) from error
-    problems = as_problems(data, name, tokenizer, max_problems, every_column=reward is not None)
+    if data is None:
+        data = _test_rows(name, tokenizer, data_dir=data_dir, style=style, max_problems=max_problems, flag=flag)
+    every_column = reward is not None
+    problems = as_problems(
+        data, name, tokenizer, max_problems, every_column=every_column, template=chat_template_kwargs
+    )
     if reward is not None:
         custom_reward(reward, problems[0].reference)
     return problems
+
+
+def _test_rows(
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    data_dir: str | None,
+    style: str,
+    max_problems: int | None,
+    flag: str,
+) -> Dataset:
+    """The test split of a set, with prompts for a tokenizer."""
+    if name == "demo":
+        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED)
+    if name.startswith("reasoning_gym:"):
+        raise ValueError(f"{flag} {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
+    try:
+        return load_prompts(
+            name,
+            data_dir=data_dir,
+            split="test" if name in SETS and "test" in SETS[name].splits else None,
+            style=style,
+            conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
+            tokenizer=tokenizer,
+        )
+    except ValueError as error:  # which names flags of training
+        message = re.sub(r", or check --(prompt|answer)_column", "", str(error).replace("--dataset_name", flag))
+        raise ValueError(re.sub(r"set --(prompt|answer)_column to one of", "rename one of", message)) from error
 
 
 def set_label(name: str) -> str:
@@ -111,10 +133,12 @@ def as_problems(
     max_problems: int | None = None,
     *,
     every_column: bool = False,
+    template: dict[str, Any] | None = None,
 ) -> list[Problem]:
     """Rows with the columns `prompt`, `answer` and optionally `id`, `level`, `names`, `truth` as problems.
 
-    With `every_column` the reference is the whole row, and an answer is not needed.
+    With `every_column` the reference is the whole row, and an answer is not needed. `template`: further arguments of
+    the chat template.
     """
     problems: dict[str, Problem] = {}
     for i, row in enumerate(data.select(range(min(len(data), max_problems or len(data))))):
@@ -133,7 +157,9 @@ def as_problems(
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
         prompt, text = row["prompt"], str(row.get("problem") or asked_in(row["prompt"]))
-        problems[problem_id] = Problem(problem_id, _tokens(prompt, tokenizer), reference, _digest(prompt), text)
+        problems[problem_id] = Problem(
+            problem_id, _tokens(prompt, tokenizer, template), reference, _digest(prompt), text
+        )
     return list(problems.values())
 
 
@@ -151,8 +177,10 @@ def _digest(prompt: str | list[dict[str, str]]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _tokens(prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _tokens(
+    prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, template: dict[str, Any] | None
+) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
-    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **(template or {}))
     return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -11,6 +11,9 @@ from ...demo import DEMO_MAX_COMPLETION_LENGTH
 from ...support.errors import choose
 
 
+AS_TRAINED = "as trained"  # what `find_protocol` calls the decoding of a run's training
+
+
 @dataclass(frozen=True)
 class Protocol:
     """Decoding and metrics for one set.
@@ -121,8 +124,8 @@ PROTOCOLS = _read_protocols()
 def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protocol]:
     """The protocol of a set and its label; with `changes` (fields that are not `None`) the label ends in "changed".
 
-    The name "custom" takes everything from `changes`, for any set: it requires `samples`, `temperature` and
-    `max_new_tokens`, and `metrics` default to pass@1 and pass@n.
+    The names "custom" and "as trained" take everything from `changes`, for any set: they require `samples`,
+    `temperature` and `max_new_tokens`, and `metrics` default to pass@1 and pass@n.
 
     Raises:
         ValueError: unknown name, a set that the protocol does not have, or invalid values.
@@ -130,12 +133,12 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
     given = {key: value for key, value in changes.items() if value is not None}
     if "metrics" in given:
         given["metrics"] = tuple(given["metrics"])
-    if name == "custom":
+    if name in ("custom", AS_TRAINED):
         missing = [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in given]
         if missing:
             raise ValueError(f"--protocol custom needs {', '.join(missing)}")
         given.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{given['samples']}"))))
-        return name, Protocol(**{"source": "custom", **given})
+        return name, Protocol(**{"source": name, **given})
     if name not in PROTOCOLS:
         raise ValueError(f"unknown --protocol {name!r}{choose(name, (*PROTOCOLS, 'custom'))}")
     if set_name not in PROTOCOLS[name]:

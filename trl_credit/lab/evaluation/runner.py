@@ -1,11 +1,12 @@
 """Evaluates models on sets: writes samples, judges them, and adds their scores to the report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datasets import Dataset
 from tqdm import tqdm
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.files import write_atomically
 from .judging import judge, reward_header, reward_name
@@ -62,6 +63,8 @@ def evaluate(
     overwrite: bool = False,
     changes: dict[str, Any] | None = None,
     reward: str | None = None,
+    data: Mapping[str, Callable[[PreTrainedTokenizerBase], Dataset]] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
     engine_kwargs: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> list[Row]:
@@ -100,6 +103,10 @@ def evaluate(
             A custom reward by name, `package.module.function` or `file.py:function`, that returns 1 for a right
             response and 0 for a wrong one. It is called as in training, with all columns of the set. Defaults to the
             set's own.
+        data (mapping, *optional*):
+            Name of a set in `sets` → its rows, as prompts for a tokenizer, in place of those that the name means.
+        chat_template_kwargs (`dict`, *optional*):
+            Further arguments of the chat template, as in training.
         engine_kwargs (`dict`, *optional*):
             Arguments of the vLLM engine, such as `tensor_parallel_size`, or of `from_pretrained`.
         progress (`bool`, *optional*, defaults to `True`):
@@ -125,11 +132,19 @@ def evaluate(
             "backend": backend,
             "seed": seed,
             "versions": package_versions(backend),
+            **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}),
         }
         tokenizer = AutoTokenizer.from_pretrained(model_location(model), **loading)
         problems = {
             name: load_problems(
-                name, tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems, reward=reward
+                name,
+                tokenizer,
+                data_dir=data_dir,
+                style=prompt_style,
+                max_problems=max_problems,
+                reward=reward,
+                data=data[name](tokenizer) if data and name in data else None,
+                chat_template_kwargs=chat_template_kwargs,
             )
             for name in dict.fromkeys(job.set_name for job in jobs)
         }

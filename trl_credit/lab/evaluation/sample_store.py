@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,16 +207,51 @@ def find_stored(word: str, output_dir: Path, revision: str | None) -> list[Store
                 f"{word!r} holds samples of {len(folders)} models: name one of them, {' or '.join(map(str, folders))}"
             )
         return [read_stored(path) for path in paths]
-    identity = model_identity(word, revision)
-    same = ("weights",) if identity["weights"] is not None else ("model", "revision")
     found: dict[tuple[str, str], StoredSamples] = {}
-    for path in (*sample_files(output_dir), *sample_files(Path(word) / "evaluation")):
-        header, _ = read_samples(path)
-        if header is not None and all(header.get(key) == identity[key] for key in same):
-            found.setdefault((header["set"], header["protocol"]), read_stored(path))
+    for path, header, _ in _files_of(word, output_dir, revision):
+        if (header["set"], header["protocol"]) not in found:
+            found[header["set"], header["protocol"]] = read_stored(path)
     if not found:
         raise ValueError(f"there are no stored samples of {word!r} as it is now: give a --protocol to sample with")
     return list(found.values())
+
+
+def _finished_sets(word: str, output_dir: Path, revision: str | None) -> set[tuple[str, str]]:
+    """Set and protocol of each finished file of samples of a model, where `find_stored` searches.
+
+    Raises:
+        ValueError: a file is damaged.
+        OSError: there is no such model.
+    """
+    files = _files_of(word, output_dir, revision)
+    done = (header for _, header, lines in files if len(lines) >= header.get("problems", 1 << 62))
+    return {(header["set"], header["protocol"]) for header in done}
+
+
+def _files_of(
+    word: str, output_dir: Path, revision: str | None
+) -> Iterator[tuple[Path, dict[str, Any], list[dict[str, Any]]]]:
+    """The files with samples of a model's present weights or commit, with header and lines."""
+    identity = model_identity(word, revision)
+    same = ("weights",) if identity["weights"] is not None else ("model", "revision")
+    for path in (*sample_files(output_dir), *sample_files(Path(word) / "evaluation")):
+        header, lines = read_samples(path)
+        if header is not None and all(header.get(key) == identity[key] for key in same):
+            yield path, header, lines
+
+
+def has_stored(words: Sequence[str], output_dir: Path, revision: str | None = None) -> bool:
+    """Whether several models can be compared without sampling: one is the folder of an evaluation, or each has
+    finished samples of a set and protocol of the first.
+
+    Raises:
+        ValueError: a file is damaged.
+        OSError: there is no such model.
+    """
+    if any(map(is_evaluation, words)):
+        return True
+    first, *others = (_finished_sets(word, output_dir, revision) for word in words)
+    return all(first & other for other in others)
 
 
 def _find_files(folder: Path) -> list[Path]:

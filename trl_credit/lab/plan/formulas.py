@@ -26,6 +26,7 @@ class Shape:
         inner: Width of the feed-forward block, of all active experts together.
         attention, keys: Total width of the queries and of the keys of all heads.
         has_head_norms: Whether queries and keys have their own norms.
+        source: What the plan says of sizes that are not from the model's own configuration.
     """
 
     parameters: int
@@ -38,6 +39,7 @@ class Shape:
     attention: int
     keys: int
     has_head_norms: bool = False
+    source: str | None = None
 
     @property
     def head(self) -> int:

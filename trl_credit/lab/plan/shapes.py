@@ -1,8 +1,13 @@
-"""The sizes of a model, from its configuration without its weights, or given by hand."""
+"""The sizes of a model, from its configuration without its weights, from a table, or given by hand."""
 
 import re
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 
 import torch
+import yaml
 from peft import PeftConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging
@@ -16,7 +21,8 @@ _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | None = None) -> Shape:
-    """The sizes of a model in a folder or in the cache of the Hub. Needs neither weights nor network.
+    """The sizes of a model in a folder or in the cache of the Hub, else those of `model_sizes.yaml`. Needs neither
+    weights nor network.
 
     Args:
         name (`str`):
@@ -27,17 +33,39 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
             A LoRA that is trained instead of the weights.
 
     Raises:
-        ValueError: there is no configuration, or transformers does not know the architecture.
+        ValueError: there is no configuration and the table lacks the model, or transformers does not know the
+            architecture.
     """
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ValueError(f"no configuration of {name!r} is in a folder or in the cache of the Hub: {fix}") from error
+        known = None if Path(name).is_dir() else known_sizes(name)
+        if known is None:
+            where = "is in a folder or in the cache of the Hub, and the package's table lacks it"
+            raise ValueError(f"no configuration of {name!r} {where}: {fix}") from error
+        model, config = known
+        made = "" if model == name else f", from which {name} is made,"
+        return replace(shape_of(config, adapter=adapter), source=f"sizes of {model}{made} from the package's table")
     try:
         return shape_of(config, adapter=adapter)
     except (ValueError, ImportError, AttributeError) as error:
         raise ValueError(f"the size of {name!r} is unknown ({one_line(error)[:80]}): {fix}") from error
+
+
+def known_sizes(name: str) -> tuple[str, PreTrainedConfig] | None:
+    """The model of `model_sizes.yaml` that a name stands for, and a configuration of its sizes; `None` if the table
+    lacks it. A tuned model has the sizes of the model that it was made from."""
+    table = _table()
+    model = table["tuned"].get(name.removesuffix("/"), name)
+    if model not in table["sizes"]:
+        return None
+    return model, AutoConfig.for_model(**table["sizes"][model])
+
+
+@cache
+def _table() -> dict[str, dict]:
+    return yaml.safe_load((files(__package__) / "model_sizes.yaml").read_text(encoding="utf-8"))
 
 
 def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> Shape:

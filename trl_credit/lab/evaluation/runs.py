@@ -1,0 +1,108 @@
+"""Runs of `trl-credit train` as their folders describe them: data, rewards, decoding."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ...config.knobs import is_default
+from ...data import DataArguments
+from ...runs.checkpoints import read_run
+from ...support.files import short_path
+
+
+_OF_FORM = ("format", "soft_overlong")  # rewards that do not say whether an answer is right
+# fields of a run's identity, and the flag of `trl-credit eval` that stands for each
+DECODING = {
+    "temperature": "--temperature",
+    "top_p": "--top_p",
+    "top_k": "--top_k",
+    "max_completion_length": "--max_new_tokens",
+    "chat_template_kwargs": None,
+}
+_TASK = {"data": "--sets", "prompt_style": "--prompt_style", "reward": "--reward"}
+_NOT_THE_SET = ("dataset_name", "prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run.
+
+    Attributes:
+        name: The folder, as it was given; that of the run or of a checkpoint.
+        record: What [`~trl_credit.runs.checkpoints.read_run`] reads there.
+        data: The flags of its data; `None` if it was not started by `trl-credit train`.
+        rewards: The rewards that say whether a response is right, by name; without those of its form, and those of
+            weight 0.
+    """
+
+    name: str
+    record: dict[str, Any]
+    data: DataArguments | None
+    rewards: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What runs that are compared must agree on, by name."""
+        identity = self.record["identity"]
+        found = {name: identity.get(name) for name in DECODING}
+        if self.data is None:
+            return found
+        others = {f.name for f in fields(self.data) if f.name not in _NOT_THE_SET and not is_default(self.data, f.name)}
+        data = [self.data.dataset_name, *(f"{name}={getattr(self.data, name)}" for name in sorted(others))]
+        return {"data": " ".join(data), "prompt_style": self.data.prompt_style, "reward": self.rewards, **found}
+
+    @property
+    def reward(self) -> str:
+        """The one reward that says whether a response is right. Raises ValueError if there are none or several."""
+        if len(self.rewards) != 1:
+            many = "several rewards" if self.rewards else "no reward that says what is right"
+            names = f" ({', '.join(self.rewards)})" if self.rewards else ""
+            raise ValueError(f"{self.name!r} has {many}{names}: give --reward one that is 1 for right, 0 for wrong")
+        return self.rewards[0]
+
+
+def read_training(model: str) -> Run | None:
+    """The run in a folder, or that of a checkpoint; `None` for a model that is neither.
+
+    Raises:
+        ValueError: the file that describes the run is damaged.
+    """
+    record = read_run(model) if Path(model).is_dir() else None
+    if record is None:
+        return None
+    task = record.get("task")
+    if task is None:
+        return Run(model, record, None, ())
+    try:
+        names = {f.name for f in fields(DataArguments)}
+        data = DataArguments(**{name: value for name, value in task.items() if name in names})
+        weights = record["identity"].get("reward_weights") or [1.0] * len(task["reward"])
+        pairs = zip(task["reward"], weights, strict=True)
+        rewards = [name for name, weight in pairs if weight and name not in _OF_FORM]
+        # training writes full paths; a relative one would run code that came with a stranger's folder
+        if relative := [name for name in rewards if ".py:" in name and not Path(name).is_absolute()]:
+            raise ValueError(f"{relative[0]} has no full path")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"credit_run.json in {model!r} is damaged ({error!r}): give a --protocol") from error
+    return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), tuple(map(_short, rewards)))
+
+
+def check_agreement(runs: Sequence[Run], given: Collection[str]) -> None:
+    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `given`.
+
+    Raises:
+        ValueError: they differ; the message names the setting and the flag.
+    """
+    for name, flag in (_TASK | DECODING).items():
+        have = [(run, run.settings[name]) for run in runs if name in run.settings]
+        different = next(((run, value) for run, value in have if value != have[0][1]), None)
+        if different is not None and flag not in given:
+            pair, values = f"{have[0][0].name!r} and {different[0].name!r}", f"{have[0][1]!r} and {different[1]!r}"
+            fix = "evaluate them with a --protocol" if flag is None else f"give {flag} for both"
+            raise ValueError(f"{pair} were trained differently: {name} is {values}. To compare them, {fix}")
+
+
+def _short(path: str) -> str:
+    """A file relative to the working folder if it lies there; another name as it is."""
+    return str(short_path(path)) if Path(path).is_absolute() else path
