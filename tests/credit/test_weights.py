@@ -14,7 +14,6 @@ from trl_credit.credit.advantages import (
     group_advantage,
     optimal_advantage,
     trace_loss_weight,
-    trace_statistics,
 )
 
 
@@ -109,13 +108,6 @@ def test_optimal_advantage_by_hand():
     )
     # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
     assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])
-
-
-def test_trace_statistics_by_hand():
-    mask = torch.ones(1, 4)
-    mass, moment = trace_statistics(torch.tensor([[1.0, 0.0, 1.0, 0.0]]), decay=0.5, mask_t=mask)
-    torch.testing.assert_close(mass, torch.tensor([[0.0, 0.5, 0.25, 0.125 + 0.5]]))
-    torch.testing.assert_close(moment, torch.tensor([[0.0, 0.5, 0.5, 3 * 0.125 + 0.5]]))
 
 
 @pytest.mark.parametrize(

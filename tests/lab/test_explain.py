@@ -108,7 +108,7 @@ def test_how_far_credit_travels():
     logp_t = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
     mask_t = torch.ones(1, 5, dtype=torch.float64)
     log_weight = logp_t + torch.nn.functional.pad(0.5 * logp_t[:, :-2], (2, 0))  # half of it two tokens back
-    moved, total = travelled(log_weight, logp_t=logp_t, coefficient_t=mask_t)
+    moved, total = travelled(lambda c_t: torch.autograd.grad(log_weight, logp_t, c_t, retain_graph=True)[0], mask_t)
     assert moved.item() == pytest.approx(3 * 0.5 * 2) and total.item() == pytest.approx(5 + 3 * 0.5)
 
 
@@ -198,11 +198,12 @@ def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, me
 
 
 GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+BOTH = {"trace_style": "both"}
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
 
 
 @pytest.mark.parametrize(
-    ("name", "own"), [*((name, {}) for name in PLAIN), ("grpo_lambda", RATIO), ("grpo_lambda", GRAD)]
+    ("name", "own"), [*((name, {}) for name in PLAIN), *(("grpo_lambda", own) for own in (RATIO, BOTH, GRAD))]
 )
 def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own):
     def some(completions, **kwargs):
@@ -218,6 +219,9 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own
     assert any(any(response["credit"]) for response in shard.responses)
     moved = [r["log_weight"] for r in shard.responses]
     assert any(map(any, moved))  # the second pass over a batch is off-policy
+    if trainer.args.has_trace:
+        horizon = next(row for row in trainer.state.log_history if row.get("step") == 2)["credit/effective_horizon"]
+        assert found.horizon == pytest.approx(horizon, rel=1e-4) and horizon > 0.3
     for logged, ours in zip(shard.responses, found.shard.responses, strict=True):
         assert all(ours[column] == logged[column] for column in ("selected", "is_clipped"))
         for column in ("advantages", "log_weight", "credit"):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 
-from .scan import discounted_scan
 from .weights import traced_credit, traced_sum
 
 
@@ -171,18 +170,6 @@ def td_upper_bound(eos_probs: torch.Tensor) -> torch.Tensor:
     # the product is over k < t
     before_t = torch.nn.functional.pad(log_survival, (1, 0))[..., :-1]
     return -torch.expm1(before_t)
-
-
-def trace_statistics(selected_t: torch.Tensor, *, decay: float, mask_t: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Trace mass τ_t = Σ_{k<t} g^{t−k} z_k and its first moment μ_t = Σ_{k<t} g^{t−k} (t−k) z_k (tokens).
-
-    Shapes (B, T), both 0 at masked tokens. Σ μ / Σ τ is the effective horizon: how far back credit goes, in tokens.
-    """
-    z_t = selected_t.float() * mask_t
-    s_t = discounted_scan(z_t, decay=decay)
-    # Σ (t-k+1) g^{t-k} z_k is the scan of the scan
-    moment_t = discounted_scan(s_t, decay=decay) - s_t
-    return (s_t - z_t) * mask_t, moment_t * mask_t
 
 
 def by_group(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """How much the credit of all tokens raises one token's log-probability: the gradient that the policy receives."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -40,28 +42,23 @@ def effective_credit(
 
 
 def travelled(
-    log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, coefficient_t: torch.Tensor
+    back: Callable[[torch.Tensor], torch.Tensor], coefficient_t: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ_{t,k} c_t |∂W_t/∂ℓ_k| (t − k) and Σ_{t,k} c_t |∂W_t/∂ℓ_k|, for W with ∂W/∂ℓ ≥ 0.
+    """Σ_{t,k} c_t ∂W_t/∂ℓ_k (t − k) and Σ_{t,k} c_t ∂W_t/∂ℓ_k, for W with ∂W/∂ℓ ≥ 0.
 
-    Their ratio is how many tokens back credit travels on average: 0 for GRPO. It takes O(T), by two products with the
-    transposed Jacobian. It is meaningless where credit also travels forward (GSPO gives all tokens the same).
+    Their ratio is the effective horizon: how many tokens back the credit of a token travels on average, weighted by c.
+    What stays at its own token travels 0 tokens, so GRPO has 0, and P-trace with g = γλ has g/(1 − g) at the end of a
+    long response. It takes O(T). It is meaningless where credit also travels forward (GSPO gives all tokens the same).
 
     Args:
-        log_weight_t, logp_t (`torch.Tensor`):
-            As for [`effective_credit`].
+        back (`Callable`):
+            c ↦ Σ_t c_t ∂W_t/∂ℓ_k, shapes (B, T) → (B, T).
         coefficient_t (`torch.Tensor`):
-            c ≥ 0, shape (B, T), such as |A|·M.
+            c ≥ 0, shape (B, T), |A|·M.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: two scalars.
+        `tuple[torch.Tensor, torch.Tensor]`: two scalars; the first in tokens times the unit of c.
     """
-    position = torch.arange(logp_t.size(-1), device=logp_t.device, dtype=logp_t.dtype)
-    if not log_weight_t.requires_grad:
-        return logp_t.new_zeros(()), logp_t.new_zeros(())
-
-    def back(c_t: torch.Tensor) -> torch.Tensor:
-        return torch.autograd.grad(log_weight_t, logp_t, c_t, retain_graph=True)[0]
-
+    position = torch.arange(coefficient_t.size(-1), device=coefficient_t.device, dtype=coefficient_t.dtype)
     landed_t = back(coefficient_t)
     return (back(coefficient_t * position) - position * landed_t).sum(), landed_t.sum()

@@ -5,8 +5,9 @@ import hashlib
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import confidence_slope, trace_statistics
+from ..credit.advantages import confidence_slope
 from ..credit.clipping import is_clipped
+from ..credit.effective import travelled
 from ..credit.tokens import Credit, Tokens
 from ..credit.weights import sequence_log_weight, traced_sum
 from .assignment import log_probability_gradient, wide
@@ -33,6 +34,8 @@ def loss_statistics(
       row times the rows of an optimizer step is their number.
     * |A|: over the tokens in the policy term, before any normaliser, so the same for every `loss_type` and mask. With
       a custom loss it is the advantage that the function was given.
+    * Effective horizon: how many tokens back the credit of a token travels on average, weighted by |A|, where what
+      stays at its token travels 0. See [`~trl_credit.credit.effective.travelled`]; `explain` shows the same number.
 
     Args:
         carries_loss (`bool`, *optional*, defaults to `False`):
@@ -62,7 +65,7 @@ def loss_statistics(
         selected = credit.selected.float()
         stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
         if credit.log_weight is credit.traced is not None:
-            stats |= _trace_statistics(config, selected, mask_t)
+            stats |= _trace_statistics(config, tokens, selected=selected, size_t=advantage.abs() * kept)
     quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
     # a loss weight is no part of the advantage, and with a custom loss A is not an advantage
     given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
@@ -138,13 +141,20 @@ def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> tor
 
 
 def _trace_statistics(
-    config: CreditConfig, selected: torch.Tensor, mask_t: torch.Tensor
+    config: CreditConfig, tokens: Tokens, *, selected: torch.Tensor, size_t: torch.Tensor
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    if config.importance == "lambda_trace" and config.trace_style == "both":
-        mass = (traced_sum(mask_t, decay=config.trace_decay, style="both") - mask_t) * mask_t
-        return {"trace_mass": (mass.sum(), mask_t.sum())}
-    mass, moment = trace_statistics(selected, decay=config.trace_decay, mask_t=mask_t)
-    return {"trace_mass": (mass.sum(), mask_t.sum()), "effective_horizon": (moment.sum(), mass.sum())}
+    """Trace mass Σ_{k<t} tr(t,k) z_k, in the mean over tokens, and the effective horizon (tokens). `size_t`, shape
+    (B, T), is |A|·M."""
+    mask_t = tokens.mask_t
+    style = config.trace_style if config.importance == "lambda_trace" else "recent"
+    z_t = selected * mask_t.float()
+    mass_t = (traced_sum(z_t, decay=config.trace_decay, style=style) - z_t) * mask_t
+
+    def back(c_t: torch.Tensor) -> torch.Tensor:
+        return log_probability_gradient(config, coefficient_t=c_t, selected_t=selected, mask_t=mask_t)
+
+    sizes = torch.where(mask_t.bool(), size_t, 0.0)
+    return {"trace_mass": (mass_t.sum(), mask_t.float().sum()), "effective_horizon": travelled(back, sizes)}
 
 
 def expert_drift(

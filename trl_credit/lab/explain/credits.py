@@ -29,8 +29,9 @@ class Explained:
     Attributes:
         name: Name of the algorithm in tables and pages.
         shard: The responses with the algorithm's credit, weights, advantages and masks.
-        horizon: Mean distance in tokens over which credit travels back; `None` for a weight of whole responses, NaN
-            if unknown.
+        horizon: Effective horizon in tokens, as a run logs it: how far back the credit of a token travels on average,
+            weighted by |A| ([`~trl_credit.credit.effective.travelled`]). `None` for a weight of whole responses, NaN if
+            unknown.
         note: A remark, or "".
     """
 
@@ -141,7 +142,7 @@ def _tokens(
 def _columns(
     config: CreditConfig, tokens: Tokens, credit: Credit, *, clip_range: tuple[float, float]
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
-    """The columns of a rollout log, each (B, T), and the horizon in tokens."""
+    """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
     log_weight_t = credit.log_weight
     if log_weight_t is None:
@@ -160,8 +161,7 @@ def _columns(
     horizon = None
     if not of_response:
         size_t = torch.where(kept_t, advantage_t.abs(), 0.0).to(log_weight_t.dtype)
-        moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
-        horizon = (moved / total).item() if total > 0 else 0.0
+        horizon = _horizon(log_weight_t, logp_t=tokens.logp_t, size_t=size_t)
     columns = {
         "loss_mask": tokens.mask_t.int(),
         "policy_mask": kept_t.int(),
@@ -173,6 +173,18 @@ def _columns(
         "credit": credit_t,
     }
     return columns, horizon
+
+
+def _horizon(log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, size_t: torch.Tensor) -> float:
+    """The effective horizon in tokens, for any W that is a function of `logp_t`: see [`travelled`]."""
+    if not log_weight_t.requires_grad:
+        return 0.0
+
+    def back(c_t: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(log_weight_t, logp_t, c_t, retain_graph=True)[0]
+
+    moved, total = travelled(back, size_t)
+    return (moved / total).item() if total > 0 else 0.0
 
 
 def as_trained(shard: Shard) -> Explained | None:

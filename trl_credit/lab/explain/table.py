@@ -10,12 +10,12 @@ from .credits import Explained
 
 
 _SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
-COLUMNS = ("algorithm", *_SHARES, "horizon (tokens)", "clipped", "unassigned", "cosine with GRPO")
+COLUMNS = ("algorithm", *_SHARES, "effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO")
 
 
 def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[list[str]]:
-    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, the horizon, the
-    shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
+    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, the effective
+    horizon, the shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
     reference = None if grpo is None else _flat(grpo, "credit")
     return [
         [one.name, *_shares(one), _horizon(one), *_counts(one), _cosine(_flat(one, "credit"), reference)]
