@@ -5,16 +5,17 @@
     accelerate launch examples/train.py --config examples/recipes/s_trace/qwen3_1.7b_s_trace.yaml
 
 Every field of the algorithm's configuration is a flag: credit knobs and all fields of GRPOConfig and TrainingArguments.
-`--use_peft` and the other flags of trl.ModelConfig work too. `--help` lists them. `--config` takes several files, or
-recipes by name. Later files win, and flags win over files.
+`--use_peft` and the other flags of trl.ModelConfig work too. `--help all` lists them. `--config` takes several files,
+or recipes by name. Later files win, and flags win over files.
 """
 
-if __name__ == "__main__":  # before torch and TRL are imported
-    from trl_credit.support.startup import begin
-
-    begin()
-
 import sys
+
+
+if __name__ == "__main__":  # before torch and TRL are imported
+    from trl_credit.cli.train import begin_training
+
+    begin_training(sys.argv[1:])
 
 from trl_credit.cli import training
 from trl_credit.cli.graceful_exit import GracefulExit

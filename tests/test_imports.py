@@ -18,6 +18,7 @@ from trl_credit import ALGORITHMS
 
 
 PACKAGE, TESTS = Path(trl_credit.__file__).parent, Path(__file__).parent
+EXAMPLE = TESTS.parent / "examples" / "train.py"
 # from the lowest to the highest: a subpackage imports lower ones alone
 SUBPACKAGES = (
     "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli"
@@ -160,6 +161,26 @@ def run(code: str) -> str:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+@pytest.mark.slow  # 10 s
+def test_the_help_of_training_imports_no_trainer():
+    code = f"""
+import contextlib, io, runpy, sys
+from trl_credit.cli import main
+
+for call in (lambda: main(["train", "--help"]), lambda: runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")):
+    sys.argv = ["train.py", "--algo", "opo", "--help", "all"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            call()
+        except SystemExit as stop:
+            assert stop.code == 0
+    assert "--trace_lambda" in said.getvalue()
+assert "--weight_decay" in said.getvalue() and "length-weighted" in said.getvalue()
+print(sorted({{"trl.trainer.grpo_trainer", "trl_credit.trainer", "matplotlib", "vllm"}} & set(sys.modules)))
+"""
+    assert run(code) == "[]"
 
 
 def test_importing_the_package_imports_neither_torch_nor_trl():

@@ -55,7 +55,7 @@ FLAGS = [
     ("--no_mask_truncated_completions", "unknown flag '--no_mask_truncated_completions'"),
     ("-lr 1", "unknown flag '-lr'"),
     ("--alg grpo", "unknown flag '--alg'"),
-    ("--qqqqq 1", "unknown flag '--qqqqq': --help lists them"),
+    ("--qqqqq 1", "unknown flag '--qqqqq': --help all lists them"),
     ("grpo", "'grpo' follows no flag"),
     ("--selector entropyy", "selector must be one of", "did you mean 'entropy'?"),
     ("--importance lambda", "did you mean 'lambda_trace'?"),

@@ -145,7 +145,7 @@ def test_a_made_up_algorithm_is_found_by_name(make_up, tmp_path):
 
 def help_of_algo(capsys) -> str:
     with pytest.raises(SystemExit) as stop:
-        parse_arguments(["--help"])
+        parse_arguments(["--help", "all"])
     assert stop.value.code == 0
     text = capsys.readouterr().out.partition("--algo ")[2].partition("\n  --")[0]
     return " ".join(text.split())

@@ -1,6 +1,7 @@
 """Flags over files, files over their bases."""
 
 import re
+from argparse import ArgumentParser
 from dataclasses import fields
 
 import pytest
@@ -12,6 +13,7 @@ from trl_credit.data import DataArguments
 from trl_credit.demo import demo_model_path
 from trl_credit.settings.arguments import ScriptArguments, parse_arguments
 from trl_credit.settings.files import read_settings
+from trl_credit.settings.help import HelpPages
 
 
 def read_config(paths):
@@ -100,13 +102,18 @@ RUN_ORDER = (
 ).split()
 
 
-def parts_of_help(capsys, monkeypatch, *argv):
-    """The flags under each heading, with their text."""
-    monkeypatch.setenv("COLUMNS", "120")
+def page_of_help(capsys, *argv):
     with pytest.raises(SystemExit) as stop:
-        parse_arguments([*argv, "--help"], protocols={"demo": ["demo"]})
-    shown = capsys.readouterr().out
-    assert stop.value.code == 0 and max(map(len, shown.splitlines())) <= 120
+        parse_arguments([*argv], protocols={"demo": ["demo"]})
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def parts_of_help(capsys, monkeypatch, *argv):
+    """The flags of `--help all` under each heading, with their text."""
+    monkeypatch.setenv("COLUMNS", "120")
+    shown = page_of_help(capsys, *argv, "--help", "all")
+    assert max(map(len, shown.splitlines())) <= 120
     headings = re.split(r"^(\S[^\n]*):$", shown, flags=re.MULTILINE)[1:]
     return {
         title: {flag[0]: " ".join(flag[1].split()) for flag in re.findall(r"^  --(\w+)(.*(?:\n {34}.*)*)", text, re.M)}
@@ -142,3 +149,50 @@ def test_every_flag_is_listed_once_under_its_heading(algo, capsys, monkeypatch):
     assert parts["Run and checkpoints"]["max_steps"].startswith("N ")
     assert parts["Run and checkpoints"]["num_generations"].startswith("N ")
     assert "by one of demo" in shown["evaluation_protocol"] and "s_trace (" in shown["algo"]
+    for name, text in shown.items():
+        assert other_defaults(text) == [] and re.match(r"\S+ (?:… )?\w", text), name
+
+
+def other_defaults(text):
+    """What the help of a flag says of its default beside the one at its end."""
+    said, _, default = text.removesuffix(")").rpartition(" (default: ")
+    claims = re.findall(r"\(default\)|\(default:[^)]*", said)
+    for sentence in re.split(r"(?<=[.!?]) ", said):
+        if not re.search(r"\b(if|where)\b", sentence, re.IGNORECASE):  # "If None, it defaults to …" is no default
+            claims += re.findall(r"(?i:default)(?:s to| of) [`'\"]*([\w.+-]*\w)", sentence)
+    return [claim for claim in claims if claim != default]
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "said"),
+    [
+        ("KL. If `0.0` (default), no model. Use `0.001`.", "0.001", "KL. If `0.0`, no model. Use `0.001`."),
+        ("A type. It defaults to `'float32'`.", "bfloat16", "A type."),
+        ("A type. It defaults to `'float32'`.", "float32", "A type. It defaults to `'float32'`."),
+        ("High, so the default of 0.2 rarely acts; set it.", "0.5", ""),
+        ("Metric. Defaults to 'loss'.", None, "Metric. `None`: 'loss'."),
+        ("If not set, it defaults to `x`.", None, "If not set, it defaults to `x`."),
+    ],
+)
+def test_the_default_of_a_preset_is_the_only_one_in_the_help_of_a_flag(text, default, said):
+    action = ArgumentParser().add_argument("--beta", help=text, default=default)
+    shown = " ".join(HelpPages("x", "", [action], {}).full().partition("--beta TEXT")[2].split())
+    assert shown == f"{said} (default: {default})".strip() and other_defaults(shown) == []
+    assert default is None or bool(other_defaults(f"{text} (default: {default})")) == (said != text)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = page_of_help(capsys, "--algo", algo, "--help")
+    flags = re.findall(r"^  --(\w+)", page, re.MULTILINE)
+    assert len(page.splitlines()) < 170 and max(map(len, page.splitlines())) <= 80
+    assert re.search(r"^--help all describes all \d{3} flags", page.splitlines()[-1])
+    assert {"output_dir", "max_steps", "num_generations", "max_completion_length", "beta", "use_vllm"} <= {*flags}
+    assert {"lora_r", "weight_decay", "loss_type"}.isdisjoint(flags) and len(flags) == len({*flags})
+    words = {*re.findall(r"\w+", page)}
+    of_ours = {f.name for of in (DataArguments, ScriptArguments) for f in fields(of)} | KNOBS.keys()
+    assert of_ours - {*flags} <= words  # the others are named
+    acts = {"s_trace": "selective_rate", "vine_ppo": "step_splitter", "ha_dw": "difficulty_scale"}
+    assert all((knob in flags) == (name == algo) for name, knob in acts.items())
+    assert f"[{algo}]" in page and all(name in page for name in ALGORITHMS)

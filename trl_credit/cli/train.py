@@ -1,5 +1,7 @@
 """`trl-credit train`: trains a model, in several processes if `--accelerate_config` is given."""
 
+from collections.abc import Iterable
+
 from ..support.errors import fail
 from ..support.signals import command_here
 from ..support.startup import begin
@@ -15,10 +17,37 @@ def main(argv: list[str]) -> int:
         flags, typed, rest = take_launcher(argv)
     except ValueError as error:
         fail(error, code=2)
-    begin()
-    if flags and not {"-h", "--help"} & set(rest):
+    program = {"prog": " ".join(PROGRAM), "epilog": LAUNCHER_HELP}
+    begin_training(rest, **program)
+    if flags:
         return launch(flags, typed, PROGRAM, rest)
     from .training import train
 
-    train(rest, command=command_here(PROGRAM), prog=" ".join(PROGRAM), epilog=LAUNCHER_HELP)
+    train(rest, command=command_here(PROGRAM), **program)
     return 0
+
+
+def begin_training(argv: Iterable[str], **program: str) -> None:
+    """The first call of a training script, before torch and TRL are imported: see [`begin`]. Prints `--help`, and ends,
+    without the import of a trainer.
+
+    Args:
+        argv (iterable of `str`):
+            The flags.
+        program (`str`):
+            `prog` and `epilog` of `--help`.
+
+    Raises:
+        SystemExit: after `--help`, or after the line of an error beside it.
+    """
+    begin()
+    argv = list(argv)
+    if not {"-h", "--help"} & {word.partition("=")[0] for word in argv}:
+        return
+    from ..lab.evaluation import PROTOCOLS
+    from ..settings.arguments import parse_arguments
+
+    try:
+        parse_arguments(argv, protocols=PROTOCOLS, **program)
+    except (ValueError, OSError) as error:
+        fail(error, code=2)

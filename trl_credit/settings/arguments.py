@@ -88,7 +88,7 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Re
     set_environment(config.get("env"), where=files.get("env", "a file"))
     for name, value in settings.items():
         if name not in parser.hints:
-            meant = did_you_mean(name, parser.hints) or ": --help lists the fields"
+            meant = did_you_mean(name, parser.hints) or ": --help all lists the fields"
             raise ValueError(f"unknown field {name!r} in {files[name]}{meant}")
         settings[name] = parser.read(name, value, file=files[name])
     parser.set_defaults(**settings)
@@ -143,7 +143,7 @@ def parse_arguments(
     read = _read(argv, protocols or {}, program)
     values, parser = read.values, read.parser
     if read.rest:
-        raise ValueError(unknown_argument(read.rest[0], [*flags, *parser.flags()]))
+        raise ValueError(unknown_argument(read.rest[0], [*flags, *parser.flags()], lists="--help all"))
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
             raise ValueError(f"--{name} is empty: give it a value, or leave it out")

@@ -53,12 +53,12 @@ class OneLineParser(argparse.ArgumentParser):
         return [action.option_strings[0] for action in self._actions if action.option_strings]
 
 
-def unknown_argument(word: str, flags: Iterable[str]) -> str:
-    """The message for a word of a command line that no flag accepts."""
+def unknown_argument(word: str, flags: Iterable[str], *, lists: str = "--help") -> str:
+    """The message for a word of a command line that no flag accepts; `lists` is the flag that lists them all."""
     flag = word.partition("=")[0]
     if not word.startswith("-"):
-        return f"{word!r} follows no flag: write --name before it, --help lists them"
-    return f"unknown flag {flag!r}{did_you_mean(flag, flags) or ': --help lists them'}"
+        return f"{word!r} follows no flag: write --name before it, {lists} lists them"
+    return f"unknown flag {flag!r}{did_you_mean(flag, flags) or f': {lists} lists them'}"
 
 
 def typed_fields(argv: Iterable[str]) -> list[str]:

@@ -1,25 +1,31 @@
 """Evaluation of models on the papers' sets, by the papers' protocols. May import all subpackages but
-`settings` and `cli`."""
+`settings` and `cli`.
 
-from .as_trained import plan_as_trained
-from .callback import EvaluationCallback
-from .paired_report import compare_models
-from .protocols import PROTOCOLS, Protocol, find_protocol, ha_dw_level
-from .runner import evaluate, rescore
-from .sample_store import has_stored
-from .score_report import forget_after
+A name is imported when it is first used: the `--help` of training needs the protocols alone.
+"""
+
+from importlib import import_module
+from typing import Any
 
 
-__all__ = [
-    "PROTOCOLS",
-    "EvaluationCallback",
-    "Protocol",
-    "compare_models",
-    "evaluate",
-    "find_protocol",
-    "forget_after",
-    "has_stored",
-    "plan_as_trained",
-    "ha_dw_level",
-    "rescore",
-]
+_MODULE_OF = {
+    "PROTOCOLS": "protocols",
+    "EvaluationCallback": "callback",
+    "Protocol": "protocols",
+    "compare_models": "paired_report",
+    "evaluate": "runner",
+    "find_protocol": "protocols",
+    "forget_after": "score_report",
+    "ha_dw_level": "protocols",
+    "has_stored": "sample_store",
+    "plan_as_trained": "as_trained",
+    "rescore": "runner",
+}
+
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
