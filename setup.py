@@ -10,21 +10,27 @@ from setuptools.command.build_py import build_py
 
 
 ROOT = Path(__file__).resolve().parent
-# copied to trl_credit/share in a wheel; a checkout reads them from here (trl_credit/support/packaged.py)
-SHARED = {"accelerate_configs": ROOT / "accelerate_configs", "recipes": ROOT / "examples" / "recipes"}
+# name → folder and files, copied to trl_credit/share/name in a wheel; a checkout reads them from here
+# (trl_credit/support/packaged.py)
+SHARED = {
+    "accelerate_configs": (ROOT / "accelerate_configs", "**/*.yaml"),
+    "docs": (ROOT / "docs", "*.md"),
+    "examples": (ROOT / "examples", "sums/*.*"),
+    "recipes": (ROOT / "examples" / "recipes", "**/*.yaml"),
+}
 
 
 class BuildWithShared(build_py):
-    """Copies the YAML files of `SHARED` into the build."""
+    """Copies the files of `SHARED` into the build."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
             return
-        for name, folder in SHARED.items():
+        for name, (folder, pattern) in SHARED.items():
             target = Path(self.build_lib) / "trl_credit" / "share" / name
             shutil.rmtree(target, ignore_errors=True)  # files of an earlier build
-            for path in folder.rglob("*.yaml"):
+            for path in folder.glob(pattern):
                 copy = target / path.relative_to(folder)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)

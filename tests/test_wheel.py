@@ -58,6 +58,11 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     assert "s_trace/qwen3_4b_gspo" in run(*command, "recipes", "gspo", "4b")
     path = Path(run(*command, "recipes", "path", "sft/grpo_lambda_7b").strip())
     assert path.is_file() and path.is_relative_to(site)
+    # the pages that messages name, and the walkthrough's files
+    assert run(*command, "help", "segments").startswith("# Segment credit")
+    assert "  cd sums\n" in run(*command, "example", "sums") and (tmp_path / "sums" / "sums.py").is_file()
+    run("sums/sums.py", "sums")
+    assert (tmp_path / "sums" / "train.jsonl").is_file()
     # any recipe on the embedded model
     said = run(*command, "train", "--config", "s_trace/qwen3_4b_random_mask", "embedded", "--output_dir", "one")
     assert "S-trace on 1,024 prompts" in said and "model card    one/README.md" in said
@@ -82,6 +87,9 @@ def test_what_a_package_index_is_told(wheel, site):
     recipes = {p.relative_to(ROOT / "examples" / "recipes") for p in (ROOT / "examples" / "recipes").rglob("*.yaml")}
     assert {f"trl_credit/share/recipes/{path.as_posix()}" for path in recipes} <= set(names)
     assert "trl_credit/share/accelerate_configs/zero3.yaml" in names
+    pages = {f"trl_credit/share/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert pages | {"trl_credit/share/examples/sums/sums.py", "trl_credit/share/examples/sums/smollm2.yaml"} <= {*names}
+    assert not [name for name in names if name.endswith((".png", ".pyc")) and "/share/" in name]
     assert all(name.startswith(("trl_credit/", "trl_credit-")) for name in names)
     (info,) = site.glob("*.dist-info")
     assert "trl-credit = trl_credit.cli:main" in (info / "entry_points.txt").read_text()

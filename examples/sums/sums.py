@@ -1,6 +1,9 @@
-"""Sums of two numbers below 50: the data and the reward of docs/walkthrough.md.
+"""SmolLM2-135M learns to add two numbers below 50, on two CPU cores.
 
-python examples/sums/sums.py sums        # writes sums/train.jsonl and sums/test.jsonl
+python sums.py        # writes train.jsonl and test.jsonl
+trl-credit train --algo s_trace --config smollm2.yaml --log_credit 25 --output_dir run
+trl-credit view run --open
+trl-credit help walkthrough        # what came of it, and what to change
 """
 
 import json
@@ -28,4 +31,4 @@ def write(folder: Path, *, seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(Path(*sys.argv[1:]))

@@ -36,12 +36,13 @@ def no_launcher(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
 
 
-def test_help_version_and_recipes_are_there_at_once():
+def test_help_version_pages_and_recipes_are_there_at_once():
     asked = [["--help"], [], ["--version"], ["recipes", "gspo", "4b"], ["recipes", "show", VARIANT, "--resolved"]]
+    asked += [["help"], ["help", "hub"], ["example"]]
     code = f"import sys; from trl_credit.cli import main; codes = [main(argv) for argv in {asked}]; "
     code += "print(codes, {'torch', 'trl', 'transformers', 'accelerate', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0] set()"
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 0, 0, 0] set()"
     assert done.stdout.count("usage: trl-credit COMMAND") == 2 and "trl-credit 0.1.0" in done.stdout
 
 

@@ -33,9 +33,9 @@ def test_the_sets_hold_every_sum_once(tmp_path):
 
 
 def test_the_settings_are_those_of_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(ROOT / "examples" / "sums")
     settings = yaml.safe_load((ROOT / "examples" / "sums" / "smollm2.yaml").read_text())
-    flags = ["--config", "examples/sums/smollm2.yaml", "--output_dir", str(tmp_path), "--bf16", "false"]
+    flags = ["--config", "smollm2.yaml", "--output_dir", str(tmp_path), "--bf16", "false"]
     choices = parse_arguments(["--algo", "s_trace", *flags])
     assert choices.args.per_device_train_batch_size == 32 and choices.args.beta == 0.0
     assert resolve_style(settings["prompt_style"]) is not None
@@ -46,6 +46,6 @@ def test_the_settings_are_those_of_the_page(tmp_path, monkeypatch):
 def test_the_folders_that_the_pages_write_are_ignored():
     """In a clone, `git status` shows no data and no run."""
     page = (ROOT / "docs" / "walkthrough.md").read_text()
-    assert "sums.py sums " in page and "--output_dir runs/sums" in page
+    assert "trl-credit example sums && cd sums " in page and "--output_dir run\n" in page
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/sums/", "/runs/", "/evaluation/", "/comparison/"} <= {*ignored}  # also the defaults of eval and compare

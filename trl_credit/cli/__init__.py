@@ -22,9 +22,11 @@ COMMANDS = {
     "push": "Push a trained model, its card and plots to the Hub.",
     "plan": "Estimate tokens, FLOPs and memory of a run before it starts.",
     "recipes": "List, search and print the recipes of the papers' runs.",
+    "example": "Copy an example with its own data and reward to a folder.",
+    "help": "Print a page of the documentation.",
 }
 # these only print: they end when a reader such as `head` closes the pipe, and raise an error for wrong input
-_PRINTING = ("view", "explain", "plan", "recipes")
+_PRINTING = ("view", "explain", "plan", "recipes", "example", "help")
 
 
 def main(argv: list[str] | None = None) -> int:

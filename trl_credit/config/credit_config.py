@@ -66,7 +66,7 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
     as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
-    object, which is kept for the lifetime of this process (see `docs/your_own_algorithm.md`).
+    object, which is kept for the lifetime of this process (see `trl-credit help your_own_algorithm`).
 
     Parameters:
         credit (`str` or `Callable`, *optional*):
@@ -130,7 +130,7 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
         difficulty_window (`int`, *optional*, defaults to `10`):
             m ≥ 1, the number of past batches in the belief. For the first m batches it is the mean of their
             accuracies. The paper gives no values for m, η, the smallest step and the start. Ours come from the
-            simulation in `docs/theory.md`.
+            simulation in `trl-credit help theory`.
         difficulty_rate (`float`, *optional*, defaults to `6.0`):
             η > 0. The step is η times the standard deviation of the last m beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
@@ -169,24 +169,24 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
             `"auto"`: each process sorts the rows of an accumulation window by length, and a micro-batch drops the
             columns that none of its rows needs, also in the passes for π_old and the reference. The gradient of an
             optimizer step stays equal, to rounding. If a loss is not a sum over the rows of a window, the rows keep
-            their order, only the padding is dropped, and this is logged once (see `docs/padding.md`). `"off"`: rows
-            and padding as in TRL, to the last bit. Rows of trees are trimmed in both cases.
+            their order, only the padding is dropped, and this is logged once (see `trl-credit help padding`). `"off"`:
+            rows and padding as in TRL, to the last bit. Rows of trees are trimmed in both cases.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
             Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
             to save a quarter of the forward pass, and a comparison has found equal log-probabilities. `"on"`: whenever
             two rows share a prompt; refused if the model does not support it. `"off"`: never, as in TRL. The same holds
-            for the passes for π_old and the reference (see `docs/padding.md`).
+            for the passes for π_old and the reference (see `trl-credit help padding`).
         skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
             `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
-            if its gradient is exactly 0. The update is TRL's, to the last bit (see `docs/padding.md`). `"off"`: all
-            passes are made, and metrics are means over all of them.
+            if its gradient is exactly 0. The update is TRL's, to the last bit (see `trl-credit help padding`).
+            `"off"`: all passes are made, and metrics are means over all of them.
         expert_drift (`bool`, *optional*, defaults to `False`):
             Whether `credit/expert_drift` is logged for a mixture of experts: the share of the experts of a token and
             layer under π_old that the current policy does not use (GSPO, Sec. 5.3). Both passes are made anyway. Until
             its last update a batch keeps two bytes per token, layer and expert of a token.
         log_credit (`int`, *optional*, defaults to `0`):
             Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
-            credit of each token (see `docs/rollout_logs.md`). 0: never.
+            credit of each token (see `trl-credit help rollout_logs`). 0: never.
         log_credit_groups (`int`, *optional*, defaults to `8`):
             Maximal number of groups of a logged step, the first of its generation batch.
 

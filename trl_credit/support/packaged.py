@@ -1,4 +1,4 @@
-"""Files that travel with the package: recipes and configurations of accelerate. Imports no torch."""
+"""Files that travel with the package: recipes, configurations of accelerate, pages, examples. Imports no torch."""
 
 from pathlib import Path
 
@@ -6,11 +6,16 @@ from .errors import choose
 
 
 # in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
-_IN_CHECKOUT = {"accelerate_configs": "accelerate_configs", "recipes": "examples/recipes"}
+_IN_CHECKOUT = {
+    "accelerate_configs": "accelerate_configs",
+    "docs": "docs",
+    "examples": "examples",
+    "recipes": "examples/recipes",
+}
 
 
 def packaged_folder(name: str) -> Path:
-    """The folder "accelerate_configs" or "recipes" of this installation.
+    """The folder "accelerate_configs", "docs", "examples" or "recipes" of this installation.
 
     Raises:
         ValueError: the installation lacks it.

@@ -1,0 +1,143 @@
+"""`trl-credit help` and `trl-credit example`: pages and files of the package, and every message that names them."""
+
+import ast
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from scripts import ROOT
+
+from trl_credit.cli.help import text_of, topics
+
+
+PACKAGE = ROOT / "trl_credit"
+
+
+def strings(text):
+    """The string constants of a Python file that are not docstrings."""
+    tree = ast.parse(text)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and isinstance(node.body[0], ast.Expr)
+    }
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return [node.value for node in found if id(node) not in docs]
+
+
+def test_the_pages_are_listed_and_printed(command_said):
+    code, listed, _ = command_said("help")
+    assert code == 0 and {path.stem for path in (ROOT / "docs").glob("*.md")} == {*topics()}
+    for topic in topics():
+        assert re.search(rf"^  {topic} +\S", listed, re.MULTILINE)
+        code, page, _ = command_said("help", topic)
+        assert code == 0 and page.startswith("# ")
+        assert not re.search(r"\]\((?!https://)", page), "a link that leads nowhere outside of a checkout"
+
+
+def test_a_link_to_a_page_says_how_to_read_it():
+    assert "the [viewer](viewer.md)" in (ROOT / "docs" / "explain.md").read_text()
+    assert "the viewer (`trl-credit help viewer`)" in " ".join(text_of("explain").split())
+    assert "(Picture: reward over 150 steps, from 0.28 to 0.73.)" in text_of("walkthrough")
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        ("segment", "there is no page 'segment': did you mean 'segments'?"),
+        ("recipe", "there is no page 'recipe': did you mean 'recipes'?"),
+        ("zzz", "there is no page 'zzz': choose one of architecture, compare,"),
+        ("../README", "there is no page '../README'"),
+    ],
+)
+def test_a_wrong_topic_is_one_line(command_said, topic, message):
+    code, out, error = command_said("help", topic)
+    assert code == 2 and out == "" and error.startswith(f"error: {message}") and error.count("\n") == 1
+
+
+def test_help_of_a_command_is_its_help(command_said):
+    said = []
+    for words in (("help", "recipes"), ("recipes", "--help")):
+        code, out, _ = command_said(*words)
+        assert code == 0
+        said.append(out)
+    assert said[0] == said[1] and said[0].startswith("usage: trl-credit recipes")
+
+
+def test_in_a_terminal_a_page_is_rendered_and_a_long_one_goes_to_a_pager(tmp_path):
+    pager = tmp_path / "pager.sh"
+    pager.write_text("#!/bin/sh\necho paged\ncat\n")
+    pager.chmod(0o755)
+    shown = {}
+    for topic in ("viewer", "data"):
+        ours, theirs = pty.openpty()
+        os.set_blocking(ours, True)
+        env = {**os.environ, "PAGER": str(pager), "TERM": "xterm", "COLUMNS": "200", "LINES": "100", "NO_COLOR": "1"}
+        with subprocess.Popen(
+            [sys.executable, "-m", "trl_credit", "help", topic], stdin=theirs, stdout=theirs, env=env
+        ) as shell:
+            os.close(theirs)
+            parts = []
+            try:
+                while part := os.read(ours, 65536):
+                    parts.append(part)
+            except OSError:  # its end, on Linux
+                pass
+        os.close(ours)
+        assert shell.returncode == 0
+        shown[topic] = b"".join(parts).decode()
+    assert "# " not in shown["viewer"].splitlines()[0] and "paged" not in shown["viewer"]
+    assert "paged" in shown["data"]
+    text = re.sub(r"\x1b\[[\d;]*m", "", shown["data"])
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_messages_name_pages_that_are_there_and_no_file_of_a_checkout():
+    named = {}
+    for file in [*PACKAGE.rglob("*.py"), *(ROOT / "examples").rglob("*.*"), *(ROOT / "docs").glob("*.md")]:
+        if file.suffix not in (".py", ".yaml", ".md"):
+            continue
+        text = file.read_text(encoding="utf-8")
+        named |= dict.fromkeys(re.findall(r"trl-credit help ([a-z_]+)", text), file)
+        if file.is_relative_to(PACKAGE):
+            assert not [string for string in strings(text) if re.search(r"\b(docs|examples)/\w+\.\w", string)], file
+    assert {"hub", "your_own_algorithm", "padding", "walkthrough"} <= named.keys()
+    assert named.keys() <= {*topics()}, named
+
+
+def test_an_example_is_copied_once_and_says_what_to_run(command_said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(r"^  sums +SmolLM2-135M learns", command_said("example")[1], re.MULTILINE)
+    code, out, _ = command_said("example", "sums")
+    assert code == 0 and "  cd sums\n  python sums.py " in out and "  trl-credit help walkthrough " in out
+    files = [path for path in (ROOT / "examples" / "sums").iterdir() if path.is_file()]
+    assert {path.name: path.read_bytes() for path in files} == {
+        path.name: path.read_bytes() for path in (tmp_path / "sums").iterdir()
+    }
+    (tmp_path / "sums" / "smollm2.yaml").write_text("mine")
+    code, _, error = command_said("example", "sums")
+    assert code == 2 and error == "error: 'sums/smollm2.yaml' is there already: name another folder\n"
+    assert (tmp_path / "sums" / "smollm2.yaml").read_text() == "mine"
+    assert "  cd 'a b/c'\n" in command_said("example", "sums", "a b/c")[1]
+    assert command_said("example", "sum")[2] == "error: there is no example 'sum': did you mean 'sums'?\n"
+
+
+def test_what_an_example_says_to_run_is_right(command_said, tmp_path, monkeypatch):
+    """Its commands find its files from its own folder."""
+    from trl_credit.settings.arguments import parse_arguments
+
+    monkeypatch.chdir(tmp_path)
+    out = command_said("example", "sums")[1]
+    monkeypatch.chdir(tmp_path / "sums")
+    lines = [shlex.split(line, comments=True) for line in out.splitlines() if line.startswith("  ")]
+    (script,) = [words for words in lines if words[0] == "python"]
+    subprocess.run([sys.executable, *script[1:]], check=True)
+    assert (tmp_path / "sums" / "train.jsonl").is_file() and (tmp_path / "sums" / "test.jsonl").is_file()
+    (flags,) = [words[2:] for words in lines if words[:2] == ["trl-credit", "train"]]
+    choices = parse_arguments(flags)
+    assert os.path.isfile(choices.data.dataset_name)
+    assert choices.script.reward == ["sums.py:right"] and choices.args.max_steps == 150

@@ -1,0 +1,65 @@
+"""`trl-credit example`: copies an example to a folder. Imports no torch."""
+
+import ast
+import shlex
+import textwrap
+from pathlib import Path
+
+from ..settings.parser import OneLineParser
+from ..support.errors import choose
+from ..support.files import write_atomically
+from ..support.packaged import packaged_folder
+
+
+_HELP = """\
+Examples to start from.
+
+  trl-credit example                 lists them
+  trl-credit example sums [FOLDER]   copies one to a folder, ./sums by default, and says what to run
+"""
+
+
+def main(argv: list[str]) -> int:
+    """The exit code 0. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
+    parser = OneLineParser(prog="trl-credit example", description=_HELP, usage="%(prog)s …")
+    parser.add_argument("name", nargs="?", help="name of an example")
+    parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
+    args, known = parser.parse_args(argv), examples()
+    if args.name is None:
+        rows = [f"  {name:<10}{_says(name)[0]}" for name in known]
+        print("\n".join(["trl-credit example NAME copies one:\n", *rows]))
+        return 0
+    if args.name not in known:
+        raise ValueError(f"there is no example {args.name!r}{choose(args.name, known)}")
+    target = args.folder or Path(args.name)
+    copied = copy(args.name, target)
+    print(f"{target}/ has {', '.join(copied)}. Next:\n")
+    print(textwrap.indent(f"cd {shlex.quote(str(target))}\n{_says(args.name)[1]}", "  "))
+    return 0
+
+
+def examples() -> list[str]:
+    """Names of the examples: the folders with a script of the same name."""
+    return sorted(path.stem for path in packaged_folder("examples").glob("*/*.py") if path.stem == path.parent.name)
+
+
+def copy(name: str, target: Path) -> list[str]:
+    """Copies the files of an example, and returns their names.
+
+    Raises:
+        ValueError: one of them is there already.
+    """
+    files = sorted(path for path in (packaged_folder("examples") / name).iterdir() if path.is_file())
+    for file in files:
+        if (target / file.name).exists():
+            raise ValueError(f"{str(target / file.name)!r} is there already: name another folder")
+    for file in files:
+        write_atomically(target / file.name, file.read_bytes())
+    return [file.name for file in files]
+
+
+def _says(name: str) -> tuple[str, str]:
+    """What an example is, and the commands to run in its folder: the docstring of its script."""
+    script = packaged_folder("examples") / name / f"{name}.py"
+    first, _, rest = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").partition("\n")
+    return first, textwrap.dedent(rest).strip()

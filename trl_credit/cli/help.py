@@ -1,0 +1,90 @@
+"""`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
+
+import os
+import pydoc
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from ..settings.parser import OneLineParser
+from ..support.errors import choose, did_you_mean
+from ..support.packaged import packaged_folder
+
+
+_HELP = """\
+The pages of the documentation.
+
+  trl-credit help              lists them
+  trl-credit help TOPIC        prints one; in a terminal page by page if it is long
+  trl-credit help COMMAND      is `trl-credit COMMAND --help`, if there is no such page
+"""
+_WIDEST = 120  # columns; the code of the pages fits
+
+
+def main(argv: list[str]) -> int:
+    """The exit code 0. Raises `ValueError` for a topic that there is not."""
+    from . import COMMANDS
+
+    parser = OneLineParser(prog="trl-credit help", description=_HELP, usage="%(prog)s …")
+    parser.add_argument("topic", nargs="?", help="name of a page")
+    topic, pages = parser.parse_args(argv).topic, topics()
+    if topic is None:
+        print("\n".join(["trl-credit help TOPIC prints a page:\n", *(f"  {n:<22}{title(n)}" for n in pages)]))
+    elif topic in pages:
+        _show(text_of(topic))
+    elif topic in COMMANDS:
+        return import_module(f".{topic}", __package__).main(["--help"])
+    else:
+        meant = did_you_mean(topic, [*pages, *COMMANDS]) or choose(topic, pages)
+        raise ValueError(f"there is no page {topic!r}{meant}")
+    return 0
+
+
+def topics() -> list[str]:
+    """The names of the pages."""
+    return sorted(path.stem for path in packaged_folder("docs").glob("*.md"))
+
+
+def title(topic: str) -> str:
+    """The title of a page: its first line."""
+    return _path(topic).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def text_of(topic: str) -> str:
+    """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
+    text, known = _path(topic).read_text(encoding="utf-8"), topics()
+
+    def plain(found: re.Match[str]) -> str:
+        is_picture, words, target = found[1], found[2], found[3].partition("#")[0]
+        if is_picture:
+            return f"(Picture: {words}.)"
+        if re.match("[a-z]+:", target):
+            return found[0]
+        page = target.removesuffix(".md")
+        return f"{words} (`trl-credit help {page}`)" if page != target and page in known else words
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", plain, text)
+
+
+def _path(topic: str) -> Path:
+    return packaged_folder("docs") / f"{topic}.md"
+
+
+def _show(text: str) -> None:
+    """Markdown as it is, or rendered in a terminal, with a pager if it is longer than the screen."""
+    if not sys.stdout.isatty():
+        print(text.rstrip())
+        return
+    console = Console()
+    console.width = min(console.width, _WIDEST)
+    with console.capture() as rendered:
+        console.print(Markdown(text, hyperlinks=False))
+    if rendered.get().count("\n") < console.height:
+        print(rendered.get(), end="")
+        return
+    os.environ.setdefault("LESS", "-R")  # colours
+    pydoc.pager(rendered.get())
