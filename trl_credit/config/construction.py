@@ -36,7 +36,7 @@ class Construction:
         What was set in `args` is taken over, and all other fields have this class's defaults. A field of `args` that
         has TRL's default counts as left out, also if it was set by hand: to keep TRL's default where this class has
         another one, name it, as in `STraceConfig.from_trl(args, loss_type="dapo", beta=0.0)`. The same holds for a
-        value that TRL computes from other fields (see `docs/coming_from_trl.md`).
+        value that TRL computes from other fields (see `trl-credit help coming_from_trl`).
 
         Args:
             args ([`~trl.GRPOConfig`]):
