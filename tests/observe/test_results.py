@@ -39,7 +39,8 @@ def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
     trainer.train()
     assert left(tmp_path) == LEFT
     out = capsys.readouterr().out
-    first = r"GRPO-λ on 64 prompts: 4 responses per prompt\nGRPO-λ sets beta 0.0 → 0.04, .*\n  .*\nprompt .*\nresponse .*\nstep     1  reward "
+    first = r"GRPO-λ on 64 prompts: 4 responses per prompt\nGRPO-λ sets beta 0.0 → 0.04, .*\n  .*\n"
+    first += r"prompt .*\nresponse .*\nstep     1  reward "
     assert re.match(first, out)
     assert re.search(r"\nmodel card    .*README.md\nplots +.*curve.png, .*plot.png\nreward +0\.\d+ → 0\.\d+\n$", out)
     card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
