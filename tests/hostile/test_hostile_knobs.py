@@ -128,7 +128,7 @@ def test_weights_of_other_rewards(make_trainer, weights):
         ("--algo opo --reward_range 0 2", "reward_range"),
         ("--algo dapo --replay_cap 3", "replay_cap"),
         ("--algo spo_tree --tree_branching 8 --tree_segment_length 3", "tree_segment_length"),
-        ("--algo grpo --log_credit_groups 4", "log_credit_groups"),
+        ("--algo grpo --log_credit 0 --log_credit_groups 4", "log_credit_groups"),
     ],
 )
 def test_a_knob_without_effect_on_the_command_line(argv, knob):

@@ -1,5 +1,7 @@
 """The plots of a card: what of the logs is drawn, and on which axes."""
 
+import re
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -33,10 +35,44 @@ def test_the_axes_of_shares_and_the_legends(tmp_path, figures):
     # metrics that have nothing to report
     assert drawn(rollout_token_share=1.0, kept_fraction=1.0, rows_missing=0.0, **{"replay/age": 0.0})[0] == []
     assert drawn(rollout_token_share=0.7)[0] == ["rollout_token_share"]
-    tenths = {f"coefficient/entropy_decile_{d}": 1.0 + (d > 7) for d in range(10)}
+    tenths = {f"coefficient/entropy_decile_{d}": 1.0 + d for d in range(10)}
     names, axes = drawn(**tenths)
     assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
     assert legend(axes)[:10:3] == ["lowest tenth", "4th tenth", "7th tenth", "highest tenth"]
+
+
+def test_four_panels_that_have_something_to_say(tmp_path, figures):
+    steps = range(1, 7)
+    noise = {step: 1 + 0.02 * (-1) ** step for step in steps}  # of 4 % of the value
+    logs = [
+        {"step": step, "credit/trace_mass": noise[step], "credit/clip_fraction": 0.3 * noise[step]}
+        | {"credit/groups_without_signal": 0.1 * step, "credit/unique_responses": 4 * noise[step]}
+        | {f"credit/coefficient/entropy_decile_{d}": noise[step] * (1 + 6 * (d > 7)) for d in range(10)}
+        | {f"credit/coefficient/quarter_{q}": q * noise[step] for q in range(1, 5)}
+        | {f"credit/abs_advantage/quarter_{q}": step + 0.01 * q for q in range(1, 5)}
+        | {"credit/a_new_one": 10.0 * step, "credit/seconds/train": 1.0 * step}
+        for step in steps
+    ]
+    names = plot_credit(logs, tmp_path / "c.png", title="t")
+    assert {name.partition("/")[0] for name in names} == {"coefficient", "groups_without_signal", "abs_advantage"}
+    panels = figures[-1].axes
+    assert len(panels) == 4 and all(axes.get_ylim()[0] == 0 for axes in panels)
+    assert all(re.match(r"optimizer step\n\w.*\.$", axes.get_xlabel(), re.DOTALL) for axes in panels)
+    assert legend(panels[0]) == ["lowest tenth to 8th tenth", "9th tenth to highest tenth"]  # lines that coincide
+    assert legend(panels[1]) == ["1st quarter", "2nd quarter", "3rd quarter", "4th quarter"]
+    assert legend(panels[3]) == ["1st quarter to 4th quarter"]
+    # a few panels: one that hardly moves is left out beside one that does, and does not zoom in alone
+    few = [{name: row[name] for name in ("step", "credit/unique_responses")} for row in logs]
+    assert plot_credit(few, tmp_path / "c.png", title="t") == ["unique_responses"]
+    assert figures[-1].axes[0].get_ylim() == pytest.approx((0, 1.1 * 4.08))
+    rising = [row | {"credit/groups_without_signal": 0.1 * row["step"]} for row in few]
+    assert plot_credit(rising, tmp_path / "c.png", title="t") == ["groups_without_signal"]
+
+
+def test_an_axis_of_both_signs_has_0_in_its_middle(tmp_path, figures):
+    logs = [{"step": step, "credit/segment_advantage/quarter_1": x} for step, x in enumerate((0.1, -0.2, 0.1), 1)]
+    plot_credit(logs, tmp_path / "c.png", title="t")
+    assert figures[-1].axes[0].get_ylim() == pytest.approx((-0.22, 0.22))
 
 
 def test_the_band_of_the_reward_stays_in_its_range(make_trainer, tmp_path, figures):

@@ -265,8 +265,10 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     assert tag == "iframe" and of["sandbox"] == "allow-scripts" and of["srcdoc"] == view.html
     with pytest.raises(TypeError, match="folder of a run or a trainer, got int"):
         trl_credit.show_credit(3)
-    with pytest.raises(ValueError, match="--log_credit"):
+    with pytest.raises(ValueError, match=r"no rollout log: train with log_credit=10 in the configuration"):
         trl_credit.show_credit(run.parent)
+    with pytest.raises(ValueError, match=r"^step=15 was not logged"):
+        trl_credit.show_credit(run, step=15)
 
 
 def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):

@@ -39,12 +39,27 @@ def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
     trainer.train()
     assert left(tmp_path) == LEFT
     out = capsys.readouterr().out
-    first = r"GRPO-λ on 64 prompts: 4 responses per prompt\nGRPO-λ sets beta 0.0 → 0.04, .*\n  .*\nstep     1  reward "
+    first = r"GRPO-λ on 64 prompts: 4 responses per prompt\nGRPO-λ sets beta 0.0 → 0.04, .*\n  .*\n"
+    first += r"prompt .*\nresponse .*\nstep     1  reward "
     assert re.match(first, out)
     assert re.search(r"\nmodel card    .*README.md\nplots +.*curve.png, .*plot.png\nreward +0\.\d+ → 0\.\d+\n$", out)
     card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
     assert not re.search(r"\bNone\b", card) and "| advantage\\_floor | – | -0.1 |" in card
     assert "* Prompts: 64 rows." in card and "\nalgo: grpo_lambda\n" in card
+
+
+def test_the_last_line_names_what_shows_the_credit(alone, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for logs in (0, 5):
+        trainer = alone("s_trace", max_steps=1, log_credit=logs, output_dir=f"a run {logs}")
+        capsys.readouterr()
+        trainer.train()
+        last = capsys.readouterr().out.splitlines()[-1]
+        shown = "credit        show_credit(trainer) in a notebook, or trl-credit view 'a run 5'"
+        assert last == shown if logs else last.startswith("reward ")
+        trainer.results.say(None)
+        command = "trl-credit view 'a run 5'" if logs else "trl-credit explain 'a run 0'"
+        assert capsys.readouterr().out.splitlines()[-1] == f"credit        {command}"
 
 
 @pytest.mark.slow

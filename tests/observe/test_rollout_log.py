@@ -221,11 +221,28 @@ def warnings_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
 
 
-@pytest.mark.parametrize(("every", "warns"), [(1, False), (5, True)])
-def test_a_run_without_a_logged_step_warns(make_trainer, caplog, every, warns):
-    make_trainer("base", log_credit=every, max_steps=2).train()
+@pytest.mark.parametrize(("generation", "warns"), [(1, False), (4, True)])  # of a batch of 4 steps no group is complete
+def test_a_run_without_a_logged_step_warns(make_trainer, caplog, generation, warns):
+    sizes = {"per_device_train_batch_size": 4, "steps_per_generation": generation}
+    trainer = make_trainer("base", log_credit=5, max_steps=1, save_strategy="steps", save_steps=1, **sizes)
+    trainer.train()
     lines = warnings_of(caplog)
     assert len(lines) == warns and all("log_credit=5: no step was logged" in line for line in lines)
+    assert list(shards(trainer)) == ([] if warns else [1])
+    caplog.clear()
+    if not warns:
+        trainer.train(resume_from_checkpoint=True)  # the run is done, and its log is there
+        assert not warnings_of(caplog)
+
+
+def test_a_run_that_is_shorter_than_the_interval_logs_its_last_step(make_trainer, tmp_path):
+    settings = {"log_credit": 20, "save_strategy": "steps", "save_steps": 1}
+    make_trainer("s_trace", max_steps=3, **settings).train()
+    whole = shards(make_trainer("s_trace"))
+    assert list(whole) == [3]
+    again = make_trainer("s_trace", max_steps=3, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert shards(again)[3].responses == whole[3].responses
 
 
 def answer_of(prompt):

@@ -186,7 +186,8 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
             its last update a batch keeps two bytes per token, layer and expert of a token.
         log_credit (`int`, *optional*, defaults to `0`):
             Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
-            credit of each token (see `trl-credit help rollout_logs`). 0: never.
+            credit of each token (see `trl-credit help rollout_logs`). A run of fewer steps writes those of its last
+            one. 0: never.
         log_credit_groups (`int`, *optional*, defaults to `8`):
             Maximal number of groups of a logged step, the first of its generation batch.
 
@@ -269,7 +270,9 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
     )
     expert_drift: bool = _run(False, "Log the share of experts that differ between π_old and π (GSPO).")
     log_credit: int = _run(
-        0, "Optimizer steps between two logs of rollouts, with each token's credit. 0: never.", whole(0)
+        0,
+        "Optimizer steps between two logs of rollouts, with each token's credit; at most the run's steps. 0: never.",
+        whole(0),
     )
     log_credit_groups: int = _run(8, "Maximal number of groups of a logged step.", COUNT, acts=when(log_credit=COUNT))
     overwrite_output_dir: bool = _run(

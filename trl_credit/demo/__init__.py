@@ -27,6 +27,7 @@ DEMO_SETTINGS = {
     "max_completion_length": DEMO_MAX_COMPLETION_LENGTH,
     "max_steps": 200,
     "logging_steps": 5,
+    "log_credit": 20,  # for `trl-credit view` and `show_credit`
 }
 # For algorithms with segments. Each is refused if it has no effect, see `demo_settings`.
 DEMO_SEGMENTS = {

@@ -28,6 +28,7 @@ MISTAUGHT = 18  # of the 60 facts
 WRONG_RATE = 0.6
 _ROOM = 4  # spare tokens
 DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + _ROOM  # a step and its separator are six
+DEMO_TASK = "six additions and subtractions modulo 10, worked out step by step; reward 1 if the last digit is right"
 
 
 def draw_problem(rng: random.Random) -> str:

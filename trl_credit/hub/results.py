@@ -1,12 +1,15 @@
 """The plots and the card that a run leaves in its folder."""
 
 import logging
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.reward_curve import plot_rewards
+from ..observe.schema import steps
 from ..support.errors import one_line
 from ..support.files import short_path
 from .card import write_model_card
@@ -58,7 +61,7 @@ class ResultsCallback(TrainerCallback):
             logger.warning("no plots and no card in %s: %s", short_path(args.output_dir), one_line(error))
         else:
             print()
-            self.say(rewards)
+            self.say(rewards, in_python=True)
 
     def write(self) -> tuple[float, float] | None:
         """Writes plots and card of the steps so far. If one of them fails, all are removed.
@@ -86,12 +89,27 @@ class ResultsCallback(TrainerCallback):
         """Writes the card and the plot of credit; `more` takes precedence over `card`. Raises what `write` does."""
         return write_model_card(self.trainer, name=self.trainer.algorithm_name, **self.card | more)
 
-    def say(self, rewards: tuple[float, float] | None) -> None:
-        """Prints the paths of the results, and the first and the last reward."""
+    def say(self, rewards: tuple[float, float] | None, *, in_python: bool = False) -> None:
+        """Prints the paths of the results, the first and the last reward, and what shows the credit of tokens:
+        `trl-credit view` if some was logged, else `trl-credit explain`, which samples responses of the saved model.
+
+        Args:
+            rewards (`tuple[float, float]` or `None`):
+                From `write`.
+            in_python (`bool`, *optional*, defaults to `False`):
+                Whether no command runs: then `show_credit` is named too, and nothing without a log, since no model is
+                saved.
+        """
         folder = short_path(self.trainer.args.output_dir)
         lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
         for what, names in lines.items():
             if found := [str(folder / name) for name in names if (folder / name).is_file()]:
                 print(f"{what:<14}{', '.join(found)}")
         if rewards is not None:
-            print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}", flush=True)
+            print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}")
+        is_logged = bool(steps(folder))
+        if is_logged or not in_python:
+            first = "show_credit(trainer) in a notebook, or " if in_python else ""
+            command = ["trl-credit", "view" if is_logged else "explain", str(folder)]
+            print(f"{'credit':<14}{first}{shlex.join(command)}")
+        sys.stdout.flush()

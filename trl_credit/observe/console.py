@@ -8,13 +8,14 @@ from typing import Any
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
-from ..runs.identity import IdentifiedTrainer
-from .sampling import describe_preset, describe_sampling
+from ..support.texts import plain
+from .banner import ShownTrainer, banner
+from .samples import Sample, sample_lines
 
 
 _LOGGER = logging.getLogger(__name__.partition(".")[0])
 
-# metric, text, factor; only `loss` is shown when it is 0
+# metric, text, factor
 _SHOWN = (
     ("loss", "loss {:+.4f}", 1),
     ("credit/clip_fraction", "clipped {:.1f} %", 100),
@@ -25,34 +26,41 @@ _SHOWN = (
     ("entropy", "entropy {:.2f}", 1),
     ("step_time", "{:.2f} s/step", 1),
 )
+_LEAST_LOSS = 1e-3  # below, it is the rounding error of advantages whose mean is 0
 
 
 class ConsoleCallback(ProgressCallback):
     """The progress bar of transformers, with one line of the main metrics instead of the whole dict of logs.
 
-    Example: `step   25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`.
-    Length is in tokens. `clipped` is the share of tokens that lose their gradient to clipping, `cut off` the share of
-    responses that reached the length limit, and `no signal` the share of groups whose rewards are equal or whose
-    segments have no advantage. Evaluation scores and warnings of this package get lines of their own. Every
+    Example: `step   25  reward 0.842 ± 0.366  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`. Length is in
+    tokens. `clipped` is the share of tokens that lose their gradient to clipping, `cut off` the share of responses that
+    reached the length limit, and `no signal` the share of groups whose rewards are equal or whose segments have no
+    advantage. The mean of each reward function follows the reward if there are several. A loss below 0.001 is left out.
+
+    Before the lines come those of [`~trl_credit.observe.banner.banner`]. A prompt and a response are shown after the
+    first step and at the end. Evaluation scores and warnings of this package get lines of their own. Every
     [`CreditTrainer`] has this callback instead of `ProgressCallback` and `PrinterCallback`.
 
     Args:
         trainer ([`CreditTrainer`], *optional*):
-            The trainer that the first line describes.
+            The trainer that the first lines describe.
+
+    Attributes:
+        sample ([`~trl_credit.observe.samples.Sample`] or `None`):
+            A response of the last generation batch, on the main process. The trainer sets it.
     """
 
-    def __init__(self, trainer: IdentifiedTrainer | None = None, **kwargs: Any) -> None:
+    def __init__(self, trainer: ShownTrainer | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._trainer = trainer
+        self.sample: Sample | None = None
+        self._shown: Sample | None = None
         self._warnings = _Warnings(self._show)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.sample = self._shown = None
         if self._trainer is not None and state.is_world_process_zero:
-            data = self._trainer.train_dataset
-            rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
-            print(f"{self._trainer.algorithm_name}{rows}: {describe_sampling(self._trainer.args)}", flush=True)
-            if changed := describe_preset(self._trainer.args, self._trainer.algorithm_name):
-                print(changed, flush=True)
+            print(*banner(self._trainer), sep="\n", flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
         for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a trainer that raised
@@ -63,11 +71,21 @@ class ConsoleCallback(ProgressCallback):
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         if self.training_bar is not None:
             super().on_step_end(*args, **kwargs)
+        if self._shown is None:
+            self._show_sample()
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._show_sample()
         self.close()
         if self.training_bar is not None:
             super().on_train_end(*args, **kwargs)
+
+    def _show_sample(self) -> None:
+        """Shows the last sample, unless it has been shown."""
+        if self.sample is not self._shown:
+            self._shown = self.sample
+            for line in sample_lines(self.sample):
+                self._show(line)
 
     def close(self) -> None:
         """Stops showing the package's warnings; also called when training raises."""
@@ -85,8 +103,11 @@ class ConsoleCallback(ProgressCallback):
             return
         mean, std = logs["reward"], logs.get("reward_std") or 0.0  # no reward function returned a number: None
         parts = [step, "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"]
+        each = {found[1]: value for name, value in logs.items() if (found := re.fullmatch(r"rewards/(.*)/mean", name))}
+        if len(each) > 1:
+            parts += [f"{plain(name)} {'–' if value is None else f'{value:.3f}'}" for name, value in each.items()]
         for key, text, factor in _SHOWN:
-            if (value := logs.get(key)) or (key == "loss" and value is not None):
+            if (value := logs.get(key)) and (key != "loss" or abs(value) >= _LEAST_LOSS):
                 parts.append(text.format(value * factor))
         self._show("  ".join(parts))
 

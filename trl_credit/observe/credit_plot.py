@@ -1,76 +1,40 @@
-"""How credit was assigned over a run, as a figure with one panel for each kind of metric."""
+"""How credit was assigned over a run, as a figure of at most four panels. The logs hold all metrics."""
 
 import math
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-
-_RANKS = ("1st", "2nd", "3rd", *(f"{n}th" for n in range(4, 10)))
-_ENTROPY = {
-    f"coefficient/entropy_decile_{d}": f"{rank} tenth" for d, rank in enumerate(("lowest", *_RANKS[1:], "highest"))
-}
-_DIFFICULTY = {
-    f"difficulty_weight/{prompts}_{name}": f"{prompts}, A {sign} 0"
-    for prompts in ("harder", "easier")
-    for name, sign in (("positive", ">"), ("negative", "<"))
-}
-_SAMPLED = {"nodes": "nodes", "nodes_trained": "nodes trained on", "rollouts": "rollouts", "rows": "rows"}
+from .credit_panels import PANELS, Panel
 
 
-def _quarters(name: str) -> dict[str, str]:
-    return {f"{name}/quarter_{q}": f"{rank} quarter" for q, rank in enumerate(_RANKS[:4], start=1)}
-
-
-# title, unit, and the metrics of `credit/` with their labels in the legend; a name that ends in "/" stands for all
-# metrics that begin with it. Values of panels in % are logged as shares.
-PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("clipped tokens", "%", {"clip_fraction": "of all tokens", "clip_fraction/response_mean": "mean over responses"}),
-    ("size of the advantage, by part of the response", "mean |A|", _quarters("abs_advantage")),
-    ("credit of a token, by its entropy", "|dL/d log p| / |A|", _ENTROPY),
-    ("credit of a token, by part of the response", "|dL/d log p| / |A|", _quarters("coefficient")),
-    ("trace mass", "tokens", {"trace_mass": ""}),
-    ("effective horizon", "tokens back", {"effective_horizon": ""}),
-    ("tokens that leave a trace", "%", {"selected_fraction": ""}),
-    ("tokens in the policy term", "%", {"kept_fraction": ""}),
-    ("belief in the model's accuracy", "share correct", {"difficulty_belief": ""}),
-    ("step size of the belief", "η_t", {"difficulty_rate": ""}),
-    ("belief steps at the minimum size", "%", {"difficulty_floor": ""}),
-    ("weight by difficulty", "factor on A", _DIFFICULTY),
-    ("groups without signal", "%", {"groups_without_signal": ""}),
-    ("different responses", "per group", {"unique_responses": ""}),
-    ("skipped updates", "%", {"skipped_updates": ""}),
-    ("updates with a gradient of 0", "%", {"zero_gradients": ""}),
-    ("micro-batches without a forward pass", "%", {"skipped_micro_batches": ""}),
-    ("time by phase", "seconds per step", {"seconds/": ""}),
-    ("tokens of rollouts", "% of sampled tokens", {"rollout_token_share": ""}),
-    ("value of segments", "reward", {"segment_value/": ""}),
-    ("advantage of segments", "mean A", {"segment_advantage/": ""}),
-    ("size of the advantage of nodes", "mean |A|", {"segment_abs_advantage/": ""}),
-    ("nodes without advantage", "%", {"nodes_zero_advantage": ""}),
-    ("sampled and trained on", "per batch", _SAMPLED),
-    ("missing rows", "%", {"rows_missing": ""}),
-    ("replay buffer", "rows", {"replay/size": "held", "replay/expired": "expired"}),
-    ("age of replayed rows", "batches", {"replay/age": ""}),
-)
+MOST_PANELS = 4
 PREFIX = "credit/"
 _SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of ordered lines, for panels of more than _MANY lines
-# a metric that only ever has this value gets no panel
-NO_NEWS = {
-    **dict.fromkeys(("skipped_updates", "zero_gradients", "skipped_micro_batches", "rows_missing"), 0.0),
-    **dict.fromkeys(("replay/age", "replay/size", "replay/expired"), 0.0),
-    **dict.fromkeys(("kept_fraction", "rollout_token_share"), 1.0),  # for trees the latter is always 1
-}
+_NOISE = 0.1  # of its largest value: a panel whose values lie closer together has nothing to say
+_ALIKE = 0.02  # of the largest value: lines that never lie further apart are drawn as one
+# a metric that only ever has this value gets no panel; for trees the share of rollouts is always 1
+NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0, "rollout_token_share": 1.0}
+# what a run cost and the state of its parts are in the logs alone
+_IN_LOGS = (
+    *("seconds/", "trained_tokens_per_row", "skipped_micro_batches", "rollout_tokens", "rollouts", "nodes", "rows"),
+    *("responses_", "segments_per_response", "replay/", "difficulty_rate", "difficulty_floor"),
+    *("trace_mass", "effective_horizon", "selected_fraction"),
+)
+_Series = dict[str, list[tuple[int, float]]]
 
 
 def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> list[str]:
-    """Plots the metrics logged under `credit/` by optimizer step, one panel for each kind, to a PNG.
+    """Plots metrics logged under `credit/` by optimizer step to a PNG: the first four of `PANELS` that have something
+    to say, each with a sentence. A metric that `PANELS` does not name gets a panel after those.
 
-    A metric that `PANELS` does not name gets a panel of its own. The axis of a share ends at 100 %, or just above the
-    largest value if all are below 10 %.
+    A panel whose values hardly differ says nothing. If there is no other, the first of them is drawn. Axes begin at 0,
+    so that they show no noise. That of a share ends at 100 %, or just above the largest value if all are below 10 %.
 
     Args:
         log_history (`list[dict]`):
@@ -84,48 +48,84 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
         `list[str]`: the metrics in the plot. If it is empty, no file is written.
     """
     series = _series(log_history)
-    panels = [(title, unit, names) for title, unit, labels in PANELS if (names := _names(labels, series))]
-    known = {name for *_, names in panels for name in names}
-    panels += [(name.replace("_", " "), "", {name: ""}) for name in sorted(set(series) - known)]
+    panels = [panel._replace(labels=names) for panel in PANELS if (names := _names(panel.labels, series))]
+    known = {name for panel in panels for name in panel.labels}
+    others = [name for name in sorted(set(series) - known) if not name.startswith(_IN_LOGS)]
+    panels += [Panel(name.replace("_", " "), "", {name: ""}) for name in others]
+    panels = ([panel for panel in panels if _says(panel, series)] or panels[:1])[:MOST_PANELS]
     if not panels:
         return []
-    columns = min(3, len(panels))
+    columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
     # not pyplot, whose state is global and may need a display
-    figure = Figure(figsize=(4 * columns, 2.6 * rows + 0.4), dpi=110, layout="constrained")
-    for i, (heading, unit, names) in enumerate(panels):
-        factor = 100 if unit.startswith("%") else 1
-        axes = figure.add_subplot(rows, columns, i + 1)
-        low, high = math.inf, -math.inf
-        if len(names) > _MANY:
-            axes.set_prop_cycle(color=_SEQUENCE(range(0, 256, 256 // len(names))))
-        for j, (name, label) in enumerate(names.items()):
-            steps, shares = zip(*series[name], strict=True)
-            values = [factor * x for x in shares]
-            # the first lines are the widest, so that lines that coincide stay visible
-            width = 1.2 + min(0.8, 3 / len(names)) * (len(names) - 1 - j)
-            axes.plot(steps, values, marker="." if len(steps) < 60 else None, linewidth=width, label=label)
-            low, high = min(low, *values), max(high, *values)
-        if factor == 100:
-            axes.set_ylim(0, min(1.2 * high, 10) if 0 < high <= 10 else 100)
-        elif low == high >= 0:  # the default axis would show noise around a constant
-            axes.set_ylim(0, 2 * high or 1)
-        axes.set_title(heading, fontsize=10)
-        axes.set_ylabel(unit, fontsize=9)
-        axes.tick_params(labelsize=8)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        if any(names.values()):
-            size = {"fontsize": 6, "ncols": 2} if len(names) > _MANY else {"fontsize": 8}
-            axes.legend(framealpha=0.8, edgecolor="none", **size)
-        if i + columns >= len(panels):
-            axes.set_xlabel("optimizer step", fontsize=9)
+    figure = Figure(figsize=(5.5 * columns, 3.9 * rows + 0.4), dpi=110, layout="constrained")
+    for i, panel in enumerate(panels, start=1):
+        _draw(panel, series, figure.add_subplot(rows, columns, i))
     figure.suptitle(title, fontsize=12)
     figure.savefig(path)
-    return [name for *_, names in panels for name in names]
+    return [name for panel in panels for name in panel.labels]
 
 
-def _series(log_history: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def _draw(panel: Panel, series: _Series, axes: Axes) -> None:
+    factor = 100 if panel.unit.startswith("%") else 1
+    lines = _lines(panel, series)
+    if len(lines) > _MANY:
+        axes.set_prop_cycle(color=_SEQUENCE(range(0, 256, 256 // len(lines))))
+    low, high = 0.0, 0.0
+    for j, (label, points) in enumerate(lines.items()):
+        steps, shares = zip(*points, strict=True)
+        values = [factor * x for x in shares]
+        # the first lines are the widest, so that lines that coincide stay visible
+        width = 1.2 + min(0.8, 3 / len(lines)) * (len(lines) - 1 - j)
+        axes.plot(steps, values, marker="." if len(steps) < 60 else None, linewidth=width, label=label)
+        low, high = min(low, *values), max(high, *values)
+    if factor == 100:
+        axes.set_ylim(0, min(1.2 * high, 10) if 0 < high <= 10 else 100)
+    elif low < 0:
+        reach = 1.1 * max(-low, high)
+        axes.set_ylim(-reach, reach)
+    else:
+        axes.set_ylim(0, 1.1 * high or 1)
+    axes.set_title(panel.title, fontsize=11)
+    axes.set_ylabel(panel.unit, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    if any(lines):
+        size = {"fontsize": 6, "ncols": 2} if len(lines) > _MANY else {"fontsize": 8}
+        axes.legend(framealpha=0.8, edgecolor="none", **size)
+    axes.set_xlabel("\n".join(["optimizer step", *textwrap.wrap(panel.sentence, 76)]), fontsize=9)
+
+
+def _lines(panel: Panel, series: _Series) -> dict[str, list[tuple[int, float]]]:
+    """The lines of a panel by their labels: neighbours that are alike are one line."""
+    largest = max(abs(x) for name in panel.labels for _, x in series[name])
+    found: list[list[str]] = []
+    for name in panel.labels:
+        if found and _distance(series[found[-1][0]], series[name]) <= _ALIKE * largest:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    labels = [[panel.labels[name] for name in names] for names in found]
+    return {
+        x[0] if len(x) == 1 else f"{x[0]} to {x[-1]}": series[names[0]] for x, names in zip(labels, found, strict=True)
+    }
+
+
+def _distance(left: list[tuple[int, float]], right: list[tuple[int, float]]) -> float:
+    """The largest difference of two metrics at a step; infinity if they were not logged in the same steps."""
+    if [step for step, _ in left] != [step for step, _ in right]:
+        return math.inf
+    return max(abs(x - y) for (_, x), (_, y) in zip(left, right, strict=True))
+
+
+def _says(panel: Panel, series: _Series) -> bool:
+    """Whether the values of a panel differ by more than noise, over steps or between its metrics."""
+    values = [x for name in panel.labels for _, x in series[name]]
+    return max(values) - min(values) > _NOISE * max(map(abs, values))
+
+
+def _series(log_history: list[dict[str, Any]]) -> _Series:
     """Steps and finite values of each metric, by its name without the prefix."""
     series = defaultdict(list)
     for row in log_history:
@@ -135,7 +135,7 @@ def _series(log_history: list[dict[str, Any]]) -> dict[str, list[tuple[int, floa
     return {name: points for name, points in series.items() if any(x != NO_NEWS.get(name) for _, x in points)}
 
 
-def _names(labels: dict[str, str], series: dict[str, Any]) -> dict[str, str]:
+def _names(labels: dict[str, str], series: _Series) -> dict[str, str]:
     """The logged metrics of a panel, with their labels."""
     found = {}
     for name, label in labels.items():

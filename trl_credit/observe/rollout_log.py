@@ -1,4 +1,5 @@
-"""Writes what the loss saw to a log every `log_credit` optimizer steps. See docs/rollout_logs.md.
+"""Writes what the loss saw to a log every `log_credit` optimizer steps, and in the last step of a run that is shorter.
+See docs/rollout_logs.md.
 
 Training passes over a generation batch once or several times; a pass sees every row once and may take several optimizer
 steps. The shard of step k holds the rows of the first pass that step k takes part in, so its groups are complete.
@@ -20,7 +21,7 @@ from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
 from .captured import Captured, LoggedTrainer, Row
 from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
-from .schema import remove_after, shard_path, write_shard
+from .schema import remove_after, shard_path, steps, write_shard
 from .token_texts import TokenTexts
 
 
@@ -58,6 +59,7 @@ class RolloutLog(TrainerCallback):
         self._problem: str | None = None
         self._warned = False
         self._texts: TokenTexts | None = None
+        self._every = self._args.log_credit
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -69,6 +71,7 @@ class RolloutLog(TrainerCallback):
         self.written: list[int] = []
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._every = min(args.log_credit, state.max_steps)
         self._begin(state.global_step)
         if state.is_world_process_zero:
             with self._harmless():
@@ -78,11 +81,12 @@ class RolloutLog(TrainerCallback):
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         if self._pass is not None:
             self._close(state.global_step)
-        if state.is_world_process_zero and not self.is_off and not self.written and not self._warned:
+        if state.is_world_process_zero and not (self.is_off or self._warned or steps(args.output_dir)):
             logger.warning(
-                "log_credit=%d: no step was logged. No multiple of log_credit up to step %d lies in a completed pass "
+                "log_credit=%d: no step was logged. No multiple of %d up to step %d lies in a completed pass "
                 "over a generation batch, so no group was complete: lower log_credit, or train longer",
-                self._args.log_credit,
+                args.log_credit,
+                self._every,
                 state.global_step,
             )
 
@@ -103,10 +107,9 @@ class RolloutLog(TrainerCallback):
 
     def _next_pass(self, step: int) -> _Pass:
         size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
-        every = self._args.log_credit
         # the last step that the pass can reach; one later if the end of an epoch can cut a window
         last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
-        due = -(-max(step, self._logged + 1) // every) * every
+        due = -(-max(step, self._logged + 1) // self._every) * self._every
         return _Pass(step, due if due <= last else None)
 
     def sampled(self, made: GenerationBatch, examples: Sequence[dict[str, Any]]) -> None:

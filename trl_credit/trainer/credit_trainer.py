@@ -47,11 +47,12 @@ from ..rollouts.sources import GenerationBatch, Responses, Trees, make_source
 from ..runs.resumable import ResumableTrainer
 from ..support.functions import method_label
 from ..support.signals import let_threads_finish
+from ..support.threads import threads_for
 from . import refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
-from .observers import add_observers, close_console
+from .observers import add_observers, console_closed, note_sample
 from .probes import Probes
 
 
@@ -222,12 +223,10 @@ class CreditTrainer(ResumableTrainer):
         return self._train_source.forest if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in [`ResumableTrainer`]."""
+        """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
         self._meter.clear()  # an interrupted train() may have left sums
-        try:
+        with console_closed(self), threads_for(self.model):
             return super().train(resume_from_checkpoint, *args, **kwargs)
-        finally:
-            close_console(self)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
@@ -274,6 +273,7 @@ class CreditTrainer(ResumableTrainer):
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
             self._rollout_log.sampled(made, inputs)
+            note_sample(self, made.batch.rewards)
             if made.is_empty and self._nonfinite.skips_batches:
                 made.batch.no_update = [True] * len(inputs)
         return made.batch.data

@@ -1,5 +1,9 @@
 """The callbacks that show what a run does: console lines, warnings, rollout log, plots and card."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
 from transformers import PrinterCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
@@ -7,6 +11,7 @@ from ..hub.results import ResultsCallback
 from ..observe.console import ConsoleCallback
 from ..observe.no_signal import NoSignalWarning
 from ..observe.rollout_log import RolloutLog
+from ..observe.samples import Sample
 from ..runs.resumable import ResumableTrainer
 
 
@@ -16,7 +21,7 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
     callbacks = trainer.callback_handler.callbacks
     for added in [callback for callback in callbacks if type(callback) is default][-1:]:
         trainer.remove_callback(added)  # the last one is transformers' own, after those of the user
-    if not any(isinstance(callback, ConsoleCallback) for callback in callbacks):
+    if not _consoles(trainer):
         trainer.add_callback(ConsoleCallback(trainer))
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))
     rollout_log, results = RolloutLog(trainer), ResultsCallback(trainer)
@@ -25,8 +30,24 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
     return rollout_log, results
 
 
-def close_console(trainer: ResumableTrainer) -> None:
-    """Ends the console's lines, also where training was interrupted."""
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ConsoleCallback):
-            callback.close()
+@contextmanager
+def console_closed(trainer: ResumableTrainer) -> Iterator[None]:
+    """Context manager of a training, at whose end the console stops, also where it was interrupted."""
+    try:
+        yield
+    finally:
+        for console in _consoles(trainer):
+            console.close()
+
+
+def note_sample(trainer: ResumableTrainer, rewards: torch.Tensor) -> None:
+    """Gives the console, on the main process, the last response of a batch, as TRL logged it; `rewards` (N,) are those
+    of the batch."""
+    if trainer.processes.is_main:
+        logs = trainer._logs
+        for console in _consoles(trainer):
+            console.sample = Sample(logs["prompt"][-1], logs["completion"][-1], rewards[-1].item())
+
+
+def _consoles(trainer: ResumableTrainer) -> list[ConsoleCallback]:
+    return [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, ConsoleCallback)]

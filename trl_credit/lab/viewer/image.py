@@ -13,9 +13,10 @@ from matplotlib.font_manager import findfont, get_font
 from rich.cells import cell_len
 
 from ...observe.schema import Shard
+from ...support.texts import plain
 from .excerpt import ranked_groups
 from .palette import LEVELS, LIGHT
-from .terminal import level_of, plain, robust_maximum
+from .terminal import level_of, robust_maximum
 
 
 RESPONSES = 4  # of the group: its best and its worst

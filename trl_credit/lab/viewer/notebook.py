@@ -47,5 +47,5 @@ def show_credit(run_or_trainer: Any, step: int | None = None) -> CreditView:
     run = getattr(getattr(run_or_trainer, "args", None), "output_dir", run_or_trainer)
     if not isinstance(run, (str, Path)):
         raise TypeError(f"show_credit takes the folder of a run or a trainer, got {type(run_or_trainer).__name__}")
-    shards, _ = read_run(run, None if step is None else [step])
+    shards, _ = read_run(run, None if step is None else [step], in_python=True)
     return CreditView(build_page(shards[-1:], title=run_title(run)))

@@ -10,7 +10,9 @@ from ...observe.schema import steps as logged_steps
 MAX_TOKENS = 500_000  # of one page, about 20 MB
 
 
-def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[Shard], str]:
+def read_run(
+    run: str | Path, steps: Sequence[int] | None = None, *, in_python: bool = False
+) -> tuple[list[Shard], str]:
     """The shards of a run in the order of their steps, and a note on steps that are left out.
 
     Args:
@@ -18,25 +20,28 @@ def read_run(run: str | Path, steps: Sequence[int] | None = None) -> tuple[list[
             The output folder of a run, or one shard file.
         steps (list of `int`, *optional*):
             The steps. Defaults to the last steps, up to `MAX_TOKENS`.
+        in_python (`bool`, *optional*, defaults to `False`):
+            Whether messages name arguments of Python instead of flags.
 
     Raises:
         OSError: the file does not exist.
         ValueError: nothing was logged, a step was not logged, or a shard is damaged.
     """
-    run = run_folder(run)
+    run, step_is = run_folder(run), "step=" if in_python else "--step "
     if run.is_file():
         shard = read_shard(run)
         if steps and list(steps) != [shard.header["step"]]:
-            raise ValueError(f"--step {steps[0]}: {run} is the shard of step {shard.header['step']}")
+            raise ValueError(f"{step_is}{steps[0]}: {run} is the shard of step {shard.header['step']}")
         return [shard], ""
     if not run.exists():
         raise FileNotFoundError(f"{run} does not exist: give the output folder of a run, or a shard file")
     found = dict(logged_steps(run))
     if not found:
-        raise ValueError(f"{run} has no rollout log: train with --log_credit 10, or give the folder of such a run")
+        how = "log_credit=10 in the configuration" if in_python else "--log_credit 10"
+        raise ValueError(f"{run} has no rollout log: train with {how}, or give the folder of such a run")
     if steps:
         if missing := [step for step in steps if step not in found]:
-            raise ValueError(f"--step {missing[0]} was not logged in {run}: it has steps {listed(sorted(found))}")
+            raise ValueError(f"{step_is}{missing[0]} was not logged in {run}: it has steps {listed(sorted(found))}")
         return [read_shard(found[step]) for step in sorted(set(steps))], ""
     shards: list[Shard] = []
     room = MAX_TOKENS

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...observe.schema import Shard
+from ...support.texts import plain
 from .palette import LEVELS, LIGHT
 
 
@@ -29,10 +30,6 @@ _COARSE: Styles = {
 _UNASSIGNED = Style(dim=True, underline=True)
 _OUTSIDE = Style(dim=True, italic=True)
 _ZERO = 1e-7  # as in assets/metrics.js
-# characters that control the terminal or reverse the text, and surrogates, are replaced by names
-_VISIBLE = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"} | {0x7F: "␡"}
-_VISIBLE |= {code: f"<{code:02x}>" for code in (*range(0x80, 0xA0), 0x061C, *range(0x200E, 0x2010))}
-_VISIBLE |= {code: f"<{code:04x}>" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000))}
 
 
 def print_response(shard: Shard, response: dict[str, Any], console: Console | None = None) -> None:
@@ -67,11 +64,6 @@ def robust_maximum(shard: Shard) -> float:
     """The end of the colour scale: the 99th percentile of |credit| above 0."""
     sizes = [abs(x) for r in shard.responses for x in r.get("credit") or () if x is not None and abs(x) > _ZERO]
     return float(np.quantile(sizes, 0.99, method="higher")) if sizes else 1.0
-
-
-def plain(text: str) -> str:
-    """A text without control characters."""
-    return text.translate(_VISIBLE)
 
 
 def level_of(credit: float | None, largest: float) -> int:

@@ -1,0 +1,47 @@
+"""The lines that a run begins with: what is trained, and how."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Protocol
+
+from ..config.knobs import is_default
+from ..demo import demo_reward
+from ..demo.task import DEMO_TASK
+from ..runs.identity import IdentifiedTrainer
+from ..support.functions import is_object_name, method_label
+from .sampling import describe_preset, describe_sampling
+
+
+class ShownTrainer(IdentifiedTrainer, Protocol):
+    """The parts of a trainer that the banner describes."""
+
+    @property
+    def credit_method(self) -> Callable | None: ...
+
+
+def banner(trainer: ShownTrainer) -> list[str]:
+    """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and what
+    the preset sets."""
+    data, name = trainer.train_dataset, trainer.algorithm_name
+    if (credit := _custom_credit(trainer)) is not None:
+        name = f"{name} with credit {credit}"
+    rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
+    lines = [f"{name}{rows}: {describe_sampling(trainer.args)}"]
+    if any(inspect.unwrap(reward) is demo_reward for reward in trainer.reward_funcs):
+        lines.append(f"embedded task: {DEMO_TASK}")
+    if changed := describe_preset(trainer.args, trainer.algorithm_name):
+        lines.append(changed)
+    return lines
+
+
+def _custom_credit(trainer: ShownTrainer) -> str | None:
+    """The name of the user's credit function, without its folder, and without the digest of an object."""
+    if trainer.credit_method is not None:
+        return method_label(trainer.credit_method)
+    name = trainer.args.credit
+    if name is None or is_default(trainer.args, "credit"):  # the preset's own
+        return None
+    path, colon, function = name.rpartition(":")
+    function = function.rpartition("@")[0] if is_object_name(function) else function
+    return f"{PurePath(path).name}{colon}{function}"

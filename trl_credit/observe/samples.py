@@ -1,0 +1,53 @@
+"""A prompt and a response of the last generation batch, on two lines of the console."""
+
+import math
+import shutil
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from ..support.texts import plain
+
+
+_LABEL = 14  # columns, as before the paths that a run prints at its end
+_LOG_WIDTH = 120  # columns where the output is no terminal
+
+
+class Sample(NamedTuple):
+    """A response that was sampled for training.
+
+    Attributes:
+        prompt, completion: As TRL logs them: text, or the messages of a conversation.
+        reward: Total reward, NaN if no function scored it.
+    """
+
+    prompt: Any
+    completion: Any
+    reward: float
+
+
+def sample_lines(sample: Sample) -> list[str]:
+    """Prompt and response, each cut to the width of the terminal, without line breaks and control characters."""
+    width = shutil.get_terminal_size((_LOG_WIDTH, 24)).columns
+    reward = "  (no reward)" if math.isnan(sample.reward) else f"  (reward {sample.reward:.3g})"
+    return [
+        f"{'prompt':<{_LABEL}}{_cut(sample.prompt, width - _LABEL)}",
+        f"{'response':<{_LABEL}}{_cut(sample.completion, width - _LABEL - len(reward))}{reward}",
+    ]
+
+
+def _cut(said: Any, width: int) -> str:
+    # long texts are cut first: the width of every character is looked up
+    text = Text(plain(" ".join(_text(said)[: 8 * max(width, 1)].split())))
+    text.truncate(max(width, 1), overflow="ellipsis")
+    return text.plain
+
+
+def _text(said: Any) -> str:
+    """The text, or what the last message of a conversation says."""
+    if isinstance(said, str):
+        return said
+    content = said[-1].get("content") if said else None
+    if isinstance(content, list):  # with images
+        content = " ".join(part["text"] for part in content if part.get("type") == "text")
+    return content or ""
