@@ -3,9 +3,9 @@
     python -m venv venv && venv/bin/pip install verifiers==0.4.0
     cd tests/helpers && HOME=/tmp ../../venv/bin/python make_verifiers_rollouts.py
 
-Tasks of the embedded model are solved by a harness that calls a server on loopback, which answers with fixed texts, token
-ids and log-probabilities. `trained.jsonl` is what the client for training saves, annotated as prime-rl annotates it;
-`evaluated.jsonl` is what the client for evaluation saves, which has no token ids.
+A harness gives tasks of the embedded model to a server on loopback, which answers with fixed texts, token ids and
+log-probabilities. `trained.jsonl` is what the client for training saves, annotated as prime-rl does it, and
+`evaluated.jsonl` what the client for evaluation saves, which has no token ids.
 """
 
 import asyncio
