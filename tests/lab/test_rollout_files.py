@@ -89,7 +89,7 @@ def test_every_list_may_be_unknown(changed, name, value):
 def test_what_is_known_of_a_part_alone(changed):
     def change(episode):
         last = nodes_of(episode)[-1]
-        last |= {"advantages": None, "entropies": None}
+        last |= {"advantages": None, "entropies": [None] + [0.5] * (sum(last["mask"]) - 1)}
 
     response = next(r for r in read_file(changed(change)).responses if r["group"] == 1)
     assert response["policy_mask"] == [1] * 6 + [0] * 10 and response["credit"][6:] == [0.0] * 10
@@ -130,8 +130,8 @@ def test_rewards_that_were_not_scored(changed):
     ("change", "message"),
     [
         (set_node(advantages=[0.5]), r"node 1: advantages has 1 entries for 12 sampled tokens"),
-        (set_node(logprobs="x"), "node 1: logprobs must be finite numbers, got 'x'"),
-        (set_node(entropies=[None] * 12), "entropies must be finite numbers"),
+        (set_node(logprobs="x"), "node 1: logprobs must be finite numbers or null, got 'x'"),
+        (set_node(entropies=[True] * 12), "entropies must be finite numbers"),
         (set_node(loss_weights={"rl": [1.0]}), "loss_weights 'rl' has 1 entries for 12 tokens"),
         (set_node(loss_weights=[1.0]), "loss_weights must be lists by name"),
         (set_node(parent=5), "node 1: parent must be a node before it, got 5"),

@@ -237,7 +237,8 @@ def _spread(values: Any, name: str, mask: list[bool], where: str) -> list[float 
     """One entry per token of a list with one entry per sampled token."""
     if values is None:
         return None
-    _check(_all(values, lambda x: is_number(x, -math.inf, math.inf)), where, name, "finite numbers", values)
+    is_valid = _all(values, lambda x: x is None or is_number(x, -math.inf, math.inf))
+    _check(is_valid, where, name, "finite numbers or null", values)
     if len(values) != sum(mask):
         raise ValueError(
             f"{where}: {name} has {len(values)} entries for {sum(mask)} sampled tokens: the file is damaged"
