@@ -140,6 +140,7 @@ def test_rewards_that_were_not_scored(changed):
         (set_node(message="hello"), "message must be a message, got 'hello'"),
         (lambda episode: episode["traces"][0].update(nodes={"a": 1}), "nodes must be a list"),
         (lambda episode: episode["traces"][0].update(rewards={"right": 1}), "reward 'right' must be a score, got 1"),
+        (lambda episode: episode["traces"][0].update(calls=3), "calls must be a list, got 3"),
         (lambda episode: episode.update(traces=[3]), "traces must be objects, got 3"),
     ],
 )
@@ -148,6 +149,19 @@ def test_a_damaged_file_is_refused_with_its_line(changed, change, message):
     with pytest.raises(ValueError, match=message) as error:
         read_file(path)
     assert str(error.value).startswith(f"{path}:1") and "\n" not in str(error.value)
+
+
+def test_strange_values_of_what_is_not_needed(changed):
+    def change(episode):
+        episode.update(run={"work": {"step": [1]}}, group={"id": {"a": 1}})
+        trace = episode["traces"][0]
+        trace.update(calls=[{"model": ["x"], "sampling": {"temperature": "hot"}}, 3], task="t", agent=None)
+        for node in trace["nodes"]:
+            node["semantic_parents"] = [{"type": [], "node": [1]}, 4]
+
+    shard = read_file(changed(change))
+    assert shard.header["step"] == 0 and shard.header["model"] is None is shard.header["temperature"]
+    assert len(shard.responses) == 8 and {response["group"] for response in shard.responses} == {0}
 
 
 def test_formats_in_one_file(tmp_path):

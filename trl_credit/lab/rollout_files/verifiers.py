@@ -26,19 +26,8 @@ _SAMPLED = {
     "entropies": "entropy",
     "advantages": "advantages",
 }
-_OURS = {
-    *TOKEN_TYPES,
-    "group",
-    "index",
-    "prompt",
-    "completion",
-    "reward",
-    "rewards",
-    "truncated",
-    "nodes",
-    "segment_nodes",
-    "segment_values",
-}
+_OURS = {*TOKEN_TYPES, "group", "index", "prompt", "completion", "reward", "rewards", "truncated"}
+_OURS |= {"nodes", "segment_nodes", "segment_values", "prompt_token_ids"}
 
 
 class _Node(NamedTuple):
@@ -82,7 +71,7 @@ def read_verifiers(path: str | Path) -> Shard:
         if not is_verifiers(episode):
             raise ValueError(f"{where} is not an episode of verifiers, with task and traces: {path} mixes formats")
         step = _get(episode, "run", "work", "step")
-        facts["step"].add(step)
+        facts["step"].add(step if type(step) is int and step >= 0 else None)
         for trace in episode["traces"]:
             _check(isinstance(trace, dict), where, "traces", "objects", trace)
             found = _responses(trace, where) if _is_trained(trace) else []
@@ -95,16 +84,17 @@ def read_verifiers(path: str | Path) -> Shard:
                 others |= response.pop("has_other_weights")
                 responses.append({**response, "group": group, "index": sizes[group]})
                 sizes[group] += 1
-            for call in trace.get("calls") or []:
-                facts["model"].add(_get(call, "model"))
-                facts["temperature"].add(_get(call, "sampling", "temperature"))
+            for call in _listed(trace, "calls", where):
+                model, heat = _get(call, "model"), _get(call, "sampling", "temperature")
+                facts["model"].add(model if isinstance(model, str) else None)
+                facts["temperature"].add(heat if is_number(heat, 0.0, math.inf) else None)
     step, model, temperature = (found.pop() if len(found) == 1 else None for found in facts.values())
     header = {
-        "step": step if type(step) is int and step >= 0 else 0,
+        "step": step or 0,
         "algorithm": NAME,
         "run": Path(path).name,
-        "model": model if isinstance(model, str) else None,
-        "temperature": temperature if is_number(temperature, 0.0, math.inf) else None,
+        "model": model,
+        "temperature": temperature,
         "note": _note(any("credit" in response for response in responses), left_out, others),
     }
     return Shard(header, {}, responses)
@@ -125,11 +115,10 @@ def _is_trained(trace: dict[str, Any]) -> bool:
 
 def _responses(trace: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """A response for each path of a trace's graph that has a message of the policy of its own."""
-    listed = trace.get("nodes") or []
-    _check(isinstance(listed, list), where, "nodes", "a list", listed)
+    listed = _listed(trace, "nodes", where)
     nodes = [_node(node, place, f"{where}, node {place}") for place, node in enumerate(listed)]
     rewards, reward = _rewards(trace.get("rewards") or {}, where)
-    calls = [call for call in trace.get("calls") or [] if isinstance(call, dict) and call.get("error") is None]
+    calls = [call for call in _listed(trace, "calls", where) if isinstance(call, dict) and call.get("error") is None]
     is_cut = trace.get("stop_condition") in _CUT_OFF or (bool(calls) and calls[-1].get("finish_reason") == "length")
     data = _get(trace, "task", "data")
     columns = {name: x for name, x in data.items() if name not in _OURS} if isinstance(data, dict) else {}
@@ -160,7 +149,9 @@ def _paths(nodes: Sequence[_Node], listed: Sequence[dict[str, Any]]) -> Iterator
 
 def _links(node: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Type and node of each causal link to a node."""
-    return [(_get(link, "type"), _get(link, "node")) for link in node.get("semantic_parents") or []]
+    found = node.get("semantic_parents")
+    links = [(_get(link, "type"), _get(link, "node")) for link in (found if isinstance(found, list) else [])]
+    return [(kind, place) for kind, place in links if type(place) is int]
 
 
 def _joined(nodes: Sequence[_Node], path: Sequence[int], seen: set[int], where: str) -> dict[str, Any]:
@@ -270,6 +261,13 @@ def _get(entry: Any, *names: str) -> Any:
     for name in names:
         entry = entry.get(name) if isinstance(entry, dict) else None
     return entry
+
+
+def _listed(entry: dict[str, Any], name: str, where: str) -> list[Any]:
+    """A list of an object, empty if it is missing or null."""
+    found = entry.get(name)
+    _check(found is None or isinstance(found, list), where, name, "a list", found)
+    return found or []
 
 
 def _all(values: Any, is_valid: Callable[[Any], bool]) -> bool:
