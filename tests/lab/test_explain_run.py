@@ -54,9 +54,10 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
 
     record = finished / "credit_run.json"
     known = json.loads(record.read_text())
-    known["identity"]["data"]["rows"] = 64  # as a run from Python on data of its own
+    del known["task"]  # as of a run from Python, or of an earlier version
+    known["identity"]["data"]["rows"] = 64  # other data
     record.write_text(json.dumps(known))
-    refused("its recipe does not name what it was trained on (data.rows 64 → 1024)")
+    refused("and it does not name what it was trained on (data.rows 64 → 1024)")
     known["identity"]["data"]["rows"] = 1024
     known["identity"]["reward_funcs"] = {"mine": "SHA-256 0"}
     record.write_text(json.dumps(known))
@@ -69,13 +70,15 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
 
 
 def test_only_what_the_responses_depend_on_is_read_of_a_recipe(finished, command_said):
-    recipe = finished / "recipe.yaml"
+    record, recipe = finished / "credit_run.json", finished / "recipe.yaml"
+    known = json.loads(record.read_text())
+    record.write_text(json.dumps({name: value for name, value in known.items() if name != "task"}))
     of_a_cluster = {"use_vllm": True, "deepspeed": "gone.json", "algo": "spo_tree", "bf16": True, "env": {"PATH": "x"}}
     recipe.write_text(yaml.safe_dump(yaml.safe_load(recipe.read_text()) | of_a_cluster))
     assert command_said("explain", finished, "--algo", "grpo")[0] == 0
     recipe.write_text("reward: gone.py:f\n")
     code, _, error = command_said("explain", finished)
-    assert code == 2 and "what its recipe.yaml names cannot be used" in error.splitlines()[-1]
+    assert code == 2 and "what the run names cannot be used" in error.splitlines()[-1]
 
 
 def test_a_step_needs_a_log(finished, command_said):

@@ -89,8 +89,8 @@ def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: st
     default = run.with_suffix(".html") if run.is_file() else run / FOLDER / "view.html"
     output = default if args.output is None else Path(args.output)
     write_atomically(output, build_page(shards, title=run_title(args.run), start=start, note=note))
-    steps = ", ".join(str(shard.header["step"]) for shard in shards)
-    print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB): step {steps}")
+    steps = ", ".join(str(shard.header["step"]) for shard in shards if shard.header["step"] is not None)
+    print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB){f': step {steps}' if steps else ''}")
     if note:
         print(note)
     if args.open and not webbrowser.open(output.resolve().as_uri()):

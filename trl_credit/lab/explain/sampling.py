@@ -82,7 +82,7 @@ def sampled(
             "token_ids": ids,
         }
         responses.append({**row, **result})
-    return Shard({"step": 0, "algorithm": "", "run": folder.name, "temperature": args.temperature}, {}, responses)
+    return Shard({"step": None, "algorithm": "", "run": folder.name, "temperature": args.temperature}, {}, responses)
 
 
 def _known(reward: float) -> float | None:
@@ -98,6 +98,6 @@ def _check_identity(trainer: CreditTrainer, folder: Path) -> None:
     was = {"data": there.get("data"), "rewards": sorted(there.get("reward_funcs", {}))}
     if changed := differences(was, here, defaults={}):
         raise ValueError(
-            f"{folder} has no rollout log, and its recipe does not name what it was trained on ({in_words(changed)}): "
+            f"{folder} has no rollout log, and it does not name what it was trained on ({in_words(changed)}): "
             f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"
         )

@@ -90,7 +90,7 @@ def read_verifiers(path: str | Path) -> Shard:
                 facts["temperature"].add(heat if is_number(heat, 0.0, math.inf) else None)
     step, model, temperature = (found.pop() if len(found) == 1 else None for found in facts.values())
     header = {
-        "step": step or 0,
+        "step": step,
         "algorithm": NAME,
         "run": Path(path).name,
         "model": model,
