@@ -1,4 +1,5 @@
 """A Hub on loopback: a real HTTP server that speaks the part of the Hub's API that pushing and loading a model need.
+Data sets and Spaces can be pushed too; `repos` has them as "datasets/me/x" and "spaces/me/x".
 
     with HubServer() as hub:
         push(folder, "me/x", token=hub.token, endpoint=hub.url)
@@ -19,14 +20,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 
-LARGE_FILES = (".safetensors", ".bin", ".png")
+KINDS = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}  # in the API → before the id in addresses
+SDKS = ("gradio", "docker", "static")
+LARGE_FILES = (".safetensors", ".bin", ".png", ".parquet")
 
 
 @dataclass
 class Repo:
-    """Visibility and, by branch, the bytes of every file."""
+    """Visibility and, by branch, the bytes of every file. `sdk` of a Space."""
 
     private: bool
+    sdk: str | None = None
     branches: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {}})
     commits: list[str] = field(default_factory=list)
 
@@ -142,14 +146,14 @@ class Handler(BaseHTTPRequestHandler):
                 result = {"type": "user", "name": self.hub.user, "orgs": []}
             case "POST", ["api", "validate-yaml"]:
                 result = {"errors": [], "warnings": []}
-            case "POST", ["api", "models", user, name, what, branch] if what in ("preupload", "commit", "branch"):
+            case "POST", ["api", kind, user, name, what, branch] if what in ("preupload", "commit", "branch"):
                 self.need_token()
-                result = getattr(self, what)(f"{user}/{name}", branch)
-            case "GET", ["api", "models", user, name, *revision]:
-                result = self.info(f"{user}/{name}", revision)
-            case "POST", [user, name, "info", "lfs", "objects", "batch"]:
+                result = getattr(self, what)(KINDS[kind] + f"{user}/{name}", branch)
+            case "GET", ["api", kind, user, name, *revision] if kind in KINDS:
+                result = self.info(KINDS[kind] + f"{user}/{name}", revision)
+            case "POST", [*kind, user, name, "info", "lfs", "objects", "batch"]:
                 self.need_token()
-                self.repo(f"{user}/{name.removesuffix('.git')}")
+                self.repo("/".join([*kind, user, name.removesuffix(".git")]))
                 result = {"transfer": "basic", "objects": [self.upload_of(o) for o in json.loads(self.body)["objects"]]}
             case "PUT", ["large", oid]:
                 assert hashlib.sha256(self.body).hexdigest() == oid
@@ -183,11 +187,16 @@ class Handler(BaseHTTPRequestHandler):
         name = f"{wanted.get('organization') or self.hub.user}/{wanted['name']}"
         if not name.startswith(f"{self.hub.user}/"):
             raise ApiError(403, f"You have no rights under {name.split('/')[0]}")
+        kind = wanted.get("type", "model")
+        if kind == "space" and wanted.get("sdk") not in SDKS:
+            raise ApiError(400, "sdk: one of " + ", ".join(SDKS))
+        name = KINDS[f"{kind}s"] + name
         url = f"{self.hub.url}/{name}"
         if name in self.hub.repos:
-            raise ApiError(409, "You already created this model repo", url=url)
-        self.hub.repos[name] = Repo(private=wanted.get("visibility") == "private" or wanted.get("private") is True)
-        return {"url": url, "name": name}
+            raise ApiError(409, f"You already created this {kind} repo", url=url)
+        private = wanted.get("visibility") == "private" or wanted.get("private") is True
+        self.hub.repos[name] = Repo(private=private, sdk=wanted.get("sdk"))
+        return {"url": url, "name": name.removeprefix(KINDS[f"{kind}s"])}
 
     def info(self, name: str, revision: list[str]) -> dict | list:
         repo = self.repo(name)
@@ -197,7 +206,8 @@ class Handler(BaseHTTPRequestHandler):
             return [{"type": "file", "path": p, "size": len(c), "oid": git_hash(c)} for p, c in files.items()]
         siblings = [{"rfilename": path} for path in files]
         sha = repo.sha(branch) if branch in repo.branches else branch
-        return {"id": name, "private": repo.private, "sha": sha, "siblings": siblings, "tags": []}
+        short = "/".join(name.split("/")[-2:])
+        return {"id": short, "private": repo.private, "sha": sha, "siblings": siblings, "tags": []}
 
     def preupload(self, name: str, branch: str) -> dict:
         there = self.files(name, branch)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 _HELP = """\
-Shows the credit that every algorithm gives to the tokens of the same responses. ROLLOUTS is the folder of a run that
-was trained with --log_credit, a shard of its log, or a JSONL file with prompt, completion and reward in each row, and
-with logprobs and entropy (nats, one per token) if they are known; otherwise --model computes them."""
+Shows the credit that every algorithm gives to the tokens of the same responses. ROLLOUTS is the folder of a run, a
+shard of its log, rollouts that verifiers saved (traces.jsonl), or a JSONL file with prompt, completion and reward in
+each row, and with logprobs and entropy (nats, one per token) if they are known; otherwise --model computes them. If a
+run has no log (--log_credit), a few responses are sampled from its model."""
 
 
 def main(argv: list[str]) -> int:
@@ -33,44 +34,85 @@ def main(argv: list[str]) -> int:
     custom = "custom credit functions, on the settings of GRPO or of ALGO"
     add("--credit", nargs="+", default=[], metavar="[ALGO+]FILE.py:FUNCTION", help=custom)
     add("--model", help="computes log-probabilities and entropies that are missing")
-    add("--temperature", type=float, default=1.0, help="sampling temperature, for --model (default: 1)")
+    add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
+    add("--temperature", type=float, help="sampling temperature, for --model (default: that of the rollouts, or 1)")
     scores = "scores continuations, for algorithms with segments; needs --model"
     add("--reward", metavar="FILE.py:FUNCTION", help=scores)
-    add("--seed", type=int, default=42, help="seed of random selectors and continuations")
+    add("--seed", type=int, default=42, help="seed of random selectors and continuations (default: 42)")
     add("--output", metavar="FILE.html", help="default: explain.html in the folder, or ROLLOUTS.explain.html")
     args = parser.parse_args(argv)
     if args.reward is not None and args.model is None:
         raise ValueError("--reward scores the continuations of a model: give --model")
-    if not args.temperature > 0:
+    if args.temperature is not None and not args.temperature > 0:
         raise ValueError(f"--temperature must be positive, got {args.temperature}")
     source = Path(args.rollouts)
     if not source.exists():
         raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
-    from ..lab.explain import read_rollouts
-    from ..lab.explain.measure import load, measured
     from ..presets import PRESETS
 
-    shard = read_rollouts(source, step=args.step)
     for name in args.algo or ():
         if name not in PRESETS:
             raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
-    loaded = None
-    if args.model is not None:
-        loaded = load(args.model)
-        if any(_lacks(shard, name) for name in ("tokens", "token_ids", "trainer_logprobs", "entropy")):
-            shard = measured(shard, *loaded, temperature=args.temperature)
-    elif _lacks(shard, "trainer_logprobs", "old_logprobs"):
-        raise ValueError(f"{source} has no log-probabilities: give --model to compute them")
-    if _lacks(shard, "tokens"):
-        raise ValueError(f"{source} has log-probabilities without tokens: add tokens to its rows, or give --model")
+    shard, loaded, notes = _read(args, source, output)
     settings = {"output_dir": str(output.parent), "report_to": "none"}
     found, left_out = _explained(args, shard, settings, loaded)
     if not found:
         raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
-    _show(output, source, found, [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()])
+    notes += [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
+    _show(output, source, found, notes)
     return 0
+
+
+def _read(args: Namespace, source: Path, output: Path) -> tuple["Shard", tuple[Any, Any] | None, list[str]]:
+    """The responses with what is needed of them, the model and its tokenizer if one was loaded, and notes. Fills in the
+    temperature."""
+    from ..lab.explain import read_rollouts
+    from ..lab.explain.measure import load, measured
+    from ..lab.rollout_files.texts import FastTokenizer, with_texts
+    from ..observe.schema import steps
+
+    if args.step is None and source.is_dir() and not steps(source):
+        return _sampled(args, source, output)
+    shard = read_rollouts(source, step=args.step)
+    args.temperature = args.temperature or shard.header.get("temperature") or 1.0
+    notes = [note] if (note := shard.header.get("note")) else []
+    loaded = None if args.model is None else load(args.model)
+    if args.tokenizer is not None:
+        shard = with_texts(shard, FastTokenizer(args.tokenizer))
+    if loaded is not None:
+        if any(_lacks(shard, name) for name in ("token_ids", "trainer_logprobs", "entropy")):
+            shard = measured(shard, *loaded, temperature=args.temperature)
+        shard = with_texts(shard, loaded[1])
+    elif _lacks(shard, "trainer_logprobs", "old_logprobs"):
+        raise ValueError(f"{source} has no log-probabilities: give --model to compute them")
+    if _lacks(shard, "tokens"):
+        fix = "add tokens to its rows, or give --model, or --tokenizer if it has token_ids"
+        raise ValueError(f"{source} has log-probabilities without tokens: {fix}")
+    return shard, loaded, notes
+
+
+def _sampled(args: Namespace, folder: Path, output: Path) -> tuple["Shard", tuple[Any, Any], list[str]]:
+    """As `_read`, of a run without a log: responses that its model samples now. They are kept beside the page."""
+    from ..lab.explain.measure import load, measured
+    from ..lab.explain.rollouts import check_rollouts
+    from ..lab.explain.sampling import PROMPTS, RESPONSES, sampled
+    from ..lab.rollout_files.jsonl import write_jsonl
+    from .finished_run import finished_run
+
+    run = finished_run(folder)
+    what = f"{PROMPTS} prompts × {RESPONSES} responses from {args.model or 'its model'}"
+    print(f"{folder} has no rollout log: samples {what}", file=sys.stderr)
+    loaded = load(args.model or str(folder))
+    args.temperature = args.temperature or run.args.temperature
+    run.args.temperature = args.temperature
+    shard = sampled(folder, run.args, data=run.data, rewards=run.rewards, model=loaded[0], tokenizer=loaded[1])
+    check_rollouts(shard, folder)
+    shard = measured(shard, *loaded, temperature=args.temperature)
+    kept = output.with_suffix(".jsonl")
+    write_jsonl(kept, shard.responses)
+    return shard, loaded, [f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."]
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:

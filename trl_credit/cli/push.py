@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from ..settings.parser import OneLineParser
 from ..support.errors import fail
@@ -14,7 +15,8 @@ Pushes a trained model to the Hub, for the first time or again after a push that
   trl-credit push runs/s_trace --repo_id me/s-trace --private
 
 Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit; checkpoints, logs and
-`training_args.bin` stay on disk. Log in before by `hf auth login`, or set HF_TOKEN.
+`training_args.bin` stay on disk. --with_rollouts also sends the rollout log, as a data set with the texts of your data
+(REPO_ID-rollouts), and its page as a static Space (REPO_ID-credit). Log in before by `hf auth login`, or set HF_TOKEN.
 """
 
 
@@ -26,7 +28,7 @@ def main(argv: list[str]) -> int:
             with exit code 130.
     """
     quiet_start()
-    from ..hub import PushError, PushInterrupted, push
+    from ..hub import PushError, PushInterrupted, push, push_with_rollouts
 
     parser = OneLineParser(prog="trl-credit push", description=_HELP)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
@@ -34,10 +36,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
     parser.add_argument("--revision", help="branch, created if it does not exist")
     parser.add_argument("--commit_message", default="End of training", help="first line of the commit")
+    help_ = "also push the rollout log (--log_credit), as a data set, and its page, as a Space"
+    parser.add_argument("--with_rollouts", action="store_true", help=help_)
     try:
         flags = vars(parser.parse_args(argv))
         flags["private"] = flags["private"] or None
-        url = push(flags.pop("folder"), **flags)
+        folder, with_rollouts = flags.pop("folder"), flags.pop("with_rollouts")
+        urls = push_with_rollouts(folder, page=_page(folder), **flags) if with_rollouts else [push(folder, **flags)]
     except PushError as error:
         fail(error, code=1)
     except (ValueError, OSError) as error:
@@ -45,5 +50,15 @@ def main(argv: list[str]) -> int:
     except PushInterrupted as interrupt:
         print(f"\n{interrupt}", file=sys.stderr, flush=True)  # below the progress bars of the upload
         os._exit(130)  # threads of the client would keep this process until the Hub answers
-    print(f"pushed  {url}")
+    for url in urls:
+        print(f"pushed  {url}")
     return 0
+
+
+def _page(folder: str) -> str:
+    """The page of a run's rollout log."""
+    from ..lab.viewer import build_page
+    from ..lab.viewer.runs import read_run
+
+    shards, note = read_run(folder)
+    return build_page(shards, title=Path(folder).resolve().name, note=note)

@@ -15,15 +15,17 @@ from ..support.files import write_atomically
 
 _HELP = """\
 Writes one HTML file that shows the credit of each token; it needs neither a server nor a network. The run must have
-been trained with --log_credit."""
+been trained with --log_credit. Rollouts that verifiers saved (traces.jsonl), and JSONL rows with tokens and
+credit, can be looked at too."""
 
 
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError` or `OSError` for wrong input."""
     parser = OneLineParser(prog="trl-credit view", description=_HELP)
     add = parser.add_argument
-    add("run", metavar="RUN", help="output folder of a run, or one shard (credit_log/step-….jsonl)")
+    add("run", metavar="RUN", help="output folder of a run, one shard (credit_log/step-….jsonl), or a file")
     add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")
+    add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
     add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: the first)")
     add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/view.html")
     add("--open", action="store_true", help="open the page in a browser")
@@ -34,7 +36,7 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"--terminal writes no page: leave out {flag}")
     if args.output is not None:
         check_output(Path(args.output))
-    shards, note = read_run(args.run, args.step)
+    shards, note = read_run(args.run, args.step, tokenizer=args.tokenizer)
     shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
     start = {"step": shard.header["step"], **_response(shard, args.response)}
     if args.terminal:
@@ -87,8 +89,8 @@ def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: st
     default = run.with_suffix(".html") if run.is_file() else run / FOLDER / "view.html"
     output = default if args.output is None else Path(args.output)
     write_atomically(output, build_page(shards, title=run_title(args.run), start=start, note=note))
-    steps = ", ".join(str(shard.header["step"]) for shard in shards)
-    print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB): step {steps}")
+    steps = ", ".join(str(shard.header["step"]) for shard in shards if shard.header["step"] is not None)
+    print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB){f': step {steps}' if steps else ''}")
     if note:
         print(note)
     if args.open and not webbrowser.open(output.resolve().as_uri()):

@@ -1,6 +1,6 @@
 """Pushes a folder to the Hub in one commit, so that a failure costs only the push.
 
-The folder is only read. The commit holds the model, its tokenizer, the card, plots, recipe and evaluation.
+The model's folder is only read. The commit holds the model, its tokenizer, the card, plots, recipe and evaluation.
 `training_args.bin` is not pushed, because it holds `hub_token` in plain text; neither are checkpoints, logs, and
 samples of evaluation sets.
 """
@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from fnmatch import fnmatch
 from json import JSONDecodeError
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
@@ -20,8 +21,21 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..support.signals import wait
 from .files import publishable, refuse_secrets
+from .rollouts import (
+    DATASET_FOLDER,
+    RESPONSES,
+    SPACE_FOLDER,
+    STEPS,
+    TREES,
+    dataset_id,
+    rollout_files,
+    space_id,
+    write_cards,
+    write_rollouts,
+)
 
 
+T = TypeVar("T")
 IDLE_TIMEOUT = 120.0  # seconds without a byte; a commit of many files may take the Hub a minute
 REPLACED = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "adapter_config.json", "recipe.yaml"),
@@ -85,36 +99,113 @@ def push(
         OSError: a file was removed before anything was sent.
         PushInterrupted: Ctrl-C.
     """
-    root, stop = Path(folder), threading.Event()
-    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint)
+    return _push(folder, repo_id, private, revision, token, commit_message, endpoint)[0]
 
-    def send() -> str:
-        opened = _open(api, repo_id, private)
-        if revision is not None:
-            api.create_branch(opened, branch=revision, exist_ok=True)
+
+def push_with_rollouts(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    page: str,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    commit_message: str = "End of training",
+    endpoint: str | None = None,
+) -> list[str]:
+    """Pushes the model as [`push`] does, then its rollout log as the data set `repo_id-rollouts` and the page as the
+    static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything is sent.
+
+    Args:
+        page (`str`):
+            HTML of the page of the rollout log.
+        private (`bool`, *optional*):
+            As for [`push`], of all three.
+        revision (`str`, *optional*):
+            Branch of the model. Data set and Space have the branch `main` alone.
+        folder, repo_id, token, commit_message, endpoint:
+            As for [`push`].
+
+    Returns:
+        `list[str]`: URLs of the three commits.
+
+    Raises:
+        ValueError: as [`push`], or the run has no rollout log, or a text in it holds a secret. Nothing was sent.
+        PushError, OSError, PushInterrupted: as [`push`]. Each repository has all of its commit or nothing.
+    """
+    return _push(folder, repo_id, private, revision, token, commit_message, endpoint, page=page)
+
+
+class _Part(NamedTuple):
+    """What goes to one repository. `replaced`: patterns of the files there that a commit may delete."""
+
+    root: Path
+    files: list[str]
+    repo_id: str
+    repo_type: str | None = None
+    replaced: tuple[str, ...] = REPLACED
+    revision: str | None = None
+
+
+def _push(
+    folder: str | Path,
+    repo_id: str,
+    private: bool | None,
+    revision: str | None,
+    token: str | None,
+    message: str,
+    endpoint: str | None,
+    *,
+    page: str | None = None,
+) -> list[str]:
+    root, stop = Path(folder), threading.Event()
+    where = {"private": private, "revision": revision, "endpoint": endpoint}
+    command = retry_command(folder, repo_id, **where, with_rollouts=page is not None)
+
+    def send() -> list[str]:
+        opened = [_open(api, part.repo_id, private, repo_type=part.repo_type) for part in parts]
+        if page is not None:
+            write_cards(root, opened[0])
+        return [_commit(api, part._replace(repo_id=name)) for part, name in zip(parts, opened, strict=True)]
+
+    def _commit(api: HfApi, part: _Part) -> str:
+        there: dict[str, Any] = {"repo_id": part.repo_id, "repo_type": part.repo_type, "revision": part.revision}
+        if part.revision is not None:
+            api.create_branch(part.repo_id, branch=part.revision, exist_ok=True)
         # files of an earlier push would be loaded too: one whole file of weights beside the shards of new ones
         # (list_repo_files would wait for ever for a Hub that falls silent)
-        existing = api.model_info(opened, revision=revision, timeout=IDLE_TIMEOUT).siblings or []
-        stale = [file.rfilename for file in existing if file.rfilename not in files and _is_ours(file.rfilename)]
-        if gone := [name for name in files if not (root / name).is_file()]:
-            raise PushError(f"{repo_id} was not pushed: {gone[0]} of {folder} was removed during the push")
-        additions = [CommitOperationAdd(name, root / name) for name in files]
-        api.preupload_lfs_files(opened, additions, revision=revision, free_memory=False)
+        existing = [file.rfilename for file in api.repo_info(**there, timeout=IDLE_TIMEOUT).siblings or []]
+        stale = [name for name in existing if name not in part.files and _is_ours(name, part.replaced)]
+        if gone := [name for name in part.files if not (part.root / name).is_file()]:
+            raise PushError(f"{part.repo_id} was not pushed: {gone[0]} of {part.root} was removed during the push")
+        additions = [CommitOperationAdd(name, part.root / name) for name in part.files]
+        api.preupload_lfs_files(additions=additions, **there, free_memory=False)
         if stop.is_set():  # after Ctrl-C nobody would learn of the commit
-            raise PushError(f"{repo_id} was not pushed: interrupted")
+            raise PushError(f"{part.repo_id} was not pushed: interrupted")
         operations = [*additions, *map(CommitOperationDelete, stale)]
-        return api.create_commit(opened, operations, commit_message=commit_message, revision=revision).commit_url
+        return api.create_commit(operations=operations, commit_message=message, **there).commit_url
 
     try:
-        files = publishable(root)
+        parts = [_Part(root, publishable(root), repo_id, revision=revision)]
         validate_repo_id(repo_id)
-        refuse_secrets(root, files, token)
+        refuse_secrets(root, parts[0].files, token)
+        if page is not None:
+            parts += _rollout_parts(root, repo_id, page, token)
         api = HfApi(endpoint=endpoint, token=token)
         with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
             return _in_thread(send)
     except KeyboardInterrupt:
         stop.set()
         raise interrupted(folder, command) from None
+
+
+def _rollout_parts(root: Path, repo_id: str, page: str, token: str | None) -> list[_Part]:
+    names = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
+    for name, _ in names.values():
+        validate_repo_id(name)
+    write_rollouts(root, page=page, token=token)
+    files = rollout_files(root)
+    return [_Part(root / part, files[part], *names[part], replaced=(RESPONSES, STEPS, TREES)) for part in names]
 
 
 def interrupted(folder: str | Path, command: str) -> PushInterrupted:
@@ -144,16 +235,18 @@ def retry_command(
     private: bool | None = None,
     revision: str | None = None,
     endpoint: str | None = None,
+    with_rollouts: bool = False,
 ) -> str:
     """The command that pushes again to the same `endpoint`, quoted for a shell. It holds no token."""
     words = ["trl-credit", "push", str(folder), "--repo_id", repo_id]
     words += ["--private"] * bool(private) + (["--revision", revision] if revision else [])
+    words += ["--with_rollouts"] * with_rollouts
     return (f"HF_ENDPOINT={shlex.quote(endpoint)} " if endpoint else "") + shlex.join(words)
 
 
-def _in_thread(work: Callable[[], str]) -> str:
+def _in_thread(work: Callable[[], T]) -> T:
     """Runs `work` in a thread and returns its result, so that Ctrl-C ends the wait before the Hub answers."""
-    outcome: Future[str] = Future()
+    outcome: Future[T] = Future()
     ended = threading.Event()
 
     def run() -> None:
@@ -168,18 +261,19 @@ def _in_thread(work: Callable[[], str]) -> str:
     return outcome.result()
 
 
-def _open(api: HfApi, repo_id: str, private: bool | None) -> str:
-    opened = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+def _open(api: HfApi, repo_id: str, private: bool | None, *, repo_type: str | None = None) -> str:
+    sdk = "static" if repo_type == "space" else None
+    opened = api.create_repo(repo_id, private=private, exist_ok=True, repo_type=repo_type, space_sdk=sdk).repo_id
     # an existing repository keeps its visibility
-    if private and not api.model_info(opened, timeout=IDLE_TIMEOUT).private:
+    if private and not api.repo_info(opened, repo_type=repo_type, timeout=IDLE_TIMEOUT).private:
         fix = "choose another name, make it private on the Hub, or leave out --private (--hub_private_repo)"
         raise PublicRepoError(f"{opened} exists and is public: {fix}.")
     return opened
 
 
-def _is_ours(name: str) -> bool:
+def _is_ours(name: str, kinds: tuple[str, ...]) -> bool:
     # the star of fnmatch also matches folders, and files in those are the user's
-    return any(name.count("/") == kind.count("/") and fnmatch(name, kind) for kind in REPLACED)
+    return any(name.count("/") == kind.count("/") and fnmatch(name, kind) for kind in kinds)
 
 
 @contextlib.contextmanager

@@ -189,7 +189,7 @@ def _horizon(log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, size_t: torch.
 
 def as_trained(shard: Shard) -> Explained | None:
     """The credit that the run itself gave, or `None` if it is not logged for all responses."""
-    needed = ("credit", "loss_mask", "policy_mask", "is_clipped")
+    needed = ("credit", "loss_mask", "policy_mask")
     if shard.trees or any(response.get(name) is None for response in shard.responses for name in needed):
         return None
     name = f"{shard.header.get('algorithm') or 'the run'}, as trained"

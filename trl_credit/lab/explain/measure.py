@@ -52,12 +52,13 @@ def measured(
     texts, found = TokenTexts(tokenizer), []
     size = model.get_input_embeddings().num_embeddings
     for response in shard.responses:
-        ids, prompt = _completion_ids(tokenizer, response), prompt_ids(tokenizer, response["prompt"])
+        ids = _completion_ids(tokenizer, response)
+        prompt = response.get("prompt_token_ids") or prompt_ids(tokenizer, response["prompt"])
         where = f"response {response['index']} of prompt {response['group']}"
         if not ids or not prompt:
             raise ValueError(f"{where}: its {'prompt' if ids else 'completion'} has no token, so it has no probability")
-        if max(ids) >= size:
-            raise ValueError(f"{where}: token id {max(ids)} is not one of the model's {size:,}: is it another model's?")
+        if (largest := max(*ids, *prompt)) >= size:
+            raise ValueError(f"{where}: token id {largest} is not one of the model's {size:,}: is it another model's?")
         logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=temperature)
         columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
         old = response.get("old_logprobs") or ()

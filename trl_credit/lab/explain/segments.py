@@ -21,6 +21,7 @@ from .credits import groups_of, rewards_of
 
 # fields of a response that are not columns of its data set
 _RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "kind", "credit", "kl_credit", "nodes")
+_RESULTS += ("prompt_token_ids",)
 
 
 def cost(shard: Shard, config: CreditConfig) -> str:
@@ -96,7 +97,7 @@ def rolled_out(
         found = chain_credit(
             trainer.engine,
             [rows[place] for place in places],
-            prompt_ids=[prompt_ids(tokenizer, response["prompt"]) for response in responses],
+            prompt_ids=[r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]) for r in responses],
             completion_ids=[response["token_ids"] for response in responses],
             old_logp_t=old_logp_t,
             rewards=rewards_of(responses).to(trainer.processes.device),

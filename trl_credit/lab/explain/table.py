@@ -55,8 +55,9 @@ def _horizon(one: Explained) -> str:
 
 
 def _counts(one: Explained) -> list[str]:
-    kept, clipped = _flat(one, "policy_mask"), _flat(one, "is_clipped")
-    share = f"{clipped.sum() / kept.sum():.1%}" if kept.any() else "–"
+    kept, share = _flat(one, "policy_mask"), "–"
+    if kept.any() and all(response.get("is_clipped") is not None for response in one.shard.responses):
+        share = f"{_flat(one, 'is_clipped').sum() / kept.sum():.1%}"
     return [share, f"{1 - kept.sum() / max(len(kept), 1):.0%}"]
 
 

@@ -45,7 +45,8 @@ def print_response(shard: Shard, response: dict[str, Any], console: Console | No
     styles = _COARSE if console.color_system in ("standard", "windows") else _STYLES
     largest = robust_maximum(shard)
     group = [r for r in shard.responses if r["group"] == response["group"]]
-    title = f"{shard.header['algorithm']}, step {shard.header['step']}, {name}"
+    step = None if shard.header["step"] is None else f"step {shard.header['step']}"  # a file of others has none
+    title = ", ".join(part for part in (shard.header["algorithm"], step, name) if part)
     console.print(Group(Rule(plain(title)), _rewards(group, response), Text()))
     console.print(_coloured(response, largest, styles))
     console.print(Group(Text(), _legend(largest, styles)))

@@ -1,0 +1,69 @@
+"""What the folder of a finished run names: its data, its rewards, and how responses are sampled."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple
+
+from datasets import Dataset
+
+from ..config import CreditConfig
+from ..data import DataArguments
+from ..hub.recipe import to_yaml
+from ..lab.evaluation.runs import read_training
+from ..lab.explain.sampling import SAMPLING
+from ..settings.arguments import DEMO, parse_arguments
+from ..settings.files import read_settings
+from ..support.errors import one_line
+from .training import make_data, make_rewards
+
+
+RECIPE = "recipe.yaml"
+
+
+class FinishedRun(NamedTuple):
+    """The parts of a run that its responses depend on, besides its model."""
+
+    args: CreditConfig
+    data: Dataset
+    rewards: list[Callable]
+
+
+def finished_run(folder: Path) -> FinishedRun:
+    """Loads what a run's folder names: `credit_run.json` of a run from the command line, else `recipe.yaml`. The rest
+    of the recipe has no effect here: a run that needed several GPUs can be looked at without them.
+
+    Raises:
+        ValueError: neither file names data and rewards, or they cannot be loaded.
+        OSError, ImportError: as [`~trl_credit.cli.training.make_data`] does.
+    """
+    recipe, what, run = folder / RECIPE, f"{folder} has no rollout log, and", read_training(str(folder))
+    fix = f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"
+    names = {"reward", *SAMPLING, *(f.name for f in fields(DataArguments))}
+    if run is not None and run.data is not None:
+        task, identity = run.record["task"], run.record["identity"]
+        given = {f.name: task[f.name] for f in fields(DataArguments) if task.get(f.name, f.default) != f.default}
+        given |= {name: identity[name] for name in SAMPLING if identity.get(name) is not None}
+        given["reward"] = task["reward"]
+        is_demo = False
+    elif recipe.is_file():
+        given = read_settings([str(recipe)])[0]
+        is_demo = given.get("model_name_or_path", DEMO) == DEMO
+        # without a record nobody can tell a run on the embedded task from one from Python
+        if "dataset_name" not in given and not (is_demo and run is not None):
+            raise ValueError(f"{what} its {RECIPE} names no data (a run from Python?): {fix}")
+    else:
+        raise ValueError(f"{what} no {RECIPE} that names data and reward: {fix}")
+    kept = {name: value for name, value in given.items() if name in names}
+    kept = {"algo": "grpo", "model_name_or_path": DEMO if is_demo else str(folder), **kept}
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, RECIPE)
+        path.write_text(to_yaml(kept), encoding="utf-8")
+        try:
+            choices = parse_arguments(["--config", str(path)])
+            rewards = make_rewards(choices)
+            return FinishedRun(choices.args, make_data(choices, rewards), rewards)
+        except ValueError as error:
+            reason = one_line(error).replace(str(path), str(recipe))
+            raise ValueError(f"{what} what the run names cannot be used: {reason}") from error

@@ -1,0 +1,186 @@
+"""A run's rollout log as a data set and as a static Space: the folders that a push with `--with_rollouts` sends.
+
+They hold the texts of the run's data and of its responses. Only the fields that are named here get into the data set.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from ..observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
+from ..support.files import atomic_file, write_atomically
+from .markdown import escape
+from .public import Public, Secrets
+
+
+DATASET_FOLDER, SPACE_FOLDER = "credit_rollouts", "credit_space"  # in the run's folder
+RESPONSES, TREES, STEPS = "responses.parquet", "trees.parquet", "steps.parquet"
+PAGE = "index.html"
+TEMPLATE = Path(__file__).with_name("rollouts.md.jinja")
+
+_FLOATS, _INTS = pa.list_(pa.float32()), pa.list_(pa.int32())
+_RESPONSE = pa.schema(
+    {
+        **{"step": pa.int32(), "algorithm": pa.string(), "group": pa.int32(), "index": pa.int32()},
+        **dict.fromkeys(("prompt", "answer", "completion"), pa.string()),
+        "reward": pa.float64(),
+        "rewards": pa.list_(pa.struct({"name": pa.string(), "value": pa.float64()})),
+        "truncated": pa.bool_(),
+        "tokens": pa.list_(pa.string()),
+        **dict.fromkeys(TOKEN_INTEGERS, _INTS),
+        **dict.fromkeys(TOKEN_NUMBERS, _FLOATS),
+        **{"segment_values": _FLOATS, "nodes": _INTS, "segment_nodes": _INTS},
+    }
+)
+_TREE = pa.schema(
+    {
+        **dict.fromkeys(("step", "group", "id", "parent", "depth", "tokens"), pa.int32()),
+        "text": pa.string(),
+        **dict.fromkeys(("value", "advantage", "reward"), pa.float64()),
+        **dict.fromkeys(("trained", "truncated"), pa.bool_()),
+    }
+)
+_STEP = pa.schema(
+    {
+        "step": pa.int32(),
+        "steps": _INTS,
+        **dict.fromkeys(("algorithm", "trainer", "trl_credit", "model", "eos_token"), pa.string()),
+        **dict.fromkeys(("trace_decay", "beta", "temperature"), pa.float64()),
+        "clip": pa.list_(pa.float64()),
+        "settings": pa.string(),
+    }
+)
+
+
+def dataset_id(repo_id: str) -> str:
+    """The id of the data set that belongs to a model."""
+    return f"{repo_id}-rollouts"
+
+
+def space_id(repo_id: str) -> str:
+    """The id of the Space that belongs to a model."""
+    return f"{repo_id}-credit"
+
+
+def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -> None:
+    """Writes the data set and the page into the folder of a run, without their cards. Sends nothing.
+
+    Args:
+        folder (`str` or `Path`):
+            Folder of a run that was trained with `log_credit`.
+        page (`str`):
+            HTML of the page.
+        token (`str`, *optional*):
+            The token of the push, a secret.
+
+    Raises:
+        ValueError: the run has no rollout log, a shard is damaged, or a text in it holds a secret.
+        OSError: the folders cannot be written.
+    """
+    root, found = Path(folder), steps(folder)
+    if not found:
+        raise ValueError(f"{folder} has no rollout log: train with --log_credit 10, or leave out --with_rollouts")
+    secrets = Secrets(token or "")
+    for _, path in found:
+        if any(map(secrets.found_in, _texts(read_shard(path)))):
+            raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
+    nodes: list[dict[str, Any]] = []
+    headers: list[dict[str, Any]] = []
+    responses, public = root / DATASET_FOLDER / RESPONSES, Public()
+    responses.parent.mkdir(exist_ok=True)
+    with atomic_file(responses) as partial, pq.ParquetWriter(partial, _RESPONSE, compression="zstd") as writer:
+        for _, path in found:
+            shard = read_shard(path)
+            writer.write_table(_table(list(_responses(shard)), _RESPONSE, path))
+            nodes += _nodes(shard)
+            headers.append({**shard.header, "settings": json.dumps(public.value(shard.header.get("settings") or {}))})
+    _write_table(root / DATASET_FOLDER / STEPS, headers, _STEP)
+    (root / DATASET_FOLDER / TREES).unlink(missing_ok=True)  # of an earlier run
+    if nodes:
+        _write_table(root / DATASET_FOLDER / TREES, nodes, _TREE)
+    write_atomically(root / SPACE_FOLDER / PAGE, page)
+
+
+def write_cards(folder: str | Path, repo_id: str) -> None:
+    """Writes the cards of the data set and the Space that belong to the model `repo_id`. Raises OSError."""
+    data, name = Path(folder) / DATASET_FOLDER, repo_id.split("/")[-1]
+    files = {"responses": RESPONSES, "steps": STEPS, "trees": TREES}
+    configs = [{"config_name": key, "data_files": file} for key, file in files.items() if (data / file).is_file()]
+    configs[0]["default"] = True
+    algorithms = pq.read_table(data / STEPS, columns=["algorithm"])["algorithm"].to_pylist()
+    card = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
+    text = card.render(
+        model=repo_id,
+        dataset=dataset_id(repo_id),
+        space=space_id(repo_id),
+        algorithm=escape(algorithms[-1]),
+        count=f"{pq.read_metadata(data / RESPONSES).num_rows:,}",
+        logged=f"{len(algorithms):,}",
+        has_trees=len(configs) == len(files),
+    )
+    tags = ["trl-credit", "trl", "grpo", "reinforcement-learning"]
+    about = {"pretty_name": f"Rollouts of {name} with credit per token", "tags": tags, "configs": configs}
+    write_atomically(data / "README.md", f"{_front(about)}{text}")
+    about = {"title": f"Credit per token of {name}", "sdk": "static", "app_file": PAGE, "tags": ["trl-credit"]}
+    about |= {"models": [repo_id], "datasets": [dataset_id(repo_id)]}
+    write_atomically(Path(folder) / SPACE_FOLDER / "README.md", _front(about))
+
+
+def rollout_files(folder: str | Path) -> dict[str, list[str]]:
+    """The files that a push sends, by folder of the run."""
+    data = Path(folder) / DATASET_FOLDER
+    tables = [name for name in (RESPONSES, STEPS, TREES) if (data / name).is_file()]
+    return {DATASET_FOLDER: ["README.md", *tables], SPACE_FOLDER: ["README.md", PAGE]}
+
+
+def _texts(shard: Shard) -> set[str]:
+    """Every text of a shard, once."""
+    found = {json.dumps(shard.header, ensure_ascii=False)}
+    for response in shard.responses:
+        found |= {str(response.get(name)) for name in ("prompt", "completion", "answer")}
+        found.add("".join(response["tokens"]))
+    return found | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
+
+
+def _responses(shard: Shard) -> Iterator[dict[str, Any]]:
+    for response in shard.responses:
+        answer = response.get("answer")
+        yield {
+            **{name: response.get(name) for name in _RESPONSE.names},
+            "step": shard.header["step"],
+            "algorithm": shard.header["algorithm"],
+            "prompt": str(response.get("prompt") or ""),
+            "answer": answer if isinstance(answer, str | None) else json.dumps(answer, ensure_ascii=False),
+            "rewards": [{"name": name, "value": x} for name, x in (response.get("rewards") or {}).items()],
+        }
+
+
+def _nodes(shard: Shard) -> list[dict[str, Any]]:
+    return [
+        {**{name: node.get(name) for name in _TREE.names}, "step": shard.header["step"], "group": group}
+        for group, nodes in shard.trees.items()
+        for node in nodes
+    ]
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema, where: Path) -> pa.Table:
+    try:
+        return pa.Table.from_pylist(rows, schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise ValueError(f"{where} has a field of another type: the log is damaged ({error})") from error
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    table = _table(rows, schema, path)
+    with atomic_file(path) as partial:
+        pq.write_table(table, partial, compression="zstd")
+
+
+def _front(values: dict[str, Any]) -> str:
+    return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---\n"

@@ -1,0 +1,27 @@
+"""Files of responses that are not shards of a rollout log: JSONL rows, and rollouts of verifiers. Imports no torch."""
+
+from pathlib import Path
+
+from ...observe.schema import SCHEMA, Shard, parse_json, read_shard
+from .jsonl import read_jsonl
+from .verifiers import is_verifiers, read_verifiers
+
+
+__all__ = ["read_file"]
+
+
+def read_file(path: str | Path) -> Shard:
+    """Reads a shard of a rollout log, rollouts of verifiers or JSONL rows, by what the first line holds.
+
+    A header of the last two has `note`, a sentence on what the page shows or "". Their responses may lack any column.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is malformed; the message names file and line.
+    """
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    if SCHEMA in first:
+        return read_shard(path)
+    entry = parse_json(first, where=f"{path}:1") if first else None
+    return read_verifiers(path) if is_verifiers(entry) else read_jsonl(path)
