@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 from rich.text import Text
 
@@ -18,18 +18,20 @@ class Sample(NamedTuple):
 
     Attributes:
         prompt, completion: As TRL logs them: text, or the messages of a conversation.
-        reward: Total reward, NaN if no function scored it.
+        reward: Total reward, NaN if no function scored it. May be a tensor of one element, which is read from its device
+            only where it is shown.
     """
 
     prompt: Any
     completion: Any
-    reward: float
+    reward: SupportsFloat
 
 
 def sample_lines(sample: Sample) -> list[str]:
     """Prompt and response, each cut to the width of the terminal, without line breaks and control characters."""
     width = shutil.get_terminal_size((_LOG_WIDTH, 24)).columns
-    reward = "  (no reward)" if math.isnan(sample.reward) else f"  (reward {sample.reward:.3g})"
+    value = float(sample.reward)
+    reward = "  (no reward)" if math.isnan(value) else f"  (reward {value:.3g})"
     return [
         f"{'prompt':<{_LABEL}}{_cut(sample.prompt, width - _LABEL)}",
         f"{'response':<{_LABEL}}{_cut(sample.completion, width - _LABEL - len(reward))}{reward}",

@@ -46,7 +46,7 @@ def note_sample(trainer: ResumableTrainer, rewards: torch.Tensor) -> None:
     if trainer.processes.is_main:
         logs = trainer._logs
         for console in _consoles(trainer):
-            console.sample = Sample(logs["prompt"][-1], logs["completion"][-1], rewards[-1].item())
+            console.sample = Sample(logs["prompt"][-1], logs["completion"][-1], rewards[-1])
 
 
 def _consoles(trainer: ResumableTrainer) -> list[ConsoleCallback]:
