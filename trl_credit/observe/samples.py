@@ -18,8 +18,8 @@ class Sample(NamedTuple):
 
     Attributes:
         prompt, completion: As TRL logs them: text, or the messages of a conversation.
-        reward: Total reward, NaN if no function scored it. May be a tensor of one element, which is read from its device
-            only where it is shown.
+        reward: Total reward, NaN if no function scored it. May be a tensor of one element, which is read from its
+            device only where it is shown.
     """
 
     prompt: Any
