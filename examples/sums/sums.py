@@ -1,7 +1,7 @@
 """SmolLM2-135M learns to add two numbers below 50, on two CPU cores.
 
 python sums.py        # writes train.jsonl and test.jsonl
-trl-credit train --algo s_trace --config smollm2.yaml --log_credit 25 --output_dir run
+trl-credit train --algo s_trace --config smollm2.yaml --log_credit 25 --output_dir run        # downloads the model
 trl-credit view run --open
 trl-credit help walkthrough        # what came of it, and what to change
 """

@@ -255,9 +255,16 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
     given = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
-    # the answer of a log is text for the page, and not a column that a reward function of training got
+    # the answer of a log is what a reward function of training got where it is a column of texts
+    of_the_run = [*given[:-1], tmp_path / "run", "--reward", f"{tmp_path}/mine.py:even"]
+    text = printed(*of_the_run)
+    assert "| SPO-chain | " in text, text
+    path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
+    whole = path.read_text()
+    path.write_text(whole.replace('"has_answer_column": true', '"has_answer_column": false'))
     text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:even").split())
     assert "--reward needs 'answer', which these rollouts do not hold" in text
+    path.write_text(whole)
     text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text

@@ -32,11 +32,11 @@ def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_tr
     places = [i for i, line in enumerate(lines) if line.startswith("prompt ")]
     steps = [i for i, line in enumerate(lines) if line.startswith("step ")]
     assert len(places) == 2 and places[0] < steps[0] and steps[-1] < places[1]
-    known = {f"{prompt} / {' '.join(text.split())}  (reward {x:.3g})" for prompt, text, x in seen}
-    for i in places:
+    known = {f"{prompt} / {' '.join(text.split())}  (step %d, reward {x:.3g})" for prompt, text, x in seen}
+    for i, step in zip(places, (1, 3), strict=True):
         label, prompt = lines[i].split(maxsplit=1)
         response = lines[i + 1].removeprefix("response").strip()
-        assert f"{prompt} / {response}" in known
+        assert f"{prompt} / {response}".replace(f"(step {step},", "(step %d,") in known
 
 
 def test_a_run_of_one_step_shows_its_sample_once(make_trainer, capsys):
@@ -46,14 +46,14 @@ def test_a_run_of_one_step_shows_its_sample_once(make_trainer, capsys):
 
 def test_samples_are_two_lines_of_visible_characters(monkeypatch):
     monkeypatch.setattr(samples.shutil, "get_terminal_size", lambda fallback: samples.shutil.os.terminal_size((60, 24)))
-    prompt, response = sample_lines(Sample("a\n\nb \x1b[2J\u202e", "日本" * 50 + "\x9b", 0.25))
+    prompt, response = sample_lines(Sample("a\n\nb \x1b[2J\u202e", "日本" * 50 + "\x9b", 0.25), step=3)
     assert prompt == "prompt        a b ␛[2J<202e>"
-    assert response.endswith("…  (reward 0.25)") and response.startswith("response      日本日本日")
+    assert response.endswith("…  (step 3, reward 0.25)") and response.startswith("response      日本日本日")
     assert len(response) < 60  # each of these characters takes two columns
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]
-    assert sample_lines(Sample(chat, [{"role": "assistant", "content": None}], math.nan)) == [
+    assert sample_lines(Sample(chat, [{"role": "assistant", "content": None}], math.nan), step=0) == [
         "prompt        What is it?",
-        "response        (no reward)",
+        "response        (step 0, no reward)",
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..settings.parser import OneLineParser
 from ..support.errors import choose
 from ..support.files import write_atomically
+from ..support.startup import quiet_start
 from .view import check_output
 
 
@@ -26,6 +27,7 @@ run has no log (--log_credit), a few responses are sampled from its model."""
 
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
+    quiet_start()
     parser = OneLineParser(prog="trl-credit explain", description=_HELP)
     add = parser.add_argument
     add("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..lab.viewer import build_page
 from ..lab.viewer.excerpt import opening_group
 from ..lab.viewer.runs import read_run, run_folder, run_title
-from ..observe.schema import FOLDER, Shard
+from ..observe.schema import FOLDER, PAGE, Shard
 from ..settings.parser import OneLineParser
 from ..support.files import write_atomically
 
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
     add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: the first)")
-    add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/view.html")
+    add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/{PAGE}")
     add("--open", action="store_true", help="open the page in a browser")
     add("--terminal", action="store_true", help="print one response in colour and write no file")
     args = parser.parse_args(argv)
@@ -86,7 +86,7 @@ def _print(shard: Shard, start: dict[str, int]) -> None:
 
 def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: str) -> None:
     run = run_folder(args.run)
-    default = run.with_suffix(".html") if run.is_file() else run / FOLDER / "view.html"
+    default = run.with_suffix(".html") if run.is_file() else run / FOLDER / PAGE
     output = default if args.output is None else Path(args.output)
     write_atomically(output, build_page(shards, title=run_title(args.run), start=start, note=note))
     steps = ", ".join(str(shard.header["step"]) for shard in shards if shard.header["step"] is not None)

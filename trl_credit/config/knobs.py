@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from inspect import get_annotations
 from numbers import Real
@@ -98,7 +99,8 @@ def in_words(condition: Condition) -> str:
 
 def values_of(config: Any, names: Iterable[str]) -> str:
     """The current values of some fields: "rollouts='none' and token_mask='none'"."""
-    return " and ".join(f"{name}={getattr(config, name)!r}" for name in dict.fromkeys(names))
+    values = {name: getattr(config, name) for name in names}
+    return " and ".join(f"{name}={(x.value if isinstance(x, Enum) else x)!r}" for name, x in values.items())
 
 
 @dataclass(frozen=True)

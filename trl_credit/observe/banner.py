@@ -27,7 +27,9 @@ def banner(trainer: ShownTrainer) -> list[str]:
     if (credit := _custom_credit(trainer)) is not None:
         name = f"{name} with credit {credit}"
     rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
-    lines = [f"{name}{rows}: {describe_sampling(trainer.args)}"]
+    count = trainer.accelerator.num_processes
+    processes = f", on {count} processes" if count > 1 else ""
+    lines = [f"{name}{rows}: {describe_sampling(trainer.args)}{processes}"]
     if any(inspect.unwrap(reward) is demo_reward for reward in trainer.reward_funcs):
         lines.append(f"embedded task: {DEMO_TASK}")
     if changed := describe_preset(trainer.args, trainer.algorithm_name):

@@ -60,7 +60,8 @@ class ConsoleCallback(ProgressCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.sample = self._shown = None
         if self._trainer is not None and state.is_world_process_zero:
-            print(*banner(self._trainer), sep="\n", flush=True)
+            resumed = [f"resumes after step {state.global_step}"] if state.global_step else []
+            print(*banner(self._trainer), *resumed, sep="\n", flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
         for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a trainer that raised
@@ -68,23 +69,23 @@ class ConsoleCallback(ProgressCallback):
         if state.is_world_process_zero:
             _LOGGER.addHandler(self._warnings)
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.training_bar is not None:
-            super().on_step_end(*args, **kwargs)
+            super().on_step_end(args, state, control, **kwargs)
         if self._shown is None:
-            self._show_sample()
+            self._show_sample(state)
 
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self._show_sample()
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._show_sample(state)
         self.close()
         if self.training_bar is not None:
-            super().on_train_end(*args, **kwargs)
+            super().on_train_end(args, state, control, **kwargs)
 
-    def _show_sample(self) -> None:
+    def _show_sample(self, state: TrainerState) -> None:
         """Shows the last sample, unless it has been shown."""
         if self.sample is not self._shown:
             self._shown = self.sample
-            for line in sample_lines(self.sample):
+            for line in sample_lines(self.sample, step=state.global_step):
                 self._show(line)
 
     def close(self) -> None:
@@ -99,10 +100,12 @@ class ConsoleCallback(ProgressCallback):
         if scores:
             parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
             self._show("  ".join([step, "evaluation", *parts]))
-        if "reward" not in logs:
+        if "eval_reward" in logs:
+            self._show("  ".join([step, "evaluation", _reward_of(logs, "eval_")]))
+        if "loss" not in logs:  # the end of training
             return
-        mean, std = logs["reward"], logs.get("reward_std") or 0.0  # no reward function returned a number: None
-        parts = [step, "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"]
+        # a step between two generation batches has no reward of its own
+        parts = [step, _reward_of(logs, "")] if "reward" in logs else [step]
         each = {found[1]: value for name, value in logs.items() if (found := re.fullmatch(r"rewards/(.*)/mean", name))}
         if len(each) > 1:
             parts += [f"{plain(name)} {'–' if value is None else f'{value:.3f}'}" for name, value in each.items()]
@@ -116,6 +119,11 @@ class ConsoleCallback(ProgressCallback):
             print(line, flush=True)
         else:
             self.training_bar.write(line)
+
+
+def _reward_of(logs: dict[str, Any], prefix: str) -> str:
+    mean, std = logs[f"{prefix}reward"], logs.get(f"{prefix}reward_std") or 0.0
+    return "no reward" if mean is None else f"reward {mean:.3f} ± {std:.3f}"  # no function returned a number
 
 
 class _Warnings(logging.Handler):

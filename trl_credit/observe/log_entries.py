@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset, IterableDataset, Value
 from trl import GRPOConfig
 
 from .. import __version__
@@ -226,7 +227,14 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
         "beta": args.beta,
         "temperature": args.temperature,
         "eos_token": trainer.tokenizer.eos_token,
+        "has_answer_column": _has_answer_column(trainer.train_dataset),
     }
+
+
+def _has_answer_column(data: Any) -> bool:
+    """Whether reward functions get `answer` as text, as it is logged."""
+    features = data.features if isinstance(data, (Dataset, IterableDataset)) else None
+    return features is not None and features.get("answer") == Value("string")
 
 
 def settings_of(args: CreditConfig) -> dict[str, Any]:

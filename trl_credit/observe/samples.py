@@ -27,14 +27,15 @@ class Sample(NamedTuple):
     reward: SupportsFloat
 
 
-def sample_lines(sample: Sample) -> list[str]:
-    """Prompt and response, each cut to the width of the terminal, without line breaks and control characters."""
+def sample_lines(sample: Sample, *, step: int) -> list[str]:
+    """Prompt and response, each cut to the width of the terminal, without line breaks and control characters; `step`
+    is the optimizer step that ended last."""
     width = shutil.get_terminal_size((_LOG_WIDTH, 24)).columns
     value = float(sample.reward)
-    reward = "  (no reward)" if math.isnan(value) else f"  (reward {value:.3g})"
+    facts = f"  (step {step}, {'no reward' if math.isnan(value) else f'reward {value:.3g}'})"
     return [
         f"{'prompt':<{_LABEL}}{_cut(sample.prompt, width - _LABEL)}",
-        f"{'response':<{_LABEL}}{_cut(sample.completion, width - _LABEL - len(reward))}{reward}",
+        f"{'response':<{_LABEL}}{_cut(sample.completion, width - _LABEL - len(facts))}{facts}",
     ]
 
 

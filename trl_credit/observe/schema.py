@@ -16,7 +16,7 @@ from ..support.files import write_atomically
 
 SCHEMA = "trl_credit.rollouts"
 VERSION = 1
-FOLDER = "credit_log"
+FOLDER, PAGE = "credit_log", "view.html"  # in the folder of a run, and in that one
 
 # columns: lists with one entry per token of the completion
 LOGPROBS = ("trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs")
@@ -71,6 +71,7 @@ def remove_after(run_folder: str | Path, step: int) -> None:
     for found, path in steps(run_folder):
         if found > step:
             path.unlink(missing_ok=True)
+            (path.parent / PAGE).unlink(missing_ok=True)  # it shows the removed steps
     for path in (Path(run_folder) / FOLDER).glob("step-*.partial"):
         path.unlink(missing_ok=True)
 

@@ -126,6 +126,8 @@ class RunFolder:
             raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
         if changed := self._changed(record, identity):
             raise ValueError(f"{what}, which differs from this one in {in_words(changed)}: {fix}")
+        message = "%s holds this run already, which is replaced (resume_from_checkpoint=true continues it)"
+        logger.warning(message, short_path(self.path))
 
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
         step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []

@@ -29,9 +29,14 @@ def quiet_start() -> None:
     """Hides messages of libraries that no user can act on, by their exact words: vLLM's version in runs without vLLM
     (see [`show_vllm_version`]), deprecated names that TRL uses, and the absence of a GPU. All others are shown."""
     warnings.filterwarnings("ignore", message=_VLLM_VERSION, category=UserWarning)
-    warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
+    quiet_old_names()
     for name, start in _LOG_NOISE.items():
         logging.getLogger(name).addFilter(lambda record, start=start: not record.getMessage().startswith(start))
+
+
+def quiet_old_names() -> None:
+    """Hides the warnings of transformers about deprecated names that TRL uses, in Python runs too."""
+    warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
 
 
 def prepare_process() -> None:

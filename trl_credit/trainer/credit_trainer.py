@@ -47,6 +47,7 @@ from ..rollouts.sources import GenerationBatch, Responses, Trees, make_source
 from ..runs.resumable import ResumableTrainer
 from ..support.functions import method_label
 from ..support.signals import let_threads_finish
+from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
 from . import refusals
 from .batch_steps import BatchSteps
@@ -146,6 +147,7 @@ class CreditTrainer(ResumableTrainer):
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
+        quiet_old_names()
         refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
         self._credit_function = credit_function(args)
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))

@@ -9,6 +9,7 @@ from accelerate.logging import get_logger
 from packaging.version import Version
 
 from ..config import CreditConfig
+from ..presets import PRESETS
 from ..rewards.signature import Rows
 
 
@@ -34,7 +35,7 @@ def check_arguments(
     """Checks the arguments of a trainer whose configuration class should be `wanted`.
 
     Raises:
-        TypeError: `args` is a plain `GRPOConfig`.
+        TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
         ValueError: the numbers of weights and rewards differ, liger bypasses the loss, segments or `td_upper_bound` go
             with tools, environments or a rollout function, a function of the configuration is missing, or an argument
             has no effect beside the others.
@@ -45,6 +46,13 @@ def check_arguments(
             f"pass {wanted.__name__}.from_trl(args), or build a {wanted.__name__} from trl_credit with the same fields"
         )
         raise TypeError(f"{what}: {fix}.")
+    known = [preset.config for preset in PRESETS.values()]
+    own = next(of for of in type(args).__mro__ if of is CreditConfig or of in known)
+    if wanted in known and own is not wanted:  # the card would name another algorithm than the one that trains
+        what = f"args is a {type(args).__name__}, which is not of this trainer's algorithm"
+        raise TypeError(
+            f"{what}: build a {wanted.__name__}, or train with {own.__name__.replace('Config', 'Trainer')}."
+        )
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")

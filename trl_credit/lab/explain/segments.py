@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config import CreditConfig
 from ...data.prompts import prompt_ids
-from ...observe.schema import Shard
+from ...observe.schema import MAX_ANSWER, Shard
 from ...rewards.signature import GIVEN, required_parameters
 from ...rollouts.chain import chain_credit, find_boundaries
 from ...trainer.named import ALGORITHMS
@@ -78,8 +78,11 @@ def rolled_out(
     Raises:
         ValueError: the reward function needs a field that the responses lack.
     """
-    groups, is_logged = groups_of(shard.responses), "schema" in shard.header
-    rows = [_dataset_row(response, is_logged=is_logged) for response in shard.responses]
+    groups = groups_of(shard.responses)
+    # a log may hold another answer than the reward function got in training: a solution, a number, or a shortened text
+    is_whole = all(len(str(response.get("answer"))) < MAX_ANSWER for response in shard.responses)
+    is_other = "schema" in shard.header and not (shard.header.get("has_answer_column") and is_whole)
+    rows = [_dataset_row(response, without="answer" if is_other else None) for response in shard.responses]
     if missing := [name for name in required_parameters(reward) if name not in GIVEN and name not in rows[0]]:
         raise ValueError(
             f"--reward needs {missing[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
@@ -108,10 +111,8 @@ def rolled_out(
     return config, (advantages, ids)
 
 
-def _dataset_row(response: dict[str, Any], *, is_logged: bool) -> dict[str, Any]:
+def _dataset_row(response: dict[str, Any], *, without: str | None) -> dict[str, Any]:
     """The prompt of a response and the other columns of its data set."""
     n = len(response["tokens"])
-    # the answer in a log is text, perhaps shortened: not always what a reward function got in training
-    results = {*_RESULTS, "answer"} if is_logged else _RESULTS
-    columns = {name: value for name, value in response.items() if name not in results}
+    columns = {name: value for name, value in response.items() if name not in (*_RESULTS, without)}
     return {name: value for name, value in columns.items() if not (isinstance(value, list) and len(value) == n)}

@@ -1,5 +1,6 @@
 """Which shards of a run are shown, and under which title."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,8 +50,10 @@ def read_run(
         raise FileNotFoundError(f"{run} does not exist: give the output folder of a run, or a shard file")
     found = dict(logged_steps(run))
     if not found:
-        how = "log_credit=10 in the configuration" if in_python else "--log_credit 10"
-        raise ValueError(f"{run} has no rollout log: train with {how}, or give the folder of such a run")
+        if in_python:
+            raise ValueError(f"{run} has no rollout log: train with log_credit=10 in the configuration")
+        other = f"`trl-credit explain {shlex.quote(str(run))}`, which samples responses of its model"
+        raise ValueError(f"{run} has no rollout log: train with --log_credit 10, or run {other}")
     if steps:
         if missing := [step for step in steps if step not in found]:
             raise ValueError(f"{step_is}{missing[0]} was not logged in {run}: it has steps {listed(sorted(found))}")
