@@ -81,6 +81,12 @@ def test_only_what_the_responses_depend_on_is_read_of_a_recipe(finished, command
     assert code == 2 and "what the run names cannot be used" in error.splitlines()[-1]
 
 
+def test_a_folder_without_a_model_is_refused(finished, command_said):
+    (finished / "config.json").unlink()
+    code, said, error = command_said("explain", finished)
+    assert code == 2 and not said and error.startswith(f"error: {finished} has neither a rollout log nor a model: ")
+
+
 def test_a_step_needs_a_log(finished, command_said):
     code, _, error = command_said("explain", finished, "--step", "3")
     assert code == 2 and "has no rollout log" in error

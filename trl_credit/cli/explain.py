@@ -103,6 +103,9 @@ def _sampled(args: Namespace, folder: Path, output: Path) -> tuple["Shard", tupl
     from ..lab.rollout_files.jsonl import write_jsonl
     from .finished_run import finished_run
 
+    if args.model is None and not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        fix = "train with log_credit, or give --model, which may be a checkpoint of it"
+        raise ValueError(f"{folder} has neither a rollout log nor a model: {fix}")
     run = finished_run(folder)
     what = f"{PROMPTS} prompts × {RESPONSES} responses from {args.model or 'its model'}"
     print(f"{folder} has no rollout log: samples {what}", file=sys.stderr)
