@@ -117,15 +117,16 @@ def _parse(argv: list[str]) -> Namespace:
         raise ValueError("an evaluation is one process: use --backend vllm --tensor_parallel_size N for several GPUs")
     args.models = args.models or args.compared or ["demo"]
     several = len(args.compared) > 1
-    if args.protocol is not None:
-        stored_only = several and all(map(is_evaluation, args.models))
-    else:
+    of_sampling = [name for name, x in vars(args).items() if name not in _OF_STORED and x != parser.get_default(name)]
+    stored_only = several and all(map(is_evaluation, args.models))
+    if args.protocol is None and several and not stored_only:
         twice = len(set(args.compared)) < len(args.compared)  # which the comparison refuses
-        stored_only = several and (twice or has_stored(args.models, _output_folder(args), args.revision))
-    for flag, value in vars(args).items():
-        if stored_only and flag not in _OF_STORED and value != parser.get_default(flag):
-            missing = "--protocol" if args.protocol is None else "model"
-            raise ValueError(f"--{flag} needs a {missing} to sample with: the compared samples are stored ones")
+        # a flag of sampling stands for the evaluation that it belongs to, which goes on where it was
+        is_stored = not of_sampling and has_stored(args.models, _output_folder(args), args.revision)
+        stored_only = twice or is_stored
+    if stored_only and of_sampling:
+        missing = "--protocol" if args.protocol is None else "model"
+        raise ValueError(f"--{of_sampling[0]} needs a {missing} to sample with: the compared samples are stored ones")
     args.stored_only = stored_only
     args.as_trained = not stored_only and args.protocol is None and args.compared not in ([], ["demo"])
     return args
@@ -174,10 +175,10 @@ def _run(args: Namespace) -> None:
         compare_models(args.models, output_dir=folder, metrics=args.metrics, **_options(args))
     else:
         evaluate(args.models, output_dir=folder, **_options(args))
-    if not args.stored_only:
-        _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
     if len(args.compared) > 1:
         _print_table(folder / "differences.md", numbers="differences.json")
+    if not args.stored_only:
+        _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
 
 
 def _output_folder(args: Namespace) -> Path:

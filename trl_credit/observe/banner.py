@@ -23,9 +23,7 @@ class ShownTrainer(IdentifiedTrainer, Protocol):
 def banner(trainer: ShownTrainer) -> list[str]:
     """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and what
     the preset sets."""
-    data, name = trainer.train_dataset, trainer.algorithm_name
-    if (credit := _custom_credit(trainer)) is not None:
-        name = f"{name} with credit {credit}"
+    data, name = trainer.train_dataset, credit_name(trainer)
     rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
     count = trainer.accelerator.num_processes
     processes = f", on {count} processes" if count > 1 else ""
@@ -35,6 +33,12 @@ def banner(trainer: ShownTrainer) -> list[str]:
     if changed := describe_preset(trainer.args, trainer.algorithm_name):
         lines.append(changed)
     return lines
+
+
+def credit_name(trainer: ShownTrainer) -> str:
+    """The algorithm, with the user's credit function if there is one: "S-trace with credit mine.py:f"."""
+    credit, name = _custom_credit(trainer), trainer.algorithm_name
+    return name if credit is None else f"{name} with credit {credit}"
 
 
 def _custom_credit(trainer: ShownTrainer) -> str | None:

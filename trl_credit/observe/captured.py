@@ -19,8 +19,8 @@ from ..loss.loss_pass import LossPass
 from ..loss.metrics import used_log_weight, wide
 from ..loss.normalizer import Normalizer
 from ..rollouts.policy import Policy
-from ..runs.identity import IdentifiedTrainer
 from ..support.processes import Processes
+from .banner import ShownTrainer
 
 
 class Row(NamedTuple):
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     lists: dict[str, Any]
 
 
-class LoggedTrainer(IdentifiedTrainer, Protocol):
+class LoggedTrainer(ShownTrainer, Protocol):
     """The parts of a trainer that the rollout log reads."""
 
     state: TrainerState

@@ -17,6 +17,7 @@ from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE, base_name
+from .banner import credit_name
 from .captured import LoggedTrainer, Row
 from .schema import Shard, gold_answer
 from .token_texts import TokenTexts
@@ -216,7 +217,7 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
     return {
         "step": step,
         "steps": steps,
-        "algorithm": trainer.algorithm_name,
+        "algorithm": credit_name(trainer),
         "trainer": type(trainer).__name__,
         "trl_credit": __version__,
         "run": trainer.run_id,

@@ -146,10 +146,11 @@ def _difference_row(pair: Pair, metric: str, names: tuple[str, str]) -> Row:
 
 
 def _markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
-    """A table with a line per comparison, and the meaning of its columns."""
+    """The answer of each comparison, a table with a line for each, and the meaning of its columns."""
+    answers = "".join(f"* {_answer(row)}\n" for row in rows)
     text = (
-        "Paired differences in percentage points, model minus baseline: the mean over the problems that both have, "
-        "with the 95 % bootstrap interval over problems, each with all its samples. p: two-sided, by flipping the "
+        f"{answers}\nPaired differences in percentage points, model minus baseline: the mean over the problems that "
+        "both have, with the 95 % bootstrap interval over problems, each with all its samples. p: two-sided, by flipping the "
         f"signs of whole problems.{f' p (Holm): for the {len(rows)} lines together.' if len(rows) > 1 else ''} Needed: "
         "the number of problems with these samples, or of samples of each of these problems, to find a difference of "
         "this size with 80 % power at α = 0.05."
@@ -180,6 +181,18 @@ def _markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
     ]
     table = markdown_table(list(lines[0]), [list(line.values()) for line in lines])
     return f"{text}\n\n{table}" + "".join(f"\nLeft out: {escape_markdown(what)}.\n" for what in left_out)
+
+
+def _answer(row: Row) -> str:
+    """What a comparison says, in a sentence; the p-value is the one that is corrected for all of them."""
+    shown = row["p_holm"] < 0.05
+    better = escape_markdown(row["model"] if row["difference"] > 0 else row["baseline"])
+    verdict = f"{better} is better" if shown else "no difference shown"
+    needed = row["needed_problems"]
+    more = f"; one of this size needs about {needed:,} problems" if needed and not shown else ""
+    points = f"{_points(row['difference'])} points [{_points(row['low'])}, {_points(row['high'])}]"
+    what = f"{escape_markdown(row['model'])} − {escape_markdown(row['baseline'])}, {row['metric']} on {row['set']}"
+    return f"{what}: {points}, p = {_p_value(row['p_holm'])}: {verdict}{more}."
 
 
 def _samples_of_row(folder: Path, row: Row) -> StoredSamples:

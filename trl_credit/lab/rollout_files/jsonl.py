@@ -62,7 +62,13 @@ def read_jsonl(path: str | Path) -> Shard:
         group = groups.setdefault(json.dumps(response["prompt"], sort_keys=True), len(groups))
         responses.append({**response, "group": group, "index": sizes[group]})
         sizes[group] += 1
-    return Shard({"step": None, "algorithm": "", "run": Path(path).name, "note": ""}, {}, responses)
+    note = ""
+    if all(response.get("credit") is None for response in responses):
+        for response in responses:
+            if (advantages := response.get("advantages")) is not None:
+                note = "Credit is the advantage of each token: the file holds no credit."
+                response["credit"] = [advantage or 0.0 for advantage in advantages]
+    return Shard({"step": None, "algorithm": "", "run": Path(path).name, "note": note}, {}, responses)
 
 
 def write_jsonl(path: str | Path, responses: Sequence[dict[str, Any]]) -> None:

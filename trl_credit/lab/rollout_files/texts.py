@@ -16,7 +16,7 @@ class FastTokenizer:
 
     Args:
         name (`str`):
-            Folder of a model or tokenizer, or its id on the Hub.
+            Folder of a model or tokenizer, or its id on the Hub; "demo": the embedded model.
 
     Raises:
         ValueError: there is no such tokenizer, or it is damaged.
@@ -24,7 +24,7 @@ class FastTokenizer:
 
     def __init__(self, name: str) -> None:
         try:
-            folder = Path(name)
+            folder = _demo_folder() if name == "demo" else Path(name)
             path = folder / "tokenizer.json" if folder.is_dir() else hf_hub_download(name, "tokenizer.json")
             self._tokenizer = Tokenizer.from_buffer(Path(path).read_bytes())
         except (OSError, ValueError, EntryNotFoundError, HfHubHTTPError, HFValidationError) as error:
@@ -40,6 +40,12 @@ class FastTokenizer:
 
     def decode(self, ids: list[int], **options: Any) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _demo_folder() -> Path:
+    from ...demo import demo_model_path  # imports torch
+
+    return Path(demo_model_path())
 
 
 def with_texts(shard: Shard, tokenizer: Any) -> Shard:
