@@ -150,8 +150,9 @@ def _markdown(rows: Sequence[Row], left_out: Sequence[str]) -> str:
     answers = "".join(f"* {_answer(row)}\n" for row in rows)
     text = (
         f"{answers}\nPaired differences in percentage points, model minus baseline: the mean over the problems that "
-        "both have, with the 95 % bootstrap interval over problems, each with all its samples. p: two-sided, by flipping the "
-        f"signs of whole problems.{f' p (Holm): for the {len(rows)} lines together.' if len(rows) > 1 else ''} Needed: "
+        "both have, with the 95 % bootstrap interval over problems, each with all its samples. p: two-sided, by "
+        f"flipping the signs of whole problems.{f' p (Holm): for the {len(rows)} lines together.' * (len(rows) > 1)} "
+        "Needed: "
         "the number of problems with these samples, or of samples of each of these problems, to find a difference of "
         "this size with 80 % power at α = 0.05."
     )
