@@ -8,6 +8,7 @@ import trl
 from accelerate import ParallelismConfig
 from custom_functions import args_of
 
+import trl_credit
 from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, GRPOConfig, STraceConfig
 from trl_credit.config import defaults
 from trl_credit.config.from_trl import settings_of_trl
@@ -324,3 +325,19 @@ def test_a_trainer_names_the_way_from_trls_configuration(tmp_path):
     args = trl.GRPOConfig(str(tmp_path), use_cpu=True)
     with pytest.raises(TypeError, match=r"no credit knobs: pass CreditConfig.from_trl\(args\), or build"):
         CreditTrainer("unused", reward_funcs=len, args=args, train_dataset=None)
+
+
+def test_a_trainer_refuses_the_configuration_of_another_algorithm(tmp_path):
+    class MySTraceConfig(STraceConfig):
+        pass
+
+    where = {"output_dir": str(tmp_path), "use_cpu": True}
+    for args, fix in (
+        (trl_credit.GSPOConfig(**where), "build a STraceConfig, or train with GSPOTrainer"),
+        (trl_credit.CreditConfig(**where), "build a STraceConfig, or train with CreditTrainer"),
+        (GRPOConfig(**where), "build a STraceConfig, or train with GRPOTrainer"),
+    ):
+        with pytest.raises(TypeError, match=f"args is a {type(args).__name__}, which is not of this .*: {fix}"):
+            trl_credit.STraceTrainer("unused", reward_funcs=len, args=args, train_dataset=None)
+    with pytest.raises(TypeError, match="build a GRPOConfig, or train with STraceTrainer"):
+        trl_credit.GRPOTrainer("unused", reward_funcs=len, args=MySTraceConfig(**where), train_dataset=None)

@@ -104,6 +104,9 @@ def test_two_runs_on_rows_that_neither_sampled_for_and_then_from_stored_samples(
     assert ids_of("evaluation", "a") == ids_of("evaluation", "b")
     assert "| b     | a        | mine unseen (as trained) | pass@1 |" in said
     table = Path("evaluation/differences.md").read_text()
+    assert table.startswith("* b − a, pass@1 on mine unseen: ") and ": no difference shown" in table.partition("\n")[0]
+    code, said, error = command_said("eval", "a", "b", *FEW)  # the same command again
+    assert code == 0 and Path("evaluation/differences.md").read_text() == table, error
     Path("mine.jsonl").unlink()  # nothing is sampled again
     code, said, error = command_said("eval", "a", "b", "--quiet")
     assert code == 0 and "problems" not in said.partition("|")[0].partition("\n")[0], error

@@ -249,6 +249,15 @@ def test_rows_with_credit_on_the_page(tmp_path, command_said):
     assert code == 0 and "2!" in said and "None" not in said
 
 
+def test_advantages_are_shown_where_there_is_no_credit(tmp_path):
+    path = written(tmp_path / "mine.jsonl", rows(advantages=[0.5, None]))
+    shard = read_file(path)
+    assert all(response["credit"] == [0.5, 0.0] for response in shard.responses)
+    assert shard.header["note"].startswith("Credit is the advantage of each token")
+    both = read_file(written(path, rows(advantages=[0.5, None], credit=[0.1, 0.2])))
+    assert all(response["credit"] == [0.1, 0.2] for response in both.responses) and both.header["note"] == ""
+
+
 def test_rows_that_cannot_be_shown_say_what_to_do(tmp_path, command_said):
     for content, message in (
         (rows(), "holds no credit: trl-credit explain"),

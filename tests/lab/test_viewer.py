@@ -19,10 +19,16 @@ import trl_credit
 from trl_credit.cli import main
 from trl_credit.lab.viewer import build_page
 from trl_credit.lab.viewer.columns import encode_indices, encode_numbers
+from trl_credit.lab.viewer.excerpt import opening_response
 from trl_credit.lab.viewer.page import inert_json
 from trl_credit.lab.viewer.runs import read_run
 from trl_credit.lab.viewer.terminal import print_response, robust_maximum
 from trl_credit.observe.schema import Shard, shard_path, write_shard
+
+
+def ones(length: int) -> dict[str, list[int]]:
+    """Masks of a response all of whose tokens count."""
+    return {"loss_mask": [1] * length, "policy_mask": [1] * length}
 
 
 def decoded(coded, length: int) -> np.ndarray:
@@ -165,13 +171,27 @@ def test_a_table_and_notes_are_at_the_top_as_text():
 def test_a_page_begins_where_there_is_credit(tmp_path, capsys):
     rows = [response("a", group=g, credit=[0.0 if g < 2 else 0.5]) for g in range(4)]
     shard = Shard(header("GRPO", step=7), {}, rows)
-    assert Page(build_page([shard], title="t")).data["start"] == {"step": 7, "group": 2}
+    assert Page(build_page([shard], title="t")).data["start"] == {"step": 7, "group": 2, "index": 0}
     assert Page(build_page([shard], title="t", start={"step": 7, "group": 1})).data["start"]["group"] == 1
     nothing = Shard(header("GRPO", step=7), {}, rows[:2])
     assert Page(build_page([nothing], title="t", start={"step": 7})).data["start"] == {"step": 7}
     write_shard(shard_path(tmp_path, 7), shard)
     assert main(["view", str(tmp_path), "--terminal"]) == 0
     assert "response 2/0" in capsys.readouterr().out
+
+
+def test_a_page_begins_with_the_response_of_largest_credit(tmp_path, capsys):
+    credits = ([0.5, 0.0], [0.5, -3.0], [1.0, None])
+    rows = [response("a b", index=i, credit=credit) for i, credit in enumerate(credits)]
+    none = Shard(header("Zero", step=7), {}, [{**row, "credit": [0.0, 0.0]} for row in rows])
+    other = Shard(header("Other", step=7), {}, [{**row, "credit": [float(row["index"] == 2)] * 2} for row in rows])
+    shard = Shard(header("GRPO", step=7), {}, rows)
+    assert opening_response([shard]) == opening_response([none, shard, other]) == {"group": 0, "index": 1}
+    assert opening_response([other, shard])["index"] == 2
+    assert opening_response([none]) is opening_response([]) is None
+    write_shard(shard_path(tmp_path, 7), shard)
+    assert main(["view", str(tmp_path), "--terminal"]) == 0 and "response 0/1" in capsys.readouterr().out
+    assert Page(build_page([shard], title="t", start={"group": 0, "index": 0})).data["start"]["index"] == 0
 
 
 def test_a_page_begins_with_a_group_of_mixed_rewards(tmp_path, capsys):
@@ -229,6 +249,19 @@ def test_the_terminal_shows_the_group_and_the_credit_in_colour():
     assert "\x1b[34m" in coarse and "\x1b[7;34m" in coarse  # what has 16 colours still shows two strengths
 
 
+@pytest.mark.parametrize("settings", [{"color_system": None}, {"color_system": "truecolor", "no_color": True}])
+def test_without_colour_each_token_has_its_credit_as_a_number(settings):
+    masks = {"loss_mask": [1, 1, 1, 0, 1], "policy_mask": [1, 0, 0, 0, 1]}
+    tokens = ["one", "\n", " three", "four", "x" * 200]
+    row = response("x", tokens=tokens, credit=[1.2345, 0.0, -0.5, 0.0, None], **masks)
+    out = re.sub(r"\x1b\[[\d;]*m", "", printed(Shard(header("GRPO"), {}, [row]), legacy_windows=False, **settings))
+    lines = out.partition("units of the advantage:\n")[2].splitlines()
+    assert [line.split() for line in lines] == [
+        ["+1.23", "one"], ["–", "↵", "(unassigned)"], ["-0.5", "three", "(unassigned)"],
+        ["–", "four", "(not", "in", "the", "loss)"], ["–", "x" * 200],
+    ]  # fmt: skip
+
+
 def test_a_completion_does_not_command_the_terminal():
     evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[bold]\ud800"
     shard = Shard(header(evil), {}, [response("x", tokens=[evil], rewards={evil: 1.0, "b": 0.0})])
@@ -238,8 +271,15 @@ def test_a_completion_does_not_command_the_terminal():
 
 
 def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
-    rows = [response("a", tokens=["a"] * 1000, credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
-    assert robust_maximum(Shard(header("GRPO"), {}, rows)) == 0.5
+    rows = [response("a", tokens=["a"] * 1000, **ones(1000), credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
+    one = Shard(header("GRPO"), {}, rows)
+    assert robust_maximum(one) == 0.5
+    outside = {"loss_mask": [0] * 800 + [1] * 200, "credit": [9.0] * 800 + rows[0]["credit"][800:]}
+    assert robust_maximum(Shard(header("GRPO"), {}, [rows[0] | outside])) == 0.5
+    other = Shard(header("GRPO"), {}, [{**rows[0], "credit": [7.0] * 1000}])
+    console = Console(file=StringIO(), force_terminal=True, no_color=False, color_system="truecolor", width=200)
+    print_response(one, rows[0], console, scaled_by=[one, other])  # the steps of the page
+    assert "up to the 99th percentile: −7 " in console.file.getvalue()
     assert robust_maximum(Shard(header("GRPO"), {}, [response("a", credit=[0.0])])) == 1.0
 
 

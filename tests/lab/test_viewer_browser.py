@@ -16,17 +16,19 @@ pytest_plugins = ["viewer_browser"]
 @pytest.mark.parametrize("name", SHARDS)
 @pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 700, 390])
 def test_it_draws_all_tokens_and_says_nothing(show, name, width):
-    page = show(SHARDS[name])
+    row = SHARDS[name][0].responses[0]
+    page = show(SHARDS[name], start={"step": 10, "group": row["group"], "index": row["index"]})
     page.resize(width, 800)
     page.settle()
     shown = "".join(page.texts(".column:first-child .token")).replace("↵", "")
-    assert shown == "".join(SHARDS[name][0].responses[0]["tokens"])
+    assert shown == "".join(row["tokens"])
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over
 
 
-def test_the_card_of_a_tracker_begins_with_the_text(show):
+def test_the_card_of_a_tracker_begins_with_the_text(show, tmp_path):
     page = show([s_trace()])
     page.resize(510, 420)
+    page.open(tmp_path / "page.html")
     page.settle()
     text, groups = page.evaluate("['.text', 'nav'].map(x => document.querySelector(x).getBoundingClientRect().top)")
     assert text < groups and page.evaluate("document.querySelector('aside').offsetHeight") == 0
@@ -44,6 +46,37 @@ def test_columns_come_back_in_the_browser(show):
             np.testing.assert_allclose(values, row[name], rtol=2e-5, err_msg=name)
 
 
+def test_a_page_opens_with_the_token_of_largest_credit_and_says_where_it_came_from(show):
+    shard = s_trace()
+    page = show([shard])
+    group, index, token = page.view("group", "index", "token")
+    row = next(row for row in shard.responses if (row["group"], row["index"]) == (group, index))
+    sums = [sum(map(abs, row["credit"])) for row in shard.responses if row["group"] == group]
+    assert index == sums.index(max(sums)) != 0
+    assert token == max(range(len(row["tokens"])), key=lambda t: abs(row["credit"][t]))
+    assert page.texts("#panel h3") == ["Where it came from"] and page.count(".origins li") > 0
+    assert page.evaluate("[document.activeElement === document.body, scrollY]") == [True, 0]
+    page = show([shard], fragment="token=7")
+    assert page.view("token") == [7]
+    flat = [{**row, "credit": row["advantages"]} for row in shard.responses]  # says nothing of its tokens
+    page = show([Shard(header("GRPO"), {}, flat), shard], fragment=f"group={group}&index={index}")
+    assert page.view("token") == [token]
+    nothing = [{**row, "credit": [0.0] * len(row["tokens"])} for row in shard.responses]
+    assert show([Shard(shard.header, {}, nothing)]).view("token") == [None]
+
+
+def test_on_a_phone_the_table_is_closed_and_no_token_hides_the_text(show, tmp_path):
+    page = show([s_trace()], table=[["algorithm", "cosine"], ["GRPO", "1"]])
+    is_open = "document.querySelector('.overview').open"
+    assert page.evaluate(is_open)
+    page.resize(390, 844)
+    page.open(tmp_path / "page.html")
+    assert not page.evaluate(is_open) and page.view("token") == [None]
+    assert page.evaluate("document.querySelector('aside').offsetHeight") < 0.15 * 844
+    page.open(tmp_path / "page.html", fragment="token=7")
+    assert page.view("token") == [7]
+
+
 def test_the_policy_stops_what_would_get_past_the_escaping(show):
     page = show([s_trace()])
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit = 1\">')")
@@ -58,7 +91,8 @@ def test_the_policy_stops_what_would_get_past_the_escaping(show):
 
 
 def test_arrow_keys_walk_tokens_lines_responses_and_steps(show):
-    page = show([s_trace(10), s_trace(20)])
+    page = show([s_trace(10), s_trace(20)], start={"step": 10, "group": 0, "index": 0})
+    page.evaluate("go({ token: null })")
     page.evaluate("document.querySelector('.text').focus()")
     state = ("step", "index", "token")
     page.press("ArrowRight")
@@ -86,7 +120,7 @@ def test_arrow_keys_walk_tokens_lines_responses_and_steps(show):
 
 
 def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows(show):
-    page = show([s_trace(10), s_trace(20)])
+    page = show([s_trace(10), s_trace(20)], start={"step": 10, "group": 0, "index": 0})
     seen = []
     for _ in range(12):
         page.press("Tab")
@@ -108,7 +142,7 @@ def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows
 
 
 def test_roles_and_names_are_there(show):
-    page = show([s_trace(10)], fragment="token=3")
+    page = show([s_trace(10)], fragment="index=0&token=3")
     roles = page.roles()
     for wanted in (
         ("navigation", "Groups and responses"),
@@ -134,7 +168,7 @@ def test_a_pointer_shows_the_numbers_and_where_the_credit_came_from(show):
     shard = s_trace()
     row = shard.responses[0]
     at = max(range(len(row["tokens"]) - 20), key=lambda t: row["selected"][t])
-    page = show([shard])
+    page = show([shard], fragment="index=0&token=0")
     page.point(f"texts[0].spans[{at}]")
     page.settle()
     there = page.panel()
@@ -158,7 +192,7 @@ def test_a_pointer_shows_the_numbers_and_where_the_credit_came_from(show):
 def test_a_trace_that_does_not_explain_the_credit_is_not_claimed(show):
     shard = s_trace()
     shard.responses[0]["credit"] = [2 * x for x in shard.responses[0]["credit"]]
-    page = show([shard], fragment="token=0")
+    page = show([shard], fragment="index=0&token=0")
     assert "do not add up" in " ".join(page.texts("#panel .note"))
     assert page.count(".from") == 0
 
@@ -166,6 +200,7 @@ def test_a_trace_that_does_not_explain_the_credit_is_not_claimed(show):
 def test_unassigned_is_not_zero_and_neither_is_outside_the_loss(show):
     row = response("one two three four", policy_mask=[1, 0, 1, 1], loss_mask=[1, 1, 0, 1], credit=[0.0, 0.0, 0.0, 2.0])
     page = show([Shard(header("GRPO"), {}, [row])])
+    page.evaluate("go({ token: null })")
     looks = page.evaluate(
         "texts[0].spans.map(e => getComputedStyle(e)).map(s => "
         "[s.backgroundImage, s.textDecorationLine, s.fontStyle, s.backgroundColor].join())"
@@ -199,6 +234,7 @@ def test_values_beyond_the_scale_are_marked(show):
         if isinstance(values, list) and name not in ("credit", "tokens")
     }
     page = show([Shard(header("GRPO"), {}, rows)])
+    page.evaluate("go({ token: null })")
     assert page.evaluate("[texts[0].spans[0].className, texts[0].spans[399].className]") == [
         "token p6",
         "token p6 over",

@@ -100,6 +100,7 @@ def test_an_own_scale_is_of_the_group_that_is_shown(show):
             {**row, "group": 1, "credit": [10 * x for x in row["credit"]]} for row in shard.responses[:4]
         ]
     page = show(shards, fragment="group=0")
+    page.evaluate("go({ token: null })")
     small = [float(text.partition("±")[2]) for text in page.texts(".column .end")]
     looks = "texts.map(text => text.spans.map(span => span.className))"
     before = page.evaluate(looks)
@@ -209,7 +210,8 @@ def replayed_and_fresh() -> Shard:
 def test_a_group_with_a_tree_shows_the_value_of_its_root_and_comes_first(show):
     page = show([replayed_and_fresh()])
     assert page.texts("#groups .facts") == ["replayed from an earlier batch", "V 0.444 · tree"]
-    assert page.view("group", "index") == [1, 0]
+    assert page.view("group", "index") == [1, 1]
+    page.evaluate("go({ index: 0 })")
     assert "Let's think" in page.texts("#prompt div")[0]  # this response's prompt, with what it goes on from
     assert (
         page.texts("#groups .start")[1].startswith("Train A makes") and "Let's" not in page.texts("#groups .start")[1]
@@ -269,7 +271,7 @@ def test_the_line_below_the_title_says_in_words_what_is_shown(show):
 
 
 def test_a_page_without_steps_has_none(show):
-    page = show(explained(step=None), fragment="token=3")
+    page = show(explained(step=None), fragment="index=0&token=3")
     assert page.evaluate("BOX['step-choice'].hidden") and "step" not in page.texts("#facts")[0]
     assert page.count(".column") == 2 and "step" not in page.evaluate("location.hash")
     page.evaluate("document.querySelector('.text').focus()")
@@ -305,7 +307,7 @@ def test_the_address_and_the_start_say_what_is_shown(show):
     page.evaluate("go({ index: 1 })")
     assert "index=1" in page.evaluate("location.hash")
     page = show([s_trace(10)], fragment="step=99&group=-1&index=x&token=99999&metric=__proto__&layout=<b>")
-    assert page.view("step", "group", "index", "metric", "layout") == [10, 0, 0, "credit", "one"]
+    assert page.view("step", "group", "index", "metric", "layout") == [10, 0, 2, "credit", "one"]
 
 
 @pytest.mark.parametrize("width", [1280, 700])

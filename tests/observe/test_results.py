@@ -12,6 +12,7 @@ import trl_credit
 from trl_credit import CreditTrainer, STraceTrainer
 from trl_credit.lab.evaluation import EvaluationCallback
 from trl_credit.observe.console import ConsoleCallback
+from trl_credit.observe.schema import read_shard, shard_path
 from trl_credit.trainer.refusals import known_to_trl
 
 
@@ -142,7 +143,13 @@ def test_one_console_in_the_place_of_transformers(make_trainer, quiet, console):
 def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):
     from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
 
-    small = {"max_steps": 1, "per_device_train_batch_size": 8, "disable_tqdm": True, "report_to": "none"}
+    small = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 8,
+        "disable_tqdm": True,
+        "report_to": "none",
+        "log_credit": 1,
+    }
     trainer = STraceTrainer(
         model=demo_model_path(),
         reward_funcs=demo_reward,
@@ -152,6 +159,7 @@ def test_the_card_comes_after_an_evaluation_at_the_end(tmp_path):
     trainer.add_callback(EvaluationCallback(trainer, protocol="demo_greedy", every_n_steps=10, max_problems=8))
     trainer.train()
     assert "checkpoint-1" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert read_shard(shard_path(tmp_path / "run", 1)).header["model"] == "the embedded model"  # not "model"
 
 
 @pytest.mark.slow

@@ -366,3 +366,14 @@ def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
     made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
     origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=rank, count=2)), made)
     assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
+
+
+def test_a_second_run_in_its_folder_says_what_it_replaces_and_leaves_no_stale_page(make_trainer, tmp_path, caplog):
+    settings = {"max_steps": 2, "log_credit": 1, "save_strategy": "steps", "save_steps": 2}
+    make_trainer("s_trace", **settings).train()
+    page = tmp_path / "run" / "credit_log" / "view.html"
+    page.write_text("of the first run")
+    caplog.clear()
+    make_trainer("s_trace", **settings).train()
+    assert "run holds this run already, which is replaced (resume_from_checkpoint=true continues it)" in caplog.text
+    assert not page.exists()

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..lab.viewer import build_page
-from ..lab.viewer.excerpt import opening_group
+from ..lab.viewer.excerpt import opening_response
 from ..lab.viewer.runs import read_run, run_folder, run_title
 from ..observe.schema import FOLDER, PAGE, Shard
 from ..settings.parser import OneLineParser
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     add("run", metavar="RUN", help="output folder of a run, one shard (credit_log/step-….jsonl), or a file")
     add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
-    add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: the first)")
+    add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: one with much credit)")
     add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/{PAGE}")
     add("--open", action="store_true", help="open the page in a browser")
     add("--terminal", action="store_true", help="print one response in colour and write no file")
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
     start = {"step": shard.header["step"], **_response(shard, args.response)}
     if args.terminal:
-        _print(shard, start)
+        _print(shards, shard, start)
     else:
         _write(args, shards, start, note)
     return 0
@@ -74,14 +74,14 @@ def _response(shard: Shard, name: str | None) -> dict[str, int]:
     return {"group": int(group), "index": int(index)}
 
 
-def _print(shard: Shard, start: dict[str, int]) -> None:
+def _print(shards: list[Shard], shard: Shard, start: dict[str, int]) -> None:
     from ..lab.viewer.terminal import print_response
 
-    found = [r for r in shard.responses if all(r[name] == start.get(name, r[name]) for name in ("group", "index"))]
-    if not found:
+    if not shard.responses:
         raise ValueError(f"step {start['step']} holds no responses")
-    first = opening_group([shard]) if "group" not in start else None  # as on the page
-    print_response(shard, next((response for response in found if response["group"] == first), found[0]))
+    wanted = start if "group" in start else opening_response([shard]) or {}  # as on the page
+    found = (r for r in shard.responses if all(r[name] == wanted.get(name, r[name]) for name in ("group", "index")))
+    print_response(shard, next(found), scaled_by=shards)
 
 
 def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: str) -> None:

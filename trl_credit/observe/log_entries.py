@@ -12,11 +12,13 @@ from trl import GRPOConfig
 
 from .. import __version__
 from ..config import CreditConfig, active_part, defaults
+from ..demo import demo_model_path
 from ..loss import keys
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
-from ..runs.identity import FREE, base_name
+from ..runs.identity import FREE
+from ..runs.model_identity import base_name, is_folder
 from .banner import credit_name
 from .captured import LoggedTrainer, Row
 from .schema import Shard, gold_answer
@@ -213,7 +215,7 @@ def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) ->
 
 def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[str, Any]:
     """The header of a shard of optimizer step `step`, whose rows were trained on from `steps[0]` to `steps[1]`."""
-    args = trainer.args
+    args, config = trainer.args, trainer.accelerator.unwrap_model(trainer.model).config
     return {
         "step": step,
         "steps": steps,
@@ -221,7 +223,7 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
         "trainer": type(trainer).__name__,
         "trl_credit": __version__,
         "run": trainer.run_id,
-        "model": base_name(trainer.accelerator.unwrap_model(trainer.model).config),
+        "model": "the embedded model" if is_folder(config, demo_model_path()) else base_name(config),
         "settings": settings_of(args),
         "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
         "clip": [trainer.epsilon_low, trainer.epsilon_high],

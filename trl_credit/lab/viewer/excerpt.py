@@ -1,4 +1,4 @@
-"""Which group of a step to look at first, and the part of a shard to show where not all of it fits."""
+"""Which response of a step to look at first, and the part of a shard to show where not all of it fits."""
 
 import math
 from collections import defaultdict
@@ -12,15 +12,21 @@ from ...observe.schema import Shard
 Response = dict[str, Any]
 
 
-def opening_group(shards: Sequence[Shard]) -> int | None:
-    """The group of a step that is shown first, `None` if no group has credit.
+def opening_response(shards: Sequence[Shard]) -> dict[str, int] | None:
+    """The `group` and `index` of the response of a step that is shown first, `None` if no response has credit: of the
+    first of [`ranked_groups`], the response with the largest Σ |credit| in the first shard that credits the group.
 
     Args:
         shards (list of `Shard`):
             The shards of one step, by algorithm.
     """
-    group = next(iter(ranked_groups(shards)), [])
-    return group[0]["group"] if _has_credit(group) else None
+    best = next(iter(ranked_groups(shards)), [])
+    for shard in shards:
+        rows = [row for row in shard.responses if row["group"] == best[0]["group"]] if best else []
+        if _has_credit(rows):
+            row = max(rows, key=lambda row: sum(abs(x) for x in row.get("credit") or () if x is not None))
+            return {"group": row["group"], "index": row["index"]}
+    return None
 
 
 def ranked_groups(shards: Sequence[Shard]) -> list[list[Response]]:

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer
 from .columns import Column, encode_indices, encode_numbers
-from .excerpt import opening_group
+from .excerpt import opening_response
 from .fields import HEADER, NODE, RESPONSE, checked
 from .palette import css
 
@@ -43,8 +43,8 @@ def build_page(
         title (`str`):
             Title of the page, such as the name of a run.
         start (`dict`, *optional*):
-            The `step`, `group` and `index` of the response that is shown first. Defaults to a group that has credit,
-            with a tree if there is one, and whose rewards differ most.
+            The `step`, `group` and `index` of the response that is shown first. Defaults to the one with the largest
+            Σ |credit| of a group that has credit, with a tree if there is one, and whose rewards differ most.
         note (`str`, *optional*):
             A line below the title.
         table (list of lists of `str`, *optional*):
@@ -139,10 +139,10 @@ def asset(name: str) -> str:
 
 
 def _start(shards: Sequence[Shard], start: dict[str, int]) -> dict[str, int]:
-    """`start` with the group to open with."""
+    """`start` with the response to open with."""
     step = next((s.header["step"] for s in shards if s.header["step"] == start.get("step")), shards[0].header["step"])
-    group = opening_group([shard for shard in shards if shard.header["step"] == step])
-    return start if "group" in start or group is None else {"step": step, "group": group} | start
+    first = opening_response([shard for shard in shards if shard.header["step"] == step])
+    return start if "group" in start or first is None else {"step": step} | first | start
 
 
 def _prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:

@@ -1,6 +1,8 @@
-"""One response in a terminal, each token coloured by its effective credit."""
+"""One response in a terminal, each token coloured by its effective credit, or with it as a number."""
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -32,8 +34,21 @@ _OUTSIDE = Style(dim=True, italic=True)
 _ZERO = 1e-7  # as in assets/metrics.js
 
 
-def print_response(shard: Shard, response: dict[str, Any], console: Console | None = None) -> None:
-    """Prints a response of a shard: its group's rewards, its text in colour, and a legend.
+def print_response(
+    shard: Shard, response: dict[str, Any], console: Console | None = None, *, scaled_by: Sequence[Shard] = ()
+) -> None:
+    """Prints a response of a shard: its group's rewards, its text in colour, and a legend. Without colours, as in a
+    pipe, each token is a line with its credit.
+
+    Args:
+        shard (`Shard`):
+            The step of the response.
+        response (`dict`):
+            One of its responses.
+        console (`Console`, *optional*):
+            Where to print. Defaults to the standard output.
+        scaled_by (list of `Shard`, *optional*):
+            The steps whose credit sets the end of the colour scale. Defaults to `shard` alone.
 
     Raises:
         ValueError: the response has no credit.
@@ -43,27 +58,52 @@ def print_response(shard: Shard, response: dict[str, Any], console: Console | No
         raise ValueError(f"{name} has no credit, so it cannot be coloured")
     console = console or Console(highlight=False)
     styles = _COARSE if console.color_system in ("standard", "windows") else _STYLES
-    largest = robust_maximum(shard)
     group = [r for r in shard.responses if r["group"] == response["group"]]
     step = None if shard.header["step"] is None else f"step {shard.header['step']}"  # a file of others has none
     title = ", ".join(part for part in (shard.header["algorithm"], step, name) if part)
     console.print(Group(Rule(plain(title)), _rewards(group, response), Text()))
-    console.print(_coloured(response, largest, styles))
-    console.print(Group(Text(), _legend(largest, styles)))
+    if console.color_system is None or console.no_color:
+        console.print("credit per token, in units of the advantage:")
+        console.print(_numbered(response), soft_wrap=True)
+    else:
+        largest = robust_maximum(*scaled_by or [shard])
+        console.print(_coloured(response, largest, styles))
+        console.print(Group(Text(), _legend(largest, styles)))
+
+
+def _tokens(response: dict[str, Any]) -> Iterator[tuple[str, float | None, bool, bool]]:
+    """Each token with its credit, and whether it is in the loss and in the policy term."""
+    masks = [response.get(name) or [1] * len(response["tokens"]) for name in ("loss_mask", "policy_mask")]
+    return zip(map(plain, response["tokens"]), response["credit"], *masks, strict=True)
 
 
 def _coloured(response: dict[str, Any], largest: float, styles: Styles) -> Text:
     text = Text()
-    masks = [response.get(name) or [1] * len(response["tokens"]) for name in ("loss_mask", "policy_mask")]
-    for token, credit, in_loss, assigned in zip(response["tokens"], response["credit"], *masks, strict=True):
+    for token, credit, in_loss, assigned in _tokens(response):
         style = _style(credit, largest, styles) if in_loss and assigned else _UNASSIGNED if in_loss else _OUTSIDE
-        text.append(plain(token), style)
+        text.append(token, style)
     return text
 
 
-def robust_maximum(shard: Shard) -> float:
-    """The end of the colour scale: the 99th percentile of |credit| above 0."""
-    sizes = [abs(x) for r in shard.responses for x in r.get("credit") or () if x is not None and abs(x) > _ZERO]
+def _numbered(response: dict[str, Any]) -> Text:
+    lines = []
+    for token, credit, in_loss, assigned in _tokens(response):
+        has_credit = credit is not None and (assigned or abs(credit) > _ZERO)  # a trace sends it to all
+        number = f"{credit:+.3g}" if has_credit and in_loss else "–"
+        state = "" if in_loss and assigned else "  (unassigned)" if in_loss else "  (not in the loss)"
+        lines.append(f"{number:>9}  {token.replace(chr(10), '↵')}{state}")
+    return Text("\n".join(lines))
+
+
+def robust_maximum(*shards: Shard) -> float:
+    """The end of the colour scale, as on the page: the 99th percentile of |credit| above 0, of tokens in the loss."""
+    sizes = [
+        abs(credit)
+        for shard in shards
+        for response in shard.responses
+        for credit, in_loss in zip(response.get("credit") or (), response.get("loss_mask") or repeat(1), strict=False)
+        if in_loss and credit is not None and abs(credit) > _ZERO
+    ]
     return float(np.quantile(sizes, 0.99, method="higher")) if sizes else 1.0
 
 
@@ -101,6 +141,6 @@ def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
 def _legend(largest: float, styles: Styles) -> Text:
     negative = [("··", styles[-1, level]) for level in range(LEVELS, 0, -1)]
     positive = [("··", styles[1, level]) for level in range(1, LEVELS + 1)]
-    title = f"credit per token, in units of the advantage: −{largest:.3g} "
+    title = f"credit per token, in units of the advantage, up to the 99th percentile: −{largest:.3g} "
     states = (("unassigned", _UNASSIGNED), "   ", ("not in the loss", _OUTSIDE))
     return Text.assemble(title, *negative, "  0  ", *positive, f" +{largest:.3g}   ", *states)

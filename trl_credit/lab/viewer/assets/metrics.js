@@ -131,6 +131,20 @@ function classOf(row, i, metric) {
   return (Number.isNaN(value) ? "unknown" : levelClass(value, metric, scaleEnd(row, metric))) + mark;
 }
 
+// The token of largest |credit| of a response, under the first algorithm whose credit is not the same for all tokens.
+// Null if there is none.
+function strongest(rows) {
+  let first = null;
+  for (const row of rows) {
+    const sizes = Array.from(row.column("credit") ?? [], (credit, i) => (row.inLoss(i) && Math.abs(credit) > ZERO ? Math.abs(credit) : 0));
+    const largest = sizes.reduce((a, b) => Math.max(a, b), 0);
+    if (largest === 0) continue;
+    first ??= sizes.indexOf(largest);
+    if (sizes.some((size, i) => row.inLoss(i) && size < largest)) return sizes.indexOf(largest);
+  }
+  return first;
+}
+
 // The value of a token as text.
 function valueText(row, i, metric) {
   if (!row.inLoss(i)) return "not in the loss";

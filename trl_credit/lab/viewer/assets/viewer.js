@@ -204,6 +204,7 @@ function listen() {
 }
 
 const DARK = matchMedia("(prefers-color-scheme: dark)");
+const PHONE = matchMedia("(max-width: 760px)"); // as in viewer.css
 
 function isDark() {
   return (document.documentElement.dataset.theme ?? (DARK.matches ? "dark" : "light")) === "dark";
@@ -220,7 +221,10 @@ setTheme(null);
 if (ROWS.length === 0) {
   BOX.columns.append(make("p", { className: "note", textContent: "The log has no responses." }));
 } else {
+  const start = remembered();
   listen();
-  go(remembered(), { scroll: true });
+  if (PHONE.matches) document.querySelector(".overview")?.removeAttribute("open"); // the first screen shows credit
+  go(start, { scroll: true });
+  if (start.token === undefined && !PHONE.matches) go({ token: strongest(responseRows()) }); // there the panel hides text
 }
 performance.mark("ready");
