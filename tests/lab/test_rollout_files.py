@@ -246,7 +246,7 @@ def test_rows_with_credit_on_the_page(tmp_path, command_said):
     assert code == 0 and "mine.html" in said
     assert "system: Be short." in (tmp_path / "mine.html").read_text()
     code, said, _ = command_said("view", path, "--terminal")
-    assert code == 0 and "2!" in said and "None" not in said
+    assert code == 0 and "+0.5  2\n" in said and "–  !\n" in said and "None" not in said
 
 
 def test_advantages_are_shown_where_there_is_no_credit(tmp_path):
