@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 from trl import GRPOConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.cli import training
 from trl_credit.demo import DEMO_SETTINGS
 from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.markdown import escape
@@ -237,3 +238,13 @@ def test_of_a_command_line_the_launcher_is_shown_without_other_flags():
     ]
     module = ["trl-credit", "train", "--accelerate_config", "cpu_2proc", "--main_process_port", "1234"]
     assert launcher_words(module, Public()) == module[:4]
+
+
+def test_the_recipe_of_a_run_from_python_on_a_folder_is_not_taken_for_one_of_the_embedded_model(make_trainer, tmp_path):
+    trainer = make_trainer("s_trace", max_steps=1)
+    trainer.train()
+    write_model_card(trainer, name="S-trace")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    assert yaml.safe_load(recipe.read_text())["model_name_or_path"] == "a local folder"
+    with pytest.raises(ValueError, match="model_name_or_path='a local folder' has no data to train on: set --dataset"):
+        training.build(["--config", str(recipe), "--output_dir", str(tmp_path / "again")], command=["trl-credit"])

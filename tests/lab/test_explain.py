@@ -244,6 +244,12 @@ def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
     assert "mine.py:crash' raised RuntimeError: no such thing, in line 18 of mine.py." in text
 
 
+def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):
+    reason = "No algorithm gives credit: the responses to each prompt have the same reward."
+    assert reason in printed(rollouts(rows(reward=1.0)), "--algo", "grpo", "s_trace")
+    assert reason not in printed(rollouts(), "--algo", "grpo")
+
+
 def test_a_base_is_named_before_the_function(rollouts, own, printed):
     text = printed(rollouts(), "--algo", "s_trace", "--credit", f"s_trace+{own}/mine.py:as_base")
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]

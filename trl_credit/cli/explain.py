@@ -62,6 +62,8 @@ def main(argv: list[str]) -> int:
     found, left_out = _explained(args, shard, settings, loaded)
     if not found:
         raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
+    if not any(any(response.get("credit") or ()) for one in found.values() for response in one.shard.responses):
+        notes.append("No algorithm gives credit: the responses to each prompt have the same reward.")
     notes += [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     _show(output, source, found, notes)
     return 0

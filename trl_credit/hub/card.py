@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from ..demo import demo_model_path
 from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
@@ -29,6 +30,7 @@ from .trainer import CardTrainer
 
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
+LOCAL_MODEL = "a local folder"  # in the recipe of a run from Python: the path itself is private
 PACKAGES = ("trl-credit", "trl", "transformers", "torch", "accelerate", "datasets", "tokenizers")
 IMAGES = {
     "reward_curve.png": "Mean reward by optimizer step",
@@ -98,7 +100,10 @@ def write_model_card(
     base_model = _hub_base(trainer)
     if recipe is None:
         algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
-        recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", base_model)) if x is not None}
+        is_demo = getattr(trainer.model.config, "_name_or_path", None) == demo_model_path()
+        # without a model the command would train the embedded one
+        model = base_model or (None if is_demo else LOCAL_MODEL)
+        recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
     recipe = recipe_of(args, choices, public, more=recipe)
     settings = f"{_comments(trainer, choices, public)}\n{to_yaml(recipe)}".lstrip()
     (folder / "recipe.yaml").write_text(settings, encoding="utf-8")

@@ -121,7 +121,7 @@ class RunFolder:
         if not checkpoints and (record is None or not has_results):
             return
         what = f"output_dir={str(short_path(self.path))!r} holds the results of another run"
-        fix = "choose another, set --resume_from_checkpoint true, or --overwrite_output_dir true (removes checkpoints)."
+        fix = "choose another, set resume_from_checkpoint=true, or overwrite_output_dir=true (removes checkpoints)."
         if record is None:
             raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
         if changed := self._changed(record, identity):
