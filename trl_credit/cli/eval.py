@@ -57,6 +57,7 @@ def _parse(argv: list[str]) -> Namespace:
         OSError: a model that does not exist.
     """
     from ..lab.evaluation import PROTOCOLS, has_stored
+    from ..lab.evaluation.runs import read_training
     from ..lab.evaluation.sample_store import is_evaluation
 
     names = f"{', '.join(PROTOCOLS)}, custom"
@@ -121,9 +122,10 @@ def _parse(argv: list[str]) -> Namespace:
     stored_only = several and all(map(is_evaluation, args.models))
     if args.protocol is None and several and not stored_only:
         twice = len(set(args.compared)) < len(args.compared)  # which the comparison refuses
+        is_run = any(map(read_training, args.models))  # which says how to sample
         # a flag of sampling stands for the evaluation that it belongs to, which goes on where it was
         is_stored = not of_sampling and has_stored(args.models, _output_folder(args), args.revision)
-        stored_only = twice or is_stored
+        stored_only = twice or not is_run or is_stored
     if stored_only and of_sampling:
         missing = "--protocol" if args.protocol is None else "model"
         raise ValueError(f"--{of_sampling[0]} needs a {missing} to sample with: the compared samples are stored ones")
