@@ -67,7 +67,7 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
         assert max(row["credit/replay/age"] for row in result["log"]) > 0
         # replayed rows keep their stored log-probabilities, new ones are corrected
         assert all(0.0 < row["sampling/sampling_logp_difference/mean"] for row in result["log"])
-    assert len(result["trees"]) == 2 * 4
+    assert len(result["trees"]) == 2 * 8
     eos = 1
     for tree in result["trees"]:
         nodes = {json.dumps(node["path"]): node for node in tree["nodes"]}

@@ -13,7 +13,8 @@ def main(algo: str, engine: str, folder: str) -> None:
     for module in (utils, linear):
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
-    tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2} if algo == "spo_tree" else {}
+    # eight trees of 21 nodes for 32 rows: enough with an advantage are left to replay, whatever a machine samples
+    tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2, "num_generations": 4} if algo == "spo_tree" else {}
     sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
     settings = demo_settings(config_class, **sizes, **tree)
     if engine == "vllm":
