@@ -1,4 +1,4 @@
-"""The rows that a run is said to have reached are those that it sampled for."""
+"""`rows_reached` gives the rows that the run sampled for."""
 
 import pytest
 from passes_helpers import with_slow

@@ -20,6 +20,7 @@ from ..demo import demo_model_path
 from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
+from ..runs.model_identity import is_folder
 from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
@@ -100,7 +101,7 @@ def write_model_card(
     base_model = _hub_base(trainer)
     if recipe is None:
         algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
-        is_demo = getattr(trainer.model.config, "_name_or_path", None) == demo_model_path()
+        is_demo = is_folder(trainer.model.config, demo_model_path())
         # without a model the command would train the embedded one
         model = base_model or (None if is_demo else LOCAL_MODEL)
         recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}

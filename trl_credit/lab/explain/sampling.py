@@ -40,7 +40,7 @@ def sampled(
         folder (`Path`):
             The run's folder.
         args ([`CreditConfig`]):
-            The run's configuration, of which the fields in `SAMPLING` are used.
+            The run's configuration. Only its fields in `SAMPLING` have an effect.
         data (`Dataset`), rewards (list of `Callable`):
             What the run's recipe names.
         model, tokenizer:
