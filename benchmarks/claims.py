@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.demo.task import DEMO_MAX_COMPLETION_LENGTH, mistaught_facts, work_out
+from trl_credit.demo.task import DEMO, mistaught_facts, work_out
 from trl_credit.runs.checkpoints import last_checkpoint
 
 
@@ -97,7 +97,7 @@ def accuracy(model_path: Path, data) -> np.ndarray:
     model = AutoModelForCausalLM.from_pretrained(model_path)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
     n = inputs["input_ids"].size(1)
-    how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": DEMO_MAX_COMPLETION_LENGTH}
+    how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": DEMO.max_completion_length}
     found = []
     for _ in range(SAMPLES):
         with torch.no_grad():

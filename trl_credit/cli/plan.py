@@ -172,7 +172,7 @@ def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "La
 
 
 def _measured(own: Namespace, choices: "Choices") -> "tuple[Rates | None, Assumed]":
-    from ..demo import demo_dataset, demo_model_path
+    from ..demo import DEMO, demo_dataset, task_of_model
     from ..lab.plan import Assumed, Rates, read_rates
 
     assumed = Assumed(
@@ -182,8 +182,9 @@ def _measured(own: Namespace, choices: "Choices") -> "tuple[Rates | None, Assume
         prompts=own.prompts,
         longest_prompt=choices.data.max_prompt_tokens,
     )
-    if choices.data.dataset_name in (None, "demo") and choices.model.model_name_or_path == demo_model_path():
-        prompts = demo_dataset(seed=choices.args.seed)["prompt"]  # a character is a token
+    task = task_of_model(choices.model.model_name_or_path)
+    if task is not None and (choices.data.dataset_name or DEMO.name) == task.name:
+        prompts = demo_dataset(seed=choices.args.seed, task=task)["prompt"]  # a character is a token
         assumed.prompts, assumed.longest_prompt = assumed.prompts or len(prompts), max(map(len, prompts))
         if assumed.prompt is None:
             assumed.prompt, assumed.sources["prompt"] = sum(map(len, prompts)) / len(prompts), "the embedded task"

@@ -15,7 +15,7 @@ from trl import get_peft_config, get_quantization_config
 from ..config.knobs import is_default
 from ..config.trl_settings import check_model
 from ..data import SETS, hub_source, load_from_arguments, warn_of_unknown_tokens
-from ..demo import demo_dataset, demo_model_path
+from ..demo import TASKS, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
@@ -110,7 +110,7 @@ def check_start(choices: Choices) -> None:
     if data.data_dir is not None and not reads_sets:
         what = f"data_dir={data.data_dir!r} does nothing, since dataset_name={data.dataset_name!r} is no known set"
         raise ValueError(f"{what}: set --dataset_name to one of {', '.join(SETS)}, or leave out --data_dir")
-    if model != demo_model_path() and data.dataset_name is None:
+    if task_of_model(model) is None and data.dataset_name is None:
         raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
     check_model(model, revision=choices.model.model_revision, trust_remote_code=args.trust_remote_code)
 
@@ -129,8 +129,8 @@ def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
             step.
     """
     model, dataset, args = choices.model.model_name_or_path, choices.data.dataset_name or DEMO, choices.args
-    if dataset == DEMO:
-        data = demo_dataset(seed=args.seed)
+    if dataset in TASKS:
+        data = demo_dataset(seed=args.seed, task=TASKS[dataset])
     else:
         try:
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
@@ -160,7 +160,7 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
         "attn_implementation": model_args.attn_implementation,
         "dtype": model_args.dtype,
     }
-    if model == demo_model_path():  # only what was set, as its card says nothing of the rest
+    if task_of_model(model):  # only what was set, as its card says nothing of the rest
         names = {"revision": "model_revision"}
         chosen = {name: x for name, x in chosen.items() if not is_default(model_args, names.get(name, name))}
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 from datasets import Dataset
 
+from ..demo import TASKS
 from ..rewards.reasoning_gym import reasoning_gym_rows
 from .cleaning import CleaningReport, clean, find_overlap
 from .prompts import IDS, as_prompts, find_column, problems, prompt_ids, row_id
@@ -71,7 +72,7 @@ def load_from_arguments(
 def hub_source(arguments: DataArguments) -> tuple[str | None, str | None]:
     """Hub id and revision of what the flags load; `None` if it comes from elsewhere."""
     name, revision = arguments.dataset_name, arguments.dataset_revision
-    if name is None or name == "demo" or name.startswith(_GYM) or Path(name).suffix.lower() in FILE_FORMATS:
+    if name is None or name in TASKS or name.startswith(_GYM) or Path(name).suffix.lower() in FILE_FORMATS:
         return None, None
     if name not in SETS:
         return name, revision

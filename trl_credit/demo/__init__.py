@@ -1,34 +1,27 @@
-"""A tiny model and a task that it half knows, the default of `examples/train.py`. Imports `config` and below."""
+"""Tiny models and tasks that they half know, the default of `examples/train.py`. Imports `config` and below."""
 
-from pathlib import Path
 from typing import Any
 
 from ..config import active_part, defaults
-from .task import DEMO_MAX_COMPLETION_LENGTH, demo_dataset, demo_reward, split_steps
+from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, split_steps, without_filler
 
 
 __all__ = [
-    "DEMO_MAX_COMPLETION_LENGTH",
+    "DEMO",
     "DEMO_SEGMENTS",
     "DEMO_SETTINGS",
+    "TASKS",
+    "DemoTask",
     "demo_dataset",
     "demo_model_path",
     "demo_reward",
     "demo_settings",
     "split_steps",
+    "task_of_model",
+    "without_filler",
 ]
 
-# Every algorithm learns the task with these within minutes on two cores, see `benchmarks/learning.py`.
-DEMO_SETTINGS = {
-    "learning_rate": 1e-4,
-    "lr_scheduler_type": "constant",
-    "per_device_train_batch_size": 64,
-    "num_generations": 8,
-    "max_completion_length": DEMO_MAX_COMPLETION_LENGTH,
-    "max_steps": 200,
-    "logging_steps": 5,
-    "log_credit": 20,  # for `trl-credit view` and `show_credit`
-}
+DEMO_SETTINGS = DEMO.settings
 # For algorithms with segments. Each is refused if it has no effect, see `demo_settings`.
 DEMO_SEGMENTS = {
     "cutpoint_interval": 1,  # of a response's 36 tokens, six are decisions
@@ -38,13 +31,18 @@ DEMO_SEGMENTS = {
 }
 
 
-def demo_settings(config_class: type, **knobs: Any) -> dict[str, Any]:
-    """Arguments of a configuration class for a run on the embedded task: `DEMO_SETTINGS`, those of `DEMO_SEGMENTS` that
+def demo_settings(config_class: type, *, task: DemoTask = DEMO, **knobs: Any) -> dict[str, Any]:
+    """Arguments of a configuration class for a run on an embedded task: its settings, those of `DEMO_SEGMENTS` that
     have an effect with this class and these knobs, and the knobs, which override both."""
-    given = DEMO_SETTINGS | knobs
+    given = task.settings | knobs
     return active_part(DEMO_SEGMENTS, defaults(config_class) | DEMO_SEGMENTS | given) | given
 
 
-def demo_model_path() -> str:
-    """Folder of the warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
-    return str(Path(__file__).parent / "model")
+def demo_model_path(task: DemoTask = DEMO) -> str:
+    """Folder of a task's warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
+    return task.model_path
+
+
+def task_of_model(name: str | None) -> DemoTask | None:
+    """The embedded task whose checkpoint a name or a folder means, `None` for any other model."""
+    return next((task for task in TASKS.values() if name in (task.name, task.model_path)), None)

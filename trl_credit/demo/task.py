@@ -11,51 +11,109 @@ There are 60 facts (a digit, a sign, an operand). The warm start teaches the mod
 it prefers to the right one, 0.6 to 0.4. So greedy decoding fails on most problems, and reinforcement learning has
 something to teach.
 
-A longer variant, for a custom checkpoint (`python -m trl_credit.demo.warm_start --countdown 10 --steps 900`), counts
-down before each digit: 3+2:9876543210=5. Then one token in 17 is a decision, eleven more are routine, and the effect of
-a wrong digit is far away.
+The task "demo_hum" has four steps and hums: 16 filler tokens before each digit and after the last one.
+
+    prompt      3+2-1-3+1:
+    response    3+2mmmmmmmmmmmmmmmm=5;5-1mmmmmnmmmmmmmmmm=4;4-3mmmmmmmmmmmmmmmm=1;1+1mmmmmmmmmmmmummm=2mmmmmmmmmmmmmmmm
+
+The model hums another letter than "m" with probability 0.05. No reward depends on it, so what filler adds to the
+gradient is noise: 87 % of E|score|², Σ (1 − Σp²) over tokens, at the start. 30 of the 60 facts are mis-taught.
 """
 
 import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 
 
-CHARACTERS = "0123456789+-=;:"
-N_STEPS = 6
 MAX_OPERAND = 3
-MISTAUGHT = 18  # of the 60 facts
 WRONG_RATE = 0.6
+HUM = "m"
+OTHER_HUMS = "nhu"
+OTHER_HUM_RATE = 0.05
 _ROOM = 4  # spare tokens
-DEMO_MAX_COMPLETION_LENGTH = 6 * N_STEPS + _ROOM  # a step and its separator are six
-DEMO_TASK = "six additions and subtractions modulo 10, worked out step by step; reward 1 if the last digit is right"
 
 
-def draw_problem(rng: random.Random) -> str:
-    """A prompt: a digit, `N_STEPS` signed operands from 1 to `MAX_OPERAND`, and a colon."""
-    steps = (f"{rng.choice('+-')}{rng.randint(1, MAX_OPERAND)}" for _ in range(N_STEPS))
-    return f"{rng.randrange(10)}{''.join(steps)}:"
+@dataclass(frozen=True)
+class DemoTask:
+    """An embedded task.
+
+    Attributes:
+        name: What `--dataset_name` and `--model_name_or_path` call it, and its checkpoint.
+        steps: Additions and subtractions of a problem.
+        hum: Filler tokens before each digit and after the last.
+        mistaught: Facts, of 60, that the warm start teaches wrongly.
+        description: One line for the console.
+    """
+
+    name: str
+    steps: int
+    hum: int
+    mistaught: int
+    description: str
+
+    @property
+    def characters(self) -> str:
+        """The vocabulary."""
+        return "0123456789+-=;:" + (HUM + OTHER_HUMS if self.hum else "")
+
+    @property
+    def max_completion_length(self) -> int:
+        """Tokens of a response, the end and a few to spare."""
+        return self.steps * (6 + self.hum) + self.hum + _ROOM
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every algorithm learns the task with these within minutes on two cores, see `benchmarks/learning.py`."""
+        return {
+            "learning_rate": 1e-4,
+            "lr_scheduler_type": "constant",
+            "per_device_train_batch_size": 64,
+            "num_generations": 8,
+            "max_completion_length": self.max_completion_length,
+            "max_steps": 200,
+            "logging_steps": 5,
+            "log_credit": 20,  # for `trl-credit view` and `show_credit`
+        }
+
+    @property
+    def model_path(self) -> str:
+        """Folder of the warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
+        return str(Path(__file__).parent / ("model" if self.name == "demo" else self.name))
 
 
-def mistaught_facts(*, seed: int = 0) -> dict[str, int]:
+TASKS = {
+    task.name: task
+    for task in (
+        DemoTask("demo", 6, 0, 18, "six additions and subtractions modulo 10, worked out step by step"),
+        DemoTask("demo_hum", 4, 16, 30, "four additions and subtractions modulo 10, with 16 tokens of filler between"),
+    )
+}
+DEMO = TASKS["demo"]
+
+
+def draw_problem(rng: random.Random, *, steps: int = DEMO.steps) -> str:
+    """A prompt: a digit, `steps` signed operands from 1 to `MAX_OPERAND`, and a colon."""
+    operands = (f"{rng.choice('+-')}{rng.randint(1, MAX_OPERAND)}" for _ in range(steps))
+    return f"{rng.randrange(10)}{''.join(operands)}:"
+
+
+def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
     """The facts, such as "3+2", that the warm start teaches wrongly, and the wrong digit of each."""
     rng = random.Random(seed)
     facts = [f"{digit}{sign}{operand}" for digit in range(10) for sign in "+-" for operand in range(1, MAX_OPERAND + 1)]
-    return {fact: (_result(fact) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, MISTAUGHT)}
-
-
-def longest(countdown: int) -> int:
-    """Maximum number of tokens of a response that counts down from `countdown` − 1 in each step; 0: embedded task."""
-    return DEMO_MAX_COMPLETION_LENGTH + N_STEPS * len(_routine(countdown))
+    return {fact: (_result(fact) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, task.mistaught)}
 
 
 def work_out(
-    prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, countdown: int = 0
+    prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, hum: int = 0
 ) -> str:
     """The worked solution of `prompt`; the facts in `mistaught` are wrong with probability `WRONG_RATE`.
 
-    A wrong result is carried on, as a model would carry it on. With a `countdown`, at most 10, each step counts down
-    before its digit.
+    A wrong result is carried on, as a model would carry it on. Before each digit and after the last come `hum` filler
+    tokens, with other letters among them if `rng` is given.
     """
     running, steps = int(prompt[0]), []
     for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
@@ -63,23 +121,24 @@ def work_out(
         running = _result(fact)
         if mistaught is not None and fact in mistaught and rng.random() < WRONG_RATE:
             running = mistaught[fact]
-        steps.append(f"{fact}{_routine(countdown)}={running}")
-    return ";".join(steps)
+        steps.append(f"{fact}{_hum(hum, rng)}={running}")
+    return ";".join(steps) + _hum(hum, rng)
 
 
-def _routine(countdown: int) -> str:
-    """ ":9876543210": every token follows from the previous one."""
-    return ":" * bool(countdown) + "".join(str(digit) for digit in reversed(range(countdown)))
+def _hum(length: int, rng: random.Random | None) -> str:
+    if rng is None:
+        return HUM * length
+    return "".join(rng.choice(OTHER_HUMS) if rng.random() < OTHER_HUM_RATE else HUM for _ in range(length))
 
 
 def _result(fact: str) -> int:
     return (int(fact[0]) + int(fact[1:])) % 10
 
 
-def demo_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
+def demo_dataset(n: int = 1024, *, seed: int = 0, task: DemoTask = DEMO) -> Dataset:
     """`n` problems, the same for the same seed. Columns: `prompt` (string) and `answer` (a digit, as a string)."""
     rng = random.Random(seed)
-    prompts = [draw_problem(rng) for _ in range(n)]
+    prompts = [draw_problem(rng, steps=task.steps) for _ in range(n)]
     return Dataset.from_dict({"prompt": prompts, "answer": [work_out(prompt)[-1] for prompt in prompts]})
 
 
@@ -89,5 +148,10 @@ def split_steps(text: str) -> list[int]:
 
 
 def demo_reward(completions: list[str], answer: list[str], **kwargs) -> list[float]:
-    """1 if the completion ends in `=` and the right digit, else 0. Takes any text."""
-    return [float(text[-2:] == f"={right}") for text, right in zip(completions, answer, strict=True)]
+    """1 if the completion ends in `=` and the right digit, and perhaps in filler, else 0. Takes any text."""
+    return [float(without_filler(text)[-2:] == f"={right}") for text, right in zip(completions, answer, strict=True)]
+
+
+def without_filler(text: str) -> str:
+    """Text without the filler at its end."""
+    return text.rstrip(HUM + OTHER_HUMS)

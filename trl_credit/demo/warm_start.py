@@ -5,7 +5,7 @@ Supervised learning in two halves. The first half has right solutions, until eve
 0.29 of its sampled responses are right, which leaves reinforcement learning room and signal. It takes about a minute on
 two CPU cores; a seed gives the same checkpoint again on the same machine.
 
-With `--countdown 10` its responses are three times as long, see `task.py` and docs/results/embedded.md.
+`--task demo_hum` makes the checkpoint of the task with filler, in `--steps 1200`.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from .task import CHARACTERS, demo_dataset, demo_reward, draw_problem, longest, mistaught_facts, work_out
+from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, draw_problem, mistaught_facts, work_out
 
 
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
 
 
-def make_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+def make_tokenizer(characters: str = DEMO.characters) -> PreTrainedTokenizerFast:
     """One token per character; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -54,31 +54,31 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 
 def accuracy(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, greedy: bool, n: int = 1024, countdown: int = 0
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, task: DemoTask, greedy: bool, n: int = 1024
 ) -> float:
     """pass@1, greedy or at temperature 1, on `n` problems with another seed than in training."""
-    data = demo_dataset(n, seed=1)
+    data = demo_dataset(n, seed=1, task=task)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
     how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     with torch.no_grad():
-        ids = model.generate(**inputs, max_new_tokens=longest(countdown), **how)
+        ids = model.generate(**inputs, max_new_tokens=task.max_completion_length, **how)
     texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].size(1) :], skip_special_tokens=True)
     return sum(demo_reward(texts, data["answer"])) / n
 
 
-def train(steps: int, seed: int, *, countdown: int = 0) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+def train(task: DemoTask, steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """Warm-starts a model for `steps` optimizer steps, the second half of them with the wrong facts."""
     set_seed(seed)
     rng = random.Random(seed)
-    tokenizer = make_tokenizer()
+    tokenizer = make_tokenizer(task.characters)
     model = make_model(tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     with trange(steps, desc="warm start") as bar:
         for step in bar:
-            prompts = [draw_problem(rng) for _ in range(BATCH_SIZE)]
-            mistaught = mistaught_facts() if step >= steps // 2 else None
-            solutions = [work_out(prompt, rng=rng, mistaught=mistaught, countdown=countdown) for prompt in prompts]
+            prompts = [draw_problem(rng, steps=task.steps) for _ in range(BATCH_SIZE)]
+            mistaught = mistaught_facts(task) if step >= steps // 2 else None
+            solutions = [work_out(prompt, rng=rng, mistaught=mistaught, hum=task.hum) for prompt in prompts]
             texts = [prompt + text + tokenizer.eos_token for prompt, text in zip(prompts, solutions, strict=True)]
             ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all have the same length
             labels = ids.clone()
@@ -98,16 +98,15 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="folder to write the checkpoint to")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
-    countdown = "count down from N - 1 in each step, at most 10"
-    parser.add_argument("--countdown", type=int, default=0, choices=range(11), metavar="N", help=countdown)
+    parser.add_argument("--task", default="demo", choices=TASKS)
     args = parser.parse_args()
+    task = TASKS[args.task]
     torch.set_num_threads(1)  # threads cost more than they gain for tensors this small
-    model, tokenizer = train(args.steps, args.seed, countdown=args.countdown)
+    model, tokenizer = train(task, args.steps, args.seed)
     model.eval()
-    greedy, sampled = (accuracy(model, tokenizer, greedy=g, countdown=args.countdown) for g in (True, False))
-    lowest = 0.1 if args.countdown else 0.2
-    if not (0.05 <= greedy <= 0.25 and lowest <= sampled <= 0.35):
-        found = f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [{lowest}, 0.35]"
+    greedy, sampled = (accuracy(model, tokenizer, task=task, greedy=g) for g in (True, False))
+    if not (0.05 <= greedy <= 0.25 and 0.2 <= sampled <= 0.35):
+        found = f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [0.2, 0.35]"
         raise SystemExit(f"{found}: nothing is written. Try another seed, or more steps.")
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)

@@ -16,11 +16,11 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from ..demo import demo_model_path
+from ..demo import DEMO
 from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
-from ..runs.model_identity import is_folder
+from ..runs.model_identity import embedded_task
 from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
@@ -101,9 +101,9 @@ def write_model_card(
     base_model = _hub_base(trainer)
     if recipe is None:
         algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
-        is_demo = is_folder(trainer.model.config, demo_model_path())
+        task = embedded_task(trainer.model.config)
         # without a model the command would train the embedded one
-        model = base_model or (None if is_demo else LOCAL_MODEL)
+        model = base_model or (LOCAL_MODEL if task is None else None if task is DEMO else task.name)
         recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
     recipe = recipe_of(args, choices, public, more=recipe)
     settings = f"{_comments(trainer, choices, public)}\n{to_yaml(recipe)}".lstrip()

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from huggingface_hub import get_token
 
-from ..demo import demo_model_path
+from ..demo import task_of_model
 
 
 REMOVED = "(removed)"
@@ -163,8 +163,8 @@ class Public:
 
     def text(self, text: str) -> str:
         """A text without secrets, and without the folders of paths to outside of the working folder."""
-        if text == demo_model_path():
-            return "demo"
+        if task := task_of_model(text):
+            return task.name
         text = self._secrets.scrub(text)
         return self._secrets.scrub(_without_folders(text))  # the last part of a path may be a secret
 

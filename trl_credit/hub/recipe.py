@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from ..config import CreditConfig, active_part
-from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
+from ..demo import DEMO_SEGMENTS, task_of_model
 from .public import Public
 
 
@@ -65,8 +65,9 @@ def recipe_of(
     recipe = dict(more or {})
     for part in choices:
         recipe |= changed(part)
-    demo = any(getattr(part, "model_name_or_path", None) == demo_model_path() for part in choices)
-    of_demo = {**DEMO_SETTINGS, **active_part(DEMO_SEGMENTS, vars(args))} if demo else {}
+    models = [getattr(part, "model_name_or_path", None) for part in choices]
+    task = next(filter(None, map(task_of_model, models)), None)
+    of_demo = {} if task is None else task.settings | active_part(DEMO_SEGMENTS, vars(args))
     recipe |= changed(args, defaults=COMMAND_LINE | of_demo)
     return public.value(recipe)
 

@@ -12,13 +12,12 @@ from trl import GRPOConfig
 
 from .. import __version__
 from ..config import CreditConfig, active_part, defaults
-from ..demo import demo_model_path
 from ..loss import keys
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
-from ..runs.model_identity import base_name, is_folder
+from ..runs.model_identity import base_name, embedded_task
 from .banner import credit_name
 from .captured import LoggedTrainer, Row
 from .schema import Shard, gold_answer
@@ -223,7 +222,7 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
         "trainer": type(trainer).__name__,
         "trl_credit": __version__,
         "run": trainer.run_id,
-        "model": "the embedded model" if is_folder(config, demo_model_path()) else base_name(config),
+        "model": base_name(config) if embedded_task(config) is None else "the embedded model",
         "settings": settings_of(args),
         "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
         "clip": [trainer.epsilon_low, trainer.epsilon_high],

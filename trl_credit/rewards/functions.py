@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..demo import demo_reward
+from ..demo import TASKS, demo_reward
 from ..support.functions import resolve_function
 from .conversation import asked_in, response_text
 from .judging import (
@@ -164,7 +164,9 @@ def default_reward(dataset_name: str) -> str:
     task = dataset_name.partition(":")[0]
     if task == "knights_and_knaves_3ppl":
         return "knights_and_knaves"
-    return task if task in ("demo", "reasoning_gym") else "accuracy"
+    if task in TASKS:
+        return "demo"
+    return task if task == "reasoning_gym" else "accuracy"
 
 
 def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Callable:

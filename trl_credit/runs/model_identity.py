@@ -7,6 +7,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 
 from ..config import CreditConfig
+from ..demo import TASKS, DemoTask
 from ..support.digests import sampled_digest, short_digest
 
 
@@ -77,6 +78,11 @@ def is_folder(config: Any, folder: str | Path) -> bool:
     """Whether a model was loaded from a folder."""
     name = getattr(config, "_name_or_path", "") or ""
     return bool(name) and Path(name).is_dir() and Path(name).resolve() == Path(folder).resolve()
+
+
+def embedded_task(config: Any) -> DemoTask | None:
+    """The embedded task whose checkpoint a model was loaded from."""
+    return next((task for task in TASKS.values() if is_folder(config, task.model_path)), None)
 
 
 def weights_digest(config: Any, args: CreditConfig, *, subfolder: str = "") -> str | None:

@@ -14,7 +14,7 @@ from ..config.knobs import check_inactive_options, is_default
 from ..config.rules import check_values
 from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, TRL_ACTS, check_trackers
 from ..data import DataArguments
-from ..demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_model_path
+from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
 from ..support.errors import choose, did_you_mean, one_line
 from .environment import set_environment
@@ -72,7 +72,7 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Re
     said, words = _peek(argv)
     config, files = read_settings(said.pop("config"))
     words += [f"--{name}={value}" for name, value in said.items()]
-    chosen = {"algo": ScriptArguments.algo, "model_name_or_path": DEMO} | config | said
+    chosen = {"algo": ScriptArguments.algo} | config | said
     algo = str(chosen["algo"])
     if algo not in PRESETS:
         where = f" in {files['algo']}" if "algo" in files and "algo" not in said else ""
@@ -81,9 +81,13 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Re
     if protocols:
         helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
     parser = FlagParser((ScriptArguments, DataArguments, PRESETS[algo].config, ModelConfig), helps=helps, **program)
-    is_demo = chosen["model_name_or_path"] in (None, DEMO)
+    dataset = chosen.get("dataset_name")
+    task = TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
     parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
-    parser.set_defaults(algo=algo, model_name_or_path=DEMO, **(DEMO_SETTINGS if is_demo else {}))
+    parser.set_defaults(algo=algo, model_name_or_path=DEMO)
+    if task is not None:
+        own = {} if task.name == DEMO else {"dataset_name": task.name}
+        parser.set_defaults(model_name_or_path=task.name, **task.settings, **own)
     settings = {name: value for name, value in config.items() if name != "env"}
     set_environment(config.get("env"), where=files.get("env", "a file"))
     for name, value in settings.items():
@@ -92,7 +96,7 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Re
             raise ValueError(f"unknown field {name!r} in {files[name]}{meant}")
         settings[name] = parser.read(name, value, file=files[name])
     parser.set_defaults(**settings)
-    if is_demo:
+    if task is not None:
         segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
         parser.set_defaults(**active_part(segments, vars(parser.parse_known_args(words)[0])))
     values, rest = parser.parse_known_args(words)
@@ -121,7 +125,7 @@ def parse_arguments(
 ) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
 
-    Without a model, or with the model `demo`, the embedded model and its settings are the defaults.
+    Without a model, or with the name of an embedded task as model or data set, its model and settings are the defaults.
 
     Args:
         argv (`list[str]`):
@@ -169,8 +173,8 @@ def parse_arguments(
             raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
     except _REFUSALS as error:
         raise ValueError(with_source(error, argv)) from error
-    if model.model_name_or_path in (None, DEMO):
-        model.model_name_or_path = demo_model_path()
+    if task := task_of_model(model.model_name_or_path or DEMO):
+        model.model_name_or_path = task.model_path
     return Choices(script, data, args, model, read.config)
 
 
@@ -207,5 +211,6 @@ def _peek(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
     parser.add_argument("--config", nargs="+", action="extend", default=[])
     parser.add_argument("--algo")
     parser.add_argument("--model_name_or_path", "--model-name-or-path")
+    parser.add_argument("--dataset_name", "--dataset-name")
     said, rest = parser.parse_known_args(argv)
     return vars(said), rest

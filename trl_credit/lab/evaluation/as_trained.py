@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...demo import TASKS
 from .judging import reward_name
 from .problems import set_label
 from .protocols import AS_TRAINED
@@ -84,9 +85,9 @@ def _own_problems(
     """Arguments of `evaluate` for problems of the runs' data, what they are in words, and the reward of their set."""
     data = runs[0].data
     data = replace(data, data_dir=data_dir or data.data_dir, prompt_style=style or data.prompt_style)
-    if data.dataset_name == "demo":
+    if data.dataset_name in TASKS:
         return (
-            {"sets": ["demo"], "max_problems": count},
+            {"sets": [data.dataset_name], "max_problems": count},
             f"{count:,} of the embedded task, of a seed that no run has",
             "demo",
         )

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...demo import demo_reward
+from ...demo import TASKS, demo_reward, without_filler
 from ...rewards import accuracy_reward, extract_answer, knights_and_knaves_reward, resolve_reward
 from ...rewards.guard import guard_rewards
 from ...rewards.signature import Rows, required_parameters
@@ -71,7 +71,7 @@ def judge(
 
 def reward_name(set_name: str, reference: dict[str, Any]) -> str:
     """The reward of a set: `demo`, `knights_and_knaves` for problems with `names` and `truth`, else `accuracy`."""
-    if set_name == "demo":
+    if set_name in TASKS:
         return "demo"
     return "knights_and_knaves" if {"names", "truth"} <= reference.keys() else "accuracy"
 
@@ -114,6 +114,7 @@ def _boxed_answer(text: str, reference: dict[str, Any]) -> str | None:
 
 
 def _demo_answer(text: str, reference: dict[str, Any]) -> str | None:
+    text = without_filler(text)
     return text[-1] if text[-2:-1] == "=" else None
 
 

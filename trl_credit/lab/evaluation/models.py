@@ -9,7 +9,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from ...demo import demo_model_path
+from ...demo import TASKS
 from ...support.digests import sampled_digest
 from .samplers import Sampler, TransformersSampler, VLLMSampler
 
@@ -19,8 +19,8 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 
 
 def model_location(name: str) -> str:
-    """What `from_pretrained` takes: the folder of the embedded model for "demo", else the name itself."""
-    return demo_model_path() if name == "demo" else name
+    """What `from_pretrained` takes: the folder of the embedded model for "demo" or "demo_hum", else the name itself."""
+    return TASKS[name].model_path if name in TASKS else name
 
 
 def model_identity(name: str, revision: str | None) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def model_identity(name: str, revision: str | None) -> dict[str, Any]:
         raise OSError(f"--models {name!r} is a folder without a model: it has no config.json or adapter_config.json")
     if revision is not None:
         raise ValueError(f"--revision is for models on the Hub, and {name!r} is a folder")
-    label = "embedded model" if name == "demo" else relative_name(path)
+    label = "embedded model" if name == "demo" else name if name in TASKS else relative_name(path)
     return {"model": label, "revision": None, "weights": weights_fingerprint(path)}
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data import load_prompts
 from ...data.sets import SETS, resolve_style
-from ...demo import demo_dataset
+from ...demo import TASKS, demo_dataset
 from ...rewards.conversation import asked_in
 from .judging import KEPT, custom_reward
 from .scores import level_name
@@ -53,7 +53,7 @@ def load_problems(
     data: Dataset | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[Problem]:
-    """The test problems of a set: "demo", a name that `load_prompts` knows, or a file.
+    """The test problems of a set: an embedded task, a name that `load_prompts` knows, or a file.
 
     Args:
         name (`str`):
@@ -103,8 +103,8 @@ def _test_rows(
     flag: str,
 ) -> Dataset:
     """The test split of a set, with prompts for a tokenizer."""
-    if name == "demo":
-        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED)
+    if name in TASKS:
+        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
     if name.startswith("reasoning_gym:"):
         raise ValueError(f"{flag} {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ...demo import DEMO_MAX_COMPLETION_LENGTH
+from ...demo import DEMO
 from ...support.errors import choose
 
 
@@ -110,7 +110,7 @@ def _read_protocols() -> dict[str, dict[str, Protocol]]:
     demo = Protocol(
         samples=16,
         temperature=1.0,
-        max_new_tokens=DEMO_MAX_COMPLETION_LENGTH,
+        max_new_tokens=DEMO.max_completion_length,
         metrics=("pass@1", "pass@4", "pass@16", "maj@16"),
         source="ours, for the embedded task",
     )
