@@ -3,11 +3,12 @@
 import random
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.demo.task import MISTAUGHT, WRONG_RATE, mistaught_facts, work_out
+from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo.task import OTHER_HUM_RATE, WRONG_RATE, mistaught_facts, work_out
 from trl_credit.demo.warm_start import accuracy, train
 
 
@@ -34,7 +35,7 @@ def test_verifier_takes_any_text():
 
 def test_wrong_facts_are_the_same_ones_and_are_carried_on():
     facts = mistaught_facts()
-    assert len(facts) == MISTAUGHT == 18 and facts == mistaught_facts() != mistaught_facts(seed=1)
+    assert len(facts) == DEMO.mistaught == 18 and facts == mistaught_facts() != mistaught_facts(seed=1)
     assert all(wrong != eval(fact) % 10 for fact, wrong in facts.items())
     rng = random.Random(0)
     fact, wrong = next(iter(facts.items()))
@@ -45,17 +46,47 @@ def test_wrong_facts_are_the_same_ones_and_are_carried_on():
     assert work_out(f"{known}:", rng=rng, mistaught=facts) == f"{known}={eval(known) % 10}"
 
 
-def test_packaged_model_is_small_and_errs_at_the_rate_promised():
-    folder = Path(demo_model_path())
+def test_filler_changes_no_reward():
+    hum = TASKS["demo_hum"]
+    data, rng = demo_dataset(200, task=hum), random.Random(0)
+    assert {prompt.count("+") + prompt.count("-") for prompt in data["prompt"]} == {4}
+    texts = [work_out(prompt, rng=rng, hum=hum.hum) for prompt in data["prompt"]]
+    assert {len(text) for text in texts} == {4 * 22 - 1 + 16} and len(texts[0]) < hum.max_completion_length
+    assert demo_reward(texts, data["answer"]) == [1.0] * 200
+    assert demo_reward([text.replace("=", "=9") for text in texts], data["answer"]) == [0.0] * 200
+    assert work_out("3+2-1:", hum=3) == "3+2mmm=5;5-1mmm=4mmm"
+    others = sum(text.count(letter) for text in texts for letter in "nhu")
+    n = 200 * 5 * 16
+    assert abs(others / n - OTHER_HUM_RATE) < 5 * (OTHER_HUM_RATE * (1 - OTHER_HUM_RATE) / n) ** 0.5
+
+
+@pytest.mark.parametrize(("task", "text"), [("demo", "3+2-1:3+2=5;5-1=4"), ("demo_hum", "3+2:3+2mmnmhmmum=5;")])
+def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
+    task = TASKS[task]
+    folder = Path(demo_model_path(task))
     assert sum(p.stat().st_size for p in folder.iterdir()) < 1.5e6
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
-    text = "3+2-1-3+1+2-3:3+2=5;5-1=4"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     set_seed(0)
-    assert 0.2 < accuracy(model, tokenizer, greedy=False) < 0.35
+    assert 0.18 < accuracy(model, tokenizer, task=task, greedy=False) < 0.35
     # what it prefers is wrong: there is something to learn, not only something to be surer of
-    assert 0.05 < accuracy(model, tokenizer, greedy=True) < 0.25
+    assert 0.05 < accuracy(model, tokenizer, task=task, greedy=True) < 0.25
+
+
+def test_most_of_the_gradient_noise_of_the_hum_is_in_its_filler():
+    task = TASKS["demo_hum"]
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path(task))
+    model = AutoModelForCausalLM.from_pretrained(demo_model_path(task))
+    prompts, rng = demo_dataset(128, seed=5, task=task)["prompt"], random.Random(0)
+    texts = [prompt + work_out(prompt, rng=rng, mistaught=mistaught_facts(task), hum=task.hum) for prompt in prompts]
+    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        p = model(ids).logits[:, len(prompts[0]) - 1 : -1].softmax(-1)
+    noise = 1 - p.square().sum(-1)  # E|score|² of each token
+    decisions = ids[:, len(prompts[0]) - 1 : -1] == tokenizer.convert_tokens_to_ids("=")
+    assert decisions.sum() == 4 * len(texts)
+    assert 0.8 < 1 - noise[decisions].sum() / noise.sum() < 0.92  # 0.87
 
 
 def test_the_packaged_model_prefers_the_wrong_facts():
@@ -77,6 +108,6 @@ def test_the_packaged_model_prefers_the_wrong_facts():
 
 
 def test_warm_start_runs_from_nothing_and_repeats():
-    first, _ = train(4, seed=1)
-    second, _ = train(4, seed=1)
+    first, _ = train(DEMO, 4, seed=1)
+    second, _ = train(DEMO, 4, seed=1)
     assert all((a == b).all() for a, b in zip(first.parameters(), second.parameters(), strict=True))
