@@ -140,7 +140,9 @@ def test_a_test_split_comes_before_unseen_rows(here, data_folder):
 
 
 def test_rewards_of_the_form_are_left_out_and_the_set_has_its_own(here):
-    change("a", "task", dataset_name="demo", prompt_column=None, reward=["demo"])
+    change("a", "task", dataset_name="demo_hum", prompt_column=None, reward=["demo"])
+    assert plan_as_trained(["a"]).options["sets"] == ["demo_hum"]
+    change("a", "task", dataset_name="demo")
     plan = plan_as_trained(["a"])
     assert plan.options["sets"] == ["demo"] and plan.options["reward"] is None
     assert plan.options["changes"] == {"samples": 4, "temperature": 0.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 40}

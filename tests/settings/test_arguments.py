@@ -5,12 +5,16 @@ from argparse import ArgumentParser
 from dataclasses import fields
 
 import pytest
+import yaml
 from trl import ModelConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.cli.training import make_data, make_rewards
 from trl_credit.config import KNOBS
 from trl_credit.data import DataArguments
-from trl_credit.demo import demo_model_path
+from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.hub.public import Public
+from trl_credit.hub.recipe import recipe_of
 from trl_credit.settings.arguments import ScriptArguments, parse_arguments
 from trl_credit.settings.files import read_settings
 from trl_credit.settings.help import HelpPages
@@ -88,6 +92,24 @@ def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
     )
     _, _, args, model, _ = parse_arguments(["--model_name_or_path", "some/model", "--output_dir", "out"])
     assert model.model_name_or_path == "some/model" and args.max_steps == -1
+
+
+@pytest.mark.parametrize("words", ["--dataset_name demo_hum", "--model_name_or_path demo_hum"])
+def test_the_task_with_filler_brings_its_model_and_its_settings(words, tmp_path):
+    hum = TASKS["demo_hum"]
+    choices = parse_arguments([*words.split(), "--algo", "grpo", "--output_dir", str(tmp_path / "out")])
+    assert choices.model.model_name_or_path == demo_model_path(hum) != demo_model_path()
+    assert choices.data.dataset_name == "demo_hum" and choices.args.max_steps == 200
+    assert choices.args.max_completion_length == hum.max_completion_length == 108
+    rewards = make_rewards(choices)
+    assert rewards == [demo_reward]
+    data = make_data(choices, rewards)
+    assert data["prompt"][:] == demo_dataset(seed=42, task=hum)["prompt"][:]
+    recipe = recipe_of(choices.args, [choices.script, choices.data, choices.model], Public())
+    named = {"algo": "grpo", "dataset_name": "demo_hum", "model_name_or_path": "demo_hum"}
+    assert {name: value for name, value in recipe.items() if name != "output_dir"} == named
+    write(tmp_path, again=yaml.safe_dump({**recipe, "output_dir": str(tmp_path / "out")}))
+    assert parse_arguments(["--config", str(tmp_path / "again.yaml")]).args == choices.args
 
 
 HEADINGS = [
