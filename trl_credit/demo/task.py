@@ -17,7 +17,7 @@ The task "demo_hum" has four steps and hums: 16 filler tokens before each digit 
     response    3+2mmmmmmmmmmmmmmmm=5;5-1mmmmmnmmmmmmmmmm=4;4-3mmmmmmmmmmmmmmmm=1;1+1mmmmmmmmmmmmummm=2mmmmmmmmmmmmmmmm
 
 The model hums another letter than "m" with probability 0.05. No reward depends on it, so what filler adds to the
-gradient is noise: 87 % of E|score|², Σ (1 − Σp²) over tokens, at the start. 30 of the 60 facts are mis-taught.
+gradient is noise: 86 % of E|score|², Σ (1 − Σp²) over tokens, at the start. 30 of the 60 facts are mis-taught.
 """
 
 import random
