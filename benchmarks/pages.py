@@ -1,0 +1,36 @@
+"""Pages whose tables are made from raw results: a table stands between `<!-- table: NAME -->` and `<!-- /table -->`."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from trl_credit.support.files import write_atomically
+
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+_BETWEEN = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- /table -->)", re.DOTALL)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Markdown; the first column is text, the others are numbers."""
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """The page with every table made anew. Raises `KeyError` if the page names one that does not exist."""
+    return _BETWEEN.sub(lambda found: found[1] + tables[found[2]], page)
+
+
+def write(path: Path, tables: Mapping[str, str]) -> None:
+    """Puts the tables into the page.
+
+    Raises:
+        ValueError: the page has no place for a table, or names one that does not exist.
+    """
+    page = path.read_text(encoding="utf-8")
+    places = [name for _, name in _BETWEEN.findall(page)]
+    if sorted(places) != sorted(tables):
+        raise ValueError(f"{path.name} must have a place for each of {', '.join(tables)}; it has {', '.join(places)}")
+    write_atomically(path, filled(page, tables))
