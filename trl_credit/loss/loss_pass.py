@@ -12,7 +12,7 @@ from ..credit.tokens import Credit, Tokens, turn_numbers
 from . import keys
 from .assignment import policy_mask, wide
 from .batch import loss_mask, segments_of
-from .metrics import expert_drift
+from .metrics import expert_drift, loss_statistics
 
 
 @dataclass
@@ -59,12 +59,20 @@ class LossPass:
         count = self.inputs.get(keys.NUM_ITEMS)
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
-    def expert_statistics(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Numerator and denominator of the metric `expert_drift`, if the experts are known."""
-        if self.experts_t is None:
-            return {}
-        old_t = self.inputs[keys.OLD_EXPERTS]
-        return {"expert_drift": expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)}
+    def statistics(
+        self, *, carries_loss: bool, clip_range: tuple[float, float]
+    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and `expert_drift`
+        if the experts are known."""
+        tokens, credit = self.seen
+        of_rows = {"quarter_t": self.inputs.get(keys.QUARTERS), "entropy_mask_t": self.entropy_mask_t}
+        found = loss_statistics(
+            self.config, credit, tokens, carries_loss=carries_loss, clip_range=clip_range, **of_rows
+        )
+        if self.experts_t is not None:
+            old_t = self.inputs[keys.OLD_EXPERTS]
+            found["expert_drift"] = expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)
+        return found
 
     def hide_masked(self) -> None:
         """Hides the tokens outside of M from the whole loss."""

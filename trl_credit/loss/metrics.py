@@ -8,6 +8,8 @@ from ..config import CreditConfig
 from ..credit.advantages import confidence_slope
 from ..credit.clipping import is_clipped
 from ..credit.effective import travelled
+from ..credit.selection import select_high_entropy
+from ..credit.shares import last_tokens, noise_outside
 from ..credit.tokens import Credit, Tokens
 from ..credit.weights import sequence_log_weight, traced_sum
 from .assignment import log_probability_gradient, wide
@@ -21,6 +23,7 @@ def loss_statistics(
     carries_loss: bool = False,
     clip_range: tuple[float, float],
     quarter_t: torch.Tensor | None = None,
+    entropy_mask_t: torch.Tensor | None = None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
@@ -36,6 +39,12 @@ def loss_statistics(
       a custom loss it is the advantage that the function was given.
     * Effective horizon: how many tokens back the credit of a token travels on average, weighted by |A|, where what
       stays at its token travels 0. See [`~trl_credit.credit.effective.travelled`]; `explain` shows the same number.
+    * Noise share: the share of gradient noise outside of the selection ([`selection_of`]), over the loss tokens. See
+      [`~trl_credit.credit.shares.noise_outside`]. ℓ is π_old's, of the training model at the sampling temperature
+      (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not renormalised.
+    * Last tokens' share: |∂L/∂ℓ| at ratio 1 on the last 20 tokens that the policy wrote in a response, against their
+      uniform share. See [`~trl_credit.credit.shares.last_tokens`]. Without a custom W or loss, and without trees, whose
+      rows are not responses.
 
     Args:
         carries_loss (`bool`, *optional*, defaults to `False`):
@@ -45,6 +54,8 @@ def loss_statistics(
         quarter_t (`torch.Tensor`, *optional*):
             Quarter of the response, 0 … 3, that each token lies in, −1 if unknown, shape (B, T). Without it every row
             is a response.
+        entropy_mask_t (`torch.Tensor`, *optional*):
+            Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T).
     """
     mask_t = tokens.mask_t.float()
     n_tokens = mask_t.sum()
@@ -78,7 +89,36 @@ def loss_statistics(
     weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
     if (traced or weighted) and not carries_loss:
         stats |= _coefficients(config, credit, tokens, kept=kept, quarter_t=quarter_t)
+    selected_t = selection_of(config, credit, tokens, entropy_mask_t=entropy_mask_t)
+    stats["noise_share"] = noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
+    if credit.log_weight is credit.traced and not carries_loss and config.rollouts != "tree":
+        kept = kept if entropy_mask_t is None else kept * entropy_mask_t
+        gradient_t = _gradient(config, credit, tokens, kept=kept)
+        stats["last_tokens_share"] = last_tokens(gradient_t, mask_t=tokens.turn_ids >= 0)
     return stats
+
+
+def selection_of(
+    config: CreditConfig, credit: Credit, tokens: Tokens, *, entropy_mask_t: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The tokens outside of which `noise_share` looks, shape (B, T): those of the run's selector, else those that TRL's
+    `top_entropy_quantile` keeps (`entropy_mask_t`), else the fifth of highest entropy in each row."""
+    if config.selector != "none" and credit.selected is not None:
+        return credit.selected
+    if entropy_mask_t is not None:
+        return entropy_mask_t
+    return select_high_entropy(tokens.entropy_t, rate=0.2, mask_t=tokens.mask_t)
+
+
+def _gradient(config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor) -> torch.Tensor:
+    """−∂L/∂ℓ at ratio 1, before any normaliser, shape (B, T); `kept` is M."""
+    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
+    credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
+    gradient_t = log_probability_gradient(config, **credited, mask_t=tokens.mask_t)
+    if config.has_weight_gradient:
+        slope_t = confidence_slope(tokens.logp_t, kind=config.loss_weight_confidence, mask_t=tokens.mask_t)
+        gradient_t = gradient_t + credited_t * slope_t
+    return gradient_t
 
 
 def _coefficients(
@@ -91,12 +131,7 @@ def _coefficients(
     before TRL's `top_entropy_quantile`.
     """
     given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
-    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
-    credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
-    gradient_t = log_probability_gradient(config, **credited, mask_t=tokens.mask_t)
-    if config.has_weight_gradient:
-        slope_t = confidence_slope(tokens.logp_t, kind=config.loss_weight_confidence, mask_t=tokens.mask_t)
-        gradient_t = gradient_t + credited_t * slope_t
+    gradient_t = _gradient(config, credit, tokens, kept=kept)
     has_credit = given > 0
     size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
     inside = tokens.mask_t.bool()

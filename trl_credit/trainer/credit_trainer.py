@@ -35,7 +35,6 @@ from ..loss.assignment import credit_function, with_ratio_clipped
 from ..loss.belief import BeliefState
 from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
 from ..loss.loss_pass import LossPass
-from ..loss.metrics import loss_statistics
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter
@@ -328,6 +327,9 @@ class CreditTrainer(ResumableTrainer):
             what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
             tested = ", ".join(refusals.TESTED_TRL_MINORS)
             raise RuntimeError(f"TRL {trl.__version__} {what}. Install one of trl {tested}.")
+        # not in the hook: TRL's `top_entropy_quantile` acts after it
+        seen = {"carries_loss": self.custom_credit.carries_loss, "clip_range": self._clip_range}
+        self._meter.record(loss_pass.statistics(**seen))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -338,6 +340,10 @@ class CreditTrainer(ResumableTrainer):
                 self._nonfinite.found_in_loss()
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
+
+    @property
+    def _clip_range(self) -> tuple[float, float]:
+        return 1 - self.epsilon_low, 1 + self.epsilon_high
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         sampling, loss_pass = self.engine.sampling, self._loss_pass
@@ -363,9 +369,6 @@ class CreditTrainer(ResumableTrainer):
         credit = custom.of(self.credit, tokens, self.args)
         loss_pass.seen = tokens, credit
         check_uniform(credit, tokens, level=self.importance_sampling_level)
-        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        given = {"carries_loss": custom.carries_loss, "clip_range": clip_range, "quarter_t": inputs.get(keys.QUARTERS)}
-        self._meter.record(loss_statistics(self.args, credit, tokens, **given) | loss_pass.expert_statistics())
         if custom.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
@@ -374,7 +377,7 @@ class CreditTrainer(ResumableTrainer):
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
+            credit = with_ratio_clipped(credit, tokens, clip_range=self._clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
