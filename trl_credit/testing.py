@@ -95,12 +95,15 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
     logp_t = (-2.0 * torch.rand(rows, length, generator=g, dtype=dtype) - 0.01).requires_grad_()
     old_logp_t = (logp_t.detach() + normal(0.1)).clamp(max=0.0)
     segment_ids = torch.arange(length).expand(rows, length) // 4
+    own = torch.Generator().manual_seed(seed + 1)
+    ref_entropy_t = torch.rand(rows, length, generator=own, dtype=dtype)
     return Tokens(
         logp_t=logp_t,
         old_logp_t=old_logp_t,
         ref_logp_t=old_logp_t + normal(0.05),
         sampling_logp_t=old_logp_t + normal(0.01),
         entropy_t=torch.rand(rows, length, generator=g, dtype=dtype),
+        ref_entropy_t=ref_entropy_t,
         advantages=torch.tensor([1.0, -0.5, 0.7, -1.2, 0.4, 0.0], dtype=dtype),
         token_ids=torch.randint(3, 50, (rows, length), generator=g),
         segment_ids=segment_ids.masked_fill(mask_t == 0, -1),
@@ -168,7 +171,7 @@ class _Case:
         plain = self.gradient(self.tokens)
         if plain[~inside].any():
             return "tokens outside of mask_t get a gradient: multiply sums over tokens by mask_t"
-        per_token = ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t")
+        per_token = ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t", "ref_entropy_t")
         for fill in (7.0, torch.nan, torch.inf, -torch.inf):
             dirty = self.changed(lambda name, x, fill=fill: torch.where(inside, x, fill) if name in per_token else x)
             if problem := self.differs(self.gradient(dirty)[inside], plain[inside]):

@@ -83,8 +83,12 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
             Discount γ per token, in [0, 1].
         selector (`str`, *optional*, defaults to `"none"`):
             Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the share `selective_rate` of each
-            response that has the highest entropy), `"random"` (ablation), or a custom function with the signature of
-            [`~trl_credit.credit.selection.select_high_entropy`].
+            response that has the highest entropy), `"entropy_reference"` (the same by the entropy of the reference
+            model, which training began with; in no paper), `"random"` (ablation), or a custom function with the
+            signature of [`~trl_credit.credit.selection.select_high_entropy`]. `"entropy_reference"` keeps decisions of
+            which the policy has become sure, and keeps harmless variety selected too, where it is worse. It needs
+            `beta` above 0, whose pass it reads. With PEFT the reference is the base model without the adapter, or the
+            adapter as it was when training began if that was given trained.
         selective_rate (`float`, *optional*, defaults to `0.2`):
             ρ of the selector, in [0, 1].
         leave_own_out (`bool`, *optional*, defaults to `True`):
@@ -202,7 +206,9 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
     trace_lambda: float = knob(0.9, "λ of the traces.", SHARE, acts=TRACED)
     gamma: float = knob(1.0, "Discount per token.", SHARE, acts=TRACED)
     selector: str = knob(
-        "none", "Tokens that leave an eligible trace ('none': all).", one_of("none", "entropy", "random", custom=True)
+        "none",
+        "Tokens that leave an eligible trace ('none': all).",
+        one_of("none", "entropy", "entropy_reference", "random", custom=True),
     )
     selective_rate: float = knob(0.2, "Share of tokens the selector takes.", SHARE, acts=(SELECTED, CUSTOM_CREDIT))
     leave_own_out: bool = knob(

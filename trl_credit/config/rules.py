@@ -99,6 +99,11 @@ RULES = (
         when(importance="eligible"),
         "it selects the tokens that leave an eligible trace (S-trace)",
     ),
+    Rule(
+        when(selector="entropy_reference"),
+        when(beta=number("a number above 0, such as 0.001", lambda x: x > 0.0), sync_ref_model=False),
+        "it reads the reference model's pass, which only the KL term makes, of the policy that training began with",
+    ),
     Rule(when(loss_type="luspo"), when(importance=("sequence", "token")), "it is defined for one weight per response"),
     Rule(
         TRACE,

@@ -15,6 +15,7 @@ class Tokens:
         ref_logp_t: Under the reference model, shape (B, T), or `None` if `beta` is 0.
         sampling_logp_t: As returned by the engine that sampled, shape (B, T); NaN where unknown; `None` if all are.
         entropy_t: Entropy of the next-token distribution, nats, shape (B, T), detached.
+        ref_entropy_t: The same of the reference model, with `selector="entropy_reference"` only; else `None`.
         advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening,
             `td_upper_bound` and floor.
         token_ids: Token ids of the responses, int64, shape (B, T).
@@ -40,6 +41,7 @@ class Tokens:
     mask_t: torch.Tensor
     ref_logp_t: torch.Tensor | None = None
     sampling_logp_t: torch.Tensor | None = None
+    ref_entropy_t: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ VISIBLE_UNTIL = TYPE_IDS[0]  # tells TRL's forward pass what the branches of a t
 # ours, one entry per row
 SEGMENT_IDS = "segment_ids"
 QUARTERS = "response_quarters"
+REF_ENTROPIES = "ref_entropies"  # entropy of the reference model, nats
 OLD_EXPERTS = "old_experts"  # the experts of each token and layer under π_old
 POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"

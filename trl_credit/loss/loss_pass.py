@@ -102,6 +102,7 @@ class LossPass:
             ref_logp_t=inputs.get(keys.REF_LOGPS),
             sampling_logp_t=inputs.get(keys.SAMPLING_LOGPS),
             entropy_t=entropy_t.detach(),
+            ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
             advantages=advantages,
             token_ids=inputs[keys.COMPLETION_IDS],
             segment_ids=segments_of(inputs, mask_t),

@@ -24,7 +24,7 @@ NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0, 
 _IN_LOGS = (
     *("seconds/", "trained_tokens_per_row", "skipped_micro_batches", "rollout_tokens", "rollouts", "nodes", "rows"),
     *("responses_", "segments_per_response", "replay/", "difficulty_rate", "difficulty_floor"),
-    *("trace_mass", "effective_horizon", "selected_fraction"),
+    *("trace_mass", "effective_horizon", "selected_fraction", "noise_share", "last_tokens_share"),
 )
 _Series = dict[str, list[tuple[int, float]]]
 

@@ -349,9 +349,13 @@ class CreditTrainer(ResumableTrainer):
         sampling, loss_pass = self.engine.sampling, self._loss_pass
         if sampling is not None and (known := self.engine.engine_logps(args[2])) is not None:
             return known, None, None
+        reads_entropy = sampling is not None and self.args.selector == "entropy_reference"
+        kwargs |= {"compute_entropy": True} if reads_entropy else {}
         with self.source.around_forward(model, args, kwargs, planned=sampling and sampling.plan):
             passes = functools.partial(self._passes.run, model, args, kwargs, loss_pass)
             output = self._probes.run(passes, sampling if loss_pass is None else loss_pass)
+        if reads_entropy and sampling.rewards_per_func is None:
+            sampling.entropy_t = output[1]
         if loss_pass is not None:
             loss_pass.hook_calls += 1
             if loss_pass.hook_calls == 1:

@@ -44,12 +44,15 @@ class SamplePass:
         engine_logps: The engine's log-probabilities of the batch, to replace TRL's pass for π_old, or `None`.
         rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
         experts_t: The experts of each token and layer under π_old, shape (B, T, layers, k), for `expert_drift`.
+        entropy_t: Entropies of TRL's last pass before the rewards, which is that of the reference model, shape (B, T),
+            nats, for `selector="entropy_reference"`.
     """
 
     plan: Plan | None = None
     engine_logps: list[list[float | None]] | None = None
     rewards_per_func: torch.Tensor | None = None
     experts_t: torch.Tensor | None = None
+    entropy_t: torch.Tensor | None = None
 
 
 class TrlEngine:
@@ -105,6 +108,8 @@ class TrlEngine:
             self.sampling.engine_logps = None  # only for TRL's own pass
             if self.sampling.experts_t is not None:
                 output[keys.OLD_EXPERTS] = self.sampling.experts_t
+            if self.sampling.entropy_t is not None:
+                output[keys.REF_ENTROPIES] = self.sampling.entropy_t
             if (rewards := self.sampling.rewards_per_func) is None:
                 raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
             batch = Batch(

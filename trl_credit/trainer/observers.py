@@ -12,6 +12,7 @@ from ..observe.console import ConsoleCallback
 from ..observe.no_signal import NoSignalWarning
 from ..observe.rollout_log import RolloutLog
 from ..observe.samples import Sample
+from ..observe.selector_warning import SelectorWarning, has_selector
 from ..runs.resumable import ResumableTrainer
 
 
@@ -24,6 +25,8 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
     if not _consoles(trainer):
         trainer.add_callback(ConsoleCallback(trainer))
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))
+    if has_selector(trainer.args):
+        trainer.add_callback(SelectorWarning(trainer._metrics["train"]))
     rollout_log, results = RolloutLog(trainer), ResultsCallback(trainer)
     trainer.add_callback(rollout_log)
     trainer.add_callback(results)

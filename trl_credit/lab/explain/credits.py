@@ -108,6 +108,8 @@ def _tokens(
         raise ValueError("these responses have no log-probabilities: give --model")
     if entropy_t is None and config.selector not in ("none", "random"):
         raise ValueError("it selects tokens by their entropy, which these responses lack: give --model")
+    if config.selector == "entropy_reference":
+        raise ValueError("it selects tokens by the entropy of the reference model, which responses do not hold")
     old_t = logp_t if old_t is None else old_t
     written_t = _column(responses, "loss_mask", default=1).long()
     mask_t, note = written_t, ""

@@ -4,21 +4,34 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
+from ...credit.selection import select_high_entropy
+from ...credit.shares import last_tokens, noise_outside
 from .. import tables
 from .credits import Explained
 
 
 _SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
-COLUMNS = ("algorithm", *_SHARES, "effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO")
+_WHERE = ("last tokens' share", "noise share")
+COLUMNS = (
+    *("algorithm", *_SHARES, *_WHERE, "effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO"),
+)
 
 
 def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[list[str]]:
-    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, the effective
-    horizon, the shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
+    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, those of
+    [`~trl_credit.credit.shares`], the effective horizon, the shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
     reference = None if grpo is None else _flat(grpo, "credit")
     return [
-        [one.name, *_shares(one), _horizon(one), *_counts(one), _cosine(_flat(one, "credit"), reference)]
+        [
+            one.name,
+            *_shares(one),
+            *_end_and_noise(one),
+            _horizon(one),
+            *_counts(one),
+            _cosine(_flat(one, "credit"), reference),
+        ]
         for one in explained
     ]
 
@@ -46,6 +59,33 @@ def _shares(one: Explained) -> list[str]:
             order = np.argsort(-np.nan_to_num(np.array(entropy, dtype=float)[inside]), kind="stable")
             top += size[inside[order[: math.ceil(0.2 * len(inside))]]].sum()
     return ["–" if total == 0.0 or math.isnan(x) else f"{x / total:.0%}" for x in (top, *quarters)]
+
+
+def _end_and_noise(one: Explained) -> list[str]:
+    """As a run logs `credit/last_tokens_share` and `credit/noise_share`, from the columns of a rollout log."""
+    selects = (one.shard.header.get("settings") or {}).get("selector", "none") != "none"
+    end, noise = [], []
+    for response in one.shard.responses:
+        mask_t = _row(response["loss_mask"])
+        end.append(last_tokens(_row(response["credit"]), mask_t=mask_t))
+        logps, entropy = response.get("old_logprobs"), response.get("entropy")
+        selected = response.get("selected") if selects else None
+        if logps is None or (selected is None and entropy is None):
+            noise.append((math.nan, math.nan))
+            continue
+        selected_t = select_high_entropy(_row(entropy), rate=0.2, mask_t=mask_t) if selected is None else _row(selected)
+        noise.append(noise_outside(_row(logps), selected_t=selected_t, mask_t=mask_t))
+    return [_ratio(end), _ratio(noise)]
+
+
+def _row(values: Sequence[float | None]) -> torch.Tensor:
+    """Shape (1, T), 0 where unknown."""
+    return torch.from_numpy(np.nan_to_num(np.array(values, dtype=float))).unsqueeze(0)
+
+
+def _ratio(parts: Sequence[tuple[float, float]]) -> str:
+    above, below = (float(sum(part)) for part in zip(*parts, strict=True))
+    return f"{above / below:.2f}" if below > 0.0 else "–"
 
 
 def _horizon(one: Explained) -> str:

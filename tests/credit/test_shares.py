@@ -1,0 +1,87 @@
+"""Where gradient noise and credit lie: the two shares against sums written out token by token."""
+
+import pytest
+import torch
+
+from trl_credit.credit.selection import select_high_entropy
+from trl_credit.credit.shares import last_tokens, noise_outside
+
+
+def example(seed=0, rows=5, length=31):
+    g = torch.Generator().manual_seed(seed)
+    old = -3 * torch.rand(rows, length, generator=g, dtype=torch.float64)
+    mask = (torch.rand(rows, length, generator=g) < 0.8).double()
+    mask[0, 7:], mask[1] = 0, 0  # a short response, and one without a token
+    credit = torch.randn(rows, length, generator=g, dtype=torch.float64)
+    return old, mask, credit, torch.rand(rows, length, generator=g, dtype=torch.float64)
+
+
+def test_the_noise_outside_of_a_selection_token_by_token():
+    old, mask, _, entropy = example()
+    selected = select_high_entropy(entropy, rate=0.2, mask_t=mask)
+    places = [(i, t) for i in range(5) for t in range(31) if mask[i, t]]
+    outside = sum(1 - old[p].exp().item() for p in places if not selected[p])
+    dirty = old.masked_fill(mask == 0, torch.nan)
+    found = noise_outside(dirty, selected_t=selected, mask_t=mask)
+    assert found[0].item() == pytest.approx(outside, rel=1e-12)
+    assert found[1].item() == pytest.approx(sum(1 - old[p].exp().item() for p in places), rel=1e-12)
+    assert noise_outside(old, selected_t=mask, mask_t=mask)[0] == 0
+
+
+def test_the_noise_of_sampled_tokens_has_the_squared_score_as_expectation():
+    """Two tokens with four actions each: all 16 samples with their probabilities, and the gradient by the logits."""
+    p = torch.tensor([[0.5, 0.25, 0.2, 0.05], [0.97, 0.01, 0.01, 0.01]], dtype=torch.float64)
+    first = torch.tensor([[1.0, 0.0]])
+    expected = torch.zeros(2, dtype=torch.float64)
+    for a in range(4):
+        for b in range(4):
+            logp = torch.stack([p[0, a], p[1, b]]).log().unsqueeze(0)
+            found = noise_outside(logp, selected_t=first, mask_t=torch.ones(1, 2))
+            expected += p[0, a] * p[1, b] * torch.stack(found)
+    squares = []
+    for row in p:
+        logits = row.log().requires_grad_()
+        scores = [torch.autograd.grad(logits.log_softmax(0)[a], logits)[0] for a in range(4)]
+        squares.append(sum(row[a] * scores[a].square().sum() for a in range(4)))
+    torch.testing.assert_close(expected, torch.stack([squares[1], squares[0] + squares[1]]), rtol=1e-12, atol=0)
+    torch.testing.assert_close(torch.stack(squares), 1 - p.square().sum(-1), rtol=1e-12, atol=0)
+
+
+def test_the_noise_of_a_sure_token_is_not_rounded_away():
+    logp = torch.full((1, 1), -1e-9)
+    assert noise_outside(logp, selected_t=torch.zeros(1, 1), mask_t=torch.ones(1, 1))[1].item() == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize("last", [1, 5, 20, 100])
+def test_the_credit_of_the_last_tokens_token_by_token(last):
+    _, mask, credit, _ = example()
+    above = below = 0.0
+    for i in range(5):
+        sizes = [abs(credit[i, t].item()) for t in range(31) if mask[i, t]]
+        m = min(last, len(sizes))
+        above += sum(sizes[len(sizes) - m :])
+        below += sum(sizes) * m / max(len(sizes), 1)
+    found = last_tokens(credit.masked_fill(mask == 0, torch.nan), mask_t=mask, last=last)
+    assert [x.item() for x in found] == pytest.approx([above, below], rel=1e-12)
+
+
+def test_uniform_credit_has_a_share_of_1_and_only_credited_responses_count():
+    _, mask, credit, _ = example()
+    above, below = last_tokens(torch.tensor([[2.0], [1.0], [-0.5], [0.0], [3.0]]).double() * mask, mask_t=mask, last=4)
+    assert above.item() == pytest.approx(below.item(), rel=1e-12)
+    credit[3] = 0.0
+    rest = [0, 2, 4]
+    found, alone = (last_tokens(credit[k], mask_t=mask[k], last=4) for k in (list(range(5)), rest))
+    assert [x.item() for x in found] == pytest.approx([x.item() for x in alone], rel=1e-12)
+
+
+def test_padding_and_the_split_into_rows_do_not_change_a_share():
+    old, mask, credit, entropy = example()
+    selected = select_high_entropy(entropy, rate=0.2, mask_t=mask)
+    whole = (*noise_outside(old, selected_t=selected, mask_t=mask), *last_tokens(credit, mask_t=mask, last=4))
+    wide = [torch.nn.functional.pad(x, (3, 9)) for x in (old, selected, mask, credit)]
+    parts = []
+    for k in ([0, 3], [1, 2, 4]):
+        o, z, m, c = (x[k] for x in wide)
+        parts.append((*noise_outside(o, selected_t=z, mask_t=m), *last_tokens(c, mask_t=m, last=4)))
+    assert [sum(x).item() for x in zip(*parts, strict=True)] == pytest.approx([x.item() for x in whole], rel=1e-12)
