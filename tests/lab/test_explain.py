@@ -148,7 +148,7 @@ def test_the_table(rollouts):
     for name in PLAIN:
         cells = [cell.strip() for cell in by_name[name].strip("|").split("|")]
         quarters = [int(cell.rstrip("%")) for cell in cells[2:6]]
-        assert len(cells) == 10 and abs(sum(quarters) - 100) <= 2
+        assert len(cells) == 12 and abs(sum(quarters) - 100) <= 2
 
 
 def test_the_command_on_a_file(rollouts, own, tmp_path, printed):

@@ -55,7 +55,7 @@ def last_tokens(
     """
     inside = mask_t.bool()
     size_t = torch.where(inside, credit_t.detach().abs(), 0.0)
-    n = inside.sum(-1, keepdim=True)
+    n = inside.sum(-1, keepdim=True).to(size_t.dtype)
     at_end = inside & (inside.cumsum(-1) > n - last)
     uniform = n.clamp(max=last) / n.clamp(min=1)
     return torch.where(at_end, size_t, 0.0).sum(), (uniform * size_t).sum()

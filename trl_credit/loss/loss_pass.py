@@ -60,7 +60,7 @@ class LossPass:
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
     def statistics(
-        self, *, carries_loss: bool, clip_range: tuple[float, float]
+        self, carries_loss: bool, *, clip_range: tuple[float, float]
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and `expert_drift`
         if the experts are known."""

@@ -328,8 +328,8 @@ class CreditTrainer(ResumableTrainer):
             tested = ", ".join(refusals.TESTED_TRL_MINORS)
             raise RuntimeError(f"TRL {trl.__version__} {what}. Install one of trl {tested}.")
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        seen = {"carries_loss": self.custom_credit.carries_loss, "clip_range": self._clip_range}
-        self._meter.record(loss_pass.statistics(**seen))
+        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
+        self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, clip_range=clip_range))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -341,21 +341,13 @@ class CreditTrainer(ResumableTrainer):
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
 
-    @property
-    def _clip_range(self) -> tuple[float, float]:
-        return 1 - self.epsilon_low, 1 + self.epsilon_high
-
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         sampling, loss_pass = self.engine.sampling, self._loss_pass
         if sampling is not None and (known := self.engine.engine_logps(args[2])) is not None:
             return known, None, None
-        reads_entropy = sampling is not None and self.args.selector == "entropy_reference"
-        kwargs |= {"compute_entropy": True} if reads_entropy else {}
         with self.source.around_forward(model, args, kwargs, planned=sampling and sampling.plan):
             passes = functools.partial(self._passes.run, model, args, kwargs, loss_pass)
             output = self._probes.run(passes, sampling if loss_pass is None else loss_pass)
-        if reads_entropy and sampling.rewards_per_func is None:
-            sampling.entropy_t = output[1]
         if loss_pass is not None:
             loss_pass.hook_calls += 1
             if loss_pass.hook_calls == 1:
@@ -381,7 +373,8 @@ class CreditTrainer(ResumableTrainer):
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=self._clip_range)
+            clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
+            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below

@@ -44,8 +44,7 @@ class SamplePass:
         engine_logps: The engine's log-probabilities of the batch, to replace TRL's pass for π_old, or `None`.
         rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
         experts_t: The experts of each token and layer under π_old, shape (B, T, layers, k), for `expert_drift`.
-        entropy_t: Entropies of TRL's last pass before the rewards, which is that of the reference model, shape (B, T),
-            nats, for `selector="entropy_reference"`.
+        entropy_t: Entropies (B, T) of TRL's last pass before the rewards: the reference's, for "entropy_reference".
     """
 
     plan: Plan | None = None

@@ -1,4 +1,5 @@
-"""What a forward pass yields besides TRL's results, read by hooks: π(EOS) at each token, and the experts that saw it.
+"""What a forward pass yields besides TRL's results: π(EOS) at each token and the experts that saw it, read by hooks, and
+the entropy of the reference model, which TRL can compute in the pass that it makes for the KL term.
 
 No pass is added, and no tensor of the size of the vocabulary is made. Hooks exist only while a pass that is read runs,
 so the layers that gradient checkpointing repeats in the backward pass run none.
@@ -121,7 +122,7 @@ _READINGS: dict[str, type[_Reading]] = {"eos_probs": _EosProbs, "experts_t": _Ex
 
 
 class Probes:
-    """Decides which passes are read, by `td_upper_bound` and `expert_drift`.
+    """Decides which passes are read, by `td_upper_bound`, `expert_drift` and `selector`.
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):
@@ -132,7 +133,7 @@ class Probes:
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:
-        self._trainer, self._asked = trainer, ()
+        self._trainer, self._asked, self._adds_entropy = trainer, (), False
         model = self._inner(trainer.model)
         if trainer.args.td_upper_bound and (problem := _head_problem(model)) is not None:
             raise ValueError(f"td_upper_bound=True {problem}: leave td_upper_bound out, or use another model.")
@@ -143,8 +144,12 @@ class Probes:
     def run(self, passes: Callable[[], tuple], owner: LossPass | SamplePass | None) -> tuple:
         """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
         asked = self._asked_by(owner)
-        with temporarily(self, _asked=asked):
+        is_sampling = isinstance(owner, SamplePass) and owner.rewards_per_func is None
+        adds_entropy = is_sampling and self._trainer.args.selector == "entropy_reference"
+        with temporarily(self, _asked=asked, _adds_entropy=adds_entropy):
             output = passes()
+        if adds_entropy:  # of TRL's passes before the rewards the last is that of the reference, so it stays
+            owner.entropy_t = output[1]
         kept = len(output) - len(asked)
         for name, found in zip(asked, output[kept:], strict=True):
             setattr(owner, name, found)
@@ -160,6 +165,7 @@ class Probes:
 
     def read(self, forward: Callable[..., tuple], model: nn.Module, *args: Any, **kwargs: Any) -> tuple:
         """TRL's forward pass: its results, and behind them a tensor of shape (B, T, …) for each thing asked for."""
+        kwargs |= {"compute_entropy": True} if self._adds_entropy else {}
         if not self._asked:
             return forward(model, *args, **kwargs)
         given = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs

@@ -20,8 +20,9 @@ COLUMNS = (
 
 
 def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[list[str]]:
-    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, those of
-    [`~trl_credit.credit.shares`], the effective horizon, the shares of clipped and of unassigned tokens, and the cosine of the credit of all tokens with GRPO's."""
+    """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, those
+    of [`~trl_credit.credit.shares`], the effective horizon, the shares of clipped and of unassigned tokens, and the
+    cosine of the credit of all tokens with GRPO's."""
     reference = None if grpo is None else _flat(grpo, "credit")
     return [
         [

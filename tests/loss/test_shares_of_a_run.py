@@ -1,0 +1,150 @@
+"""`credit/noise_share` and `credit/last_tokens_share` of TRL's real loss, and the selector by the reference's entropy."""
+
+import copy
+
+import pytest
+import torch
+from conftest import toy_inputs
+from passes_helpers import LORA
+from segment_helpers import CHAIN, TREE
+from transformers import AutoModelForCausalLM
+
+from trl_credit import CreditConfig, STraceConfig
+from trl_credit.credit.selection import select_high_entropy
+from trl_credit.loss import keys
+
+
+ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
+SELECTED = {"trace_lambda": 0.7, "selective_rate": 0.3}
+WEIGHTED = {"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad", "trace_lambda": 0.7}
+CASES = {
+    "s_trace": ("s_trace", SELECTED),
+    "s_trace without its own term": ("s_trace", {**SELECTED, "leave_own_out": False}),
+    "p_trace": ("p_trace", {"trace_lambda": 0.7}),
+    "grpo_lambda": ("grpo_lambda", {"trace_lambda": 0.7}),
+    "a weight with a gradient": ("grpo_lambda", {**WEIGHTED, "importance": "token"}),
+    "grpo": ("grpo", {}),
+    "gspo_token": ("gspo_token", {}),
+    "mask": ("grpo", {"token_mask": "probability", "probability_threshold": 0.8}),
+    "top fifth": ("grpo", {"top_entropy_quantile": 0.2}),
+    "a trace from the top fifth": ("s_trace", {**SELECTED, "top_entropy_quantile": 0.2}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_loss, case):
+    """Rows of 45 and 13 tokens at ratio 1, in float64; the metric itself is summed in float32."""
+    algo, knobs = CASES[case]
+    trainer = make_trainer(algo, **knobs, **ON_POLICY)
+    g = torch.Generator().manual_seed(3)
+    logps = (-torch.rand(2, 45, generator=g, dtype=torch.float64)).requires_grad_()
+    entropies = torch.rand(2, 45, generator=g, dtype=torch.float64)
+    mask = torch.ones(2, 45, dtype=torch.long)
+    mask[1, 13:] = 0
+    advantages = torch.tensor([0.5, -0.05], dtype=torch.float64)  # above GRPO-λ's floor
+    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
+    loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
+    gradient = torch.autograd.grad(loss, logps)[0].abs()
+    found = trainer._metrics["eval"]
+    above = below = outside = noise = 0.0
+    rows = [range(45), range(13)]
+    quantile = torch.quantile(entropies[mask.bool()].float(), 0.8).item()
+    for i, row in enumerate(rows):
+        m, n = min(20, len(row)), len(row)
+        above += gradient[i, n - m : n].sum().item()
+        below += m / n * gradient[i].sum().item()
+        rate = knobs.get("selective_rate", 0.2)
+        top = sorted(row, key=lambda t, i=i: -entropies[i, t])[: -int(-rate * n // 1)]
+        if case == "top fifth":
+            top = [t for t in row if entropies[i, t] >= quantile]
+        values = (1 - logps.detach().exp())[i]
+        outside += sum(values[t].item() for t in row if t not in top)
+        noise += sum(values[t].item() for t in row)
+    assert found["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
+    assert found["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "grpo", "spo_chain"])
+def test_a_run_logs_both(trained, algo):
+    settings = {**CHAIN, "max_steps": 2} if algo == "spo_chain" else {"max_steps": 2}
+    rows = [row for row in trained(algo, **settings).state.log_history if "credit/noise_share" in row]
+    assert len(rows) == 2
+    assert all(0.0 < row["credit/noise_share"] < 1.0 for row in rows)
+    # responses of at most 8 tokens lie within the last 20
+    assert [row["credit/last_tokens_share"] for row in rows] == pytest.approx([1.0] * 2)
+
+
+def test_rows_of_trees_have_no_last_tokens(trained):
+    row = trained(**TREE, max_steps=1).state.log_history[0]
+    assert "credit/noise_share" in row and "credit/last_tokens_share" not in row
+
+
+# The selector by the entropy of the policy that training began with
+
+REFERENCE = {"selector": "entropy_reference", "beta": 0.001, "selective_rate": 0.5}
+MANY = {"max_completion_length": 24, "temperature": 1.3, "learning_rate": 1e-2, "max_steps": 3}
+TWICE = {"num_iterations": 2, "steps_per_generation": 2, "max_steps": 4}  # with a pass for π_old
+
+
+def entropies_of(model, inputs, temperature):
+    """Entropies (B, T) by a full softmax."""
+    ids, mask = (
+        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
+    )
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return torch.distributions.Categorical(logits=logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature)
+
+
+@pytest.mark.parametrize(
+    ("algo", "knobs", "peft"),
+    [("s_trace", {}, False), ("s_trace", TWICE, False), ("s_trace", {}, True)],
+    ids=["one update", "with a pass for π_old", "adapter"],
+)
+def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, tiny_model, algo, knobs, peft):
+    extra = {"trainer_kwargs": {"peft_config": copy.deepcopy(LORA)}} if peft else {}
+    trainer = make_trainer(algo, **{**REFERENCE, **MANY, **knobs}, **extra)
+    seen, write = [], trainer._write_credit
+
+    def kept(loss_pass, **given):
+        inputs = dict(loss_pass.inputs)
+        write(loss_pass, **given)
+        seen.append((inputs, *loss_pass.seen))
+
+    trainer._write_credit = kept
+    trainer.train()
+    first = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+    same = []
+    for inputs, tokens, credit in seen:
+        inside = tokens.mask_t.bool()
+        expected = entropies_of(first, inputs, trainer.temperature).entropy()
+        torch.testing.assert_close(tokens.ref_entropy_t[inside], expected[inside], rtol=1e-4, atol=1e-5)
+        given = {"rate": 0.5, "mask_t": tokens.mask_t}
+        assert torch.equal(credit.selected, select_high_entropy(tokens.ref_entropy_t, **given))
+        same.append(torch.equal(credit.selected, select_high_entropy(tokens.entropy_t, **given)))
+    inside = seen[0][1].mask_t.bool()
+    torch.testing.assert_close(seen[0][1].ref_entropy_t[inside], seen[0][1].entropy_t[inside], rtol=1e-4, atol=1e-5)
+    assert same[0] and not same[-1]
+
+
+def test_other_selectors_keep_no_entropy_of_the_reference(make_trainer):
+    trainer = make_trainer("s_trace", beta=0.001, max_steps=1)
+    made, generate = [], trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: made.append(generate(inputs)) or made[-1]
+    trainer.train()
+    assert keys.REF_LOGPS in made[0] and keys.REF_ENTROPIES not in made[0]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"beta": 0.0}, r"^beta=0.0 with selector='entropy_reference': .*Set beta to a number above 0, such as 0.001"),
+        ({"sync_ref_model": True}, r"^sync_ref_model=True with selector='entropy_reference': .*Set sync_ref_model"),
+    ],
+)
+def test_it_is_refused_without_a_fixed_reference(tmp_path, knobs, message):
+    with pytest.raises(ValueError, match=message):
+        STraceConfig(str(tmp_path), report_to="none", **{**REFERENCE, **knobs})
+    with pytest.raises(ValueError, match="importance='eligible'"):
+        CreditConfig(str(tmp_path), report_to="none", selector="entropy_reference", beta=0.1)
