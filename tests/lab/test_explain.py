@@ -14,6 +14,7 @@ from trl_credit.cli import main
 from trl_credit.credit.effective import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
+from trl_credit.lab.explain.table import COLUMNS, rows_of
 
 
 PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "vine_ppo")]
@@ -129,6 +130,8 @@ def test_responses_that_lack_something_are_refused(rollouts):
     content = [row | {"reward": 3.0 * row["reward"]} for row in rows()]
     with pytest.raises(ValueError, match="rewards lie outside of 0 to 1"):
         explain(read_rollouts(rollouts(content)), config_of("ha_dw"), name="HA-DW")
+    with pytest.raises(ValueError, match="by the entropy of the reference model, which responses do not hold"):
+        explain(read_rollouts(rollouts()), config_of("s_trace", selector="entropy_reference"), name="S-trace")
     with pytest.raises(ValueError, match=r"^td_upper_bound=True needs π\(EOS\).*leave it out"):
         explain(read_rollouts(rollouts()), config_of("grpo", td_upper_bound=True), name="GRPO")
 
@@ -223,6 +226,11 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own
     if trainer.args.has_trace:
         horizon = next(row for row in trainer.state.log_history if row.get("step") == 2)["credit/effective_horizon"]
         assert found.horizon == pytest.approx(horizon, rel=1e-4) and horizon > 0.3
+    (cells,) = rows_of([found], grpo=None)
+    row = next(row for row in trainer.state.log_history if row.get("step") == 2)
+    shown = dict(zip(COLUMNS, cells, strict=True))
+    assert float(shown["noise share"]) == pytest.approx(row["credit/noise_share"], abs=0.0051)
+    assert float(shown["last tokens' share"]) == pytest.approx(row["credit/last_tokens_share"], abs=0.0051)
     for logged, ours in zip(shard.responses, found.shard.responses, strict=True):
         assert all(ours[column] == logged[column] for column in ("selected", "is_clipped"))
         for column in ("advantages", "log_weight", "credit"):

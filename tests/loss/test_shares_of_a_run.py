@@ -1,11 +1,9 @@
-"""`credit/noise_share` and `credit/last_tokens_share` of TRL's real loss, and the selector by the reference's entropy."""
-
-import copy
+"""`noise_share` and `last_tokens_share` in TRL's real loss, and the selector by the entropy of the reference."""
 
 import pytest
 import torch
 from conftest import toy_inputs
-from passes_helpers import LORA
+from peft import LoraConfig
 from segment_helpers import CHAIN, TREE
 from transformers import AutoModelForCausalLM
 
@@ -103,7 +101,7 @@ def entropies_of(model, inputs, temperature):
     ids=["one update", "with a pass for π_old", "adapter"],
 )
 def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, tiny_model, algo, knobs, peft):
-    extra = {"trainer_kwargs": {"peft_config": copy.deepcopy(LORA)}} if peft else {}
+    extra = {"trainer_kwargs": {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"])}} if peft else {}
     trainer = make_trainer(algo, **{**REFERENCE, **MANY, **knobs}, **extra)
     seen, write = [], trainer._write_credit
 

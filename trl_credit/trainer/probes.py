@@ -1,5 +1,5 @@
-"""What a forward pass yields besides TRL's results: π(EOS) at each token and the experts that saw it, read by hooks, and
-the entropy of the reference model, which TRL can compute in the pass that it makes for the KL term.
+"""What a forward pass yields besides TRL's results: π(EOS) at each token and the experts that saw it, read by hooks,
+and the entropy of the reference model, which TRL can compute in the pass that it makes for the KL term.
 
 No pass is added, and no tensor of the size of the vocabulary is made. Hooks exist only while a pass that is read runs,
 so the layers that gradient checkpointing repeats in the backward pass run none.
@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from trl import GRPOTrainer
+from trl.trainer import utils as trl_utils
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from ..loss import keys
@@ -134,7 +135,10 @@ class Probes:
 
     def __init__(self, trainer: GRPOTrainer) -> None:
         self._trainer, self._asked, self._adds_entropy = trainer, (), False
-        model = self._inner(trainer.model)
+        model, reference = self._inner(trainer.model), getattr(trainer, "ref_model", None)
+        self._reads_reference = trainer.args.selector == "entropy_reference"
+        if self._reads_reference and reference is not None:
+            _let_compute_entropy(trainer, self._inner(reference))
         if trainer.args.td_upper_bound and (problem := _head_problem(model)) is not None:
             raise ValueError(f"td_upper_bound=True {problem}: leave td_upper_bound out, or use another model.")
         if trainer.args.expert_drift and not _expert_layers(model):
@@ -145,7 +149,7 @@ class Probes:
         """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
         asked = self._asked_by(owner)
         is_sampling = isinstance(owner, SamplePass) and owner.rewards_per_func is None
-        adds_entropy = is_sampling and self._trainer.args.selector == "entropy_reference"
+        adds_entropy = is_sampling and self._reads_reference
         with temporarily(self, _asked=asked, _adds_entropy=adds_entropy):
             output = passes()
         if adds_entropy:  # of TRL's passes before the rewards the last is that of the reference, so it stays
@@ -181,6 +185,13 @@ class Probes:
         """The transformers model inside of wrappers and adapters."""
         model = self._trainer.accelerator.unwrap_model(model)
         return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def _let_compute_entropy(trainer: GRPOTrainer, reference: PreTrainedModel) -> None:
+    """Gives the reference model an output layer that computes entropies too, in tiles: TRL's own lacks them."""
+    if (add := getattr(trl_utils, "add_fused_lm_head", None)) is not None:  # before TRL 1.16 any pass can compute them
+        cast = trainer.args.cast_lm_head_to_fp32
+        add(reference, trainer.temperature, cast_lm_head_to_fp32=cast, outputs=("log_probs", "entropy"))
 
 
 def _head_problem(model: PreTrainedModel) -> str | None:
