@@ -257,6 +257,27 @@ def trace_variance(*, decay: float, length: int, variance: float = 1.0, selectiv
     return selective_rate * variance * math.fsum(decay ** (2 * lag) for lag in range(1, length + 1))
 
 
+def relative_progress(coefficient_t: torch.Tensor, *, signal_t: torch.Tensor, noise_t: torch.Tensor) -> torch.Tensor:
+    """(Σ c_k a_k)² / Σ c_k² v_k over (Σ a_k)² / Σ v_k: progress per update with the coefficients c, relative to GRPO's.
+
+    For an update direction g = Σ c_k A ∇log π_k a step of the best length gains (E⟨∇J, g⟩)² / 2L E|g|² where J has
+    curvature at most L. The sums are exact if no two tokens share a parameter and c does not depend on the sample.
+
+    Args:
+        coefficient_t (`torch.Tensor`):
+            c, shape (…, T), float64.
+        signal_t (`torch.Tensor`):
+            a_k = E⟨∇J, A ∇log π_k⟩, shape (T,).
+        noise_t (`torch.Tensor`):
+            v_k = E|A ∇log π_k|², shape (T,); Var(R) (1 − Σ p²) for a token that the reward R does not depend on.
+
+    Returns:
+        `torch.Tensor`: shape (…).
+    """
+    gained = (coefficient_t * signal_t).sum(-1).square() / (coefficient_t.square() * noise_t).sum(-1)
+    return gained / (signal_t.sum().square() / noise_t.sum())
+
+
 def _checked_probability(p: torch.Tensor | float, num_generations: int) -> torch.Tensor:
     if num_generations < 2:
         raise ValueError(f"num_generations must be at least 2 for a group to hold both outcomes, got {num_generations}")

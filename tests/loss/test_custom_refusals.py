@@ -182,11 +182,15 @@ def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_lo
     trainer, plain = make_trainer("s_trace", credit=writes), make_trainer("s_trace")
     t, other = toy(), toy()
     t["sampling"], other["sampling"] = t["old"], other["old"].clone()
+    t["reference"], other["reference"] = t["entropies"].clone(), other["entropies"].clone()
+
+    def ran(trainer, t):
+        return run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"], ref_entropies=t["reference"])
+
     with pytest.raises(ValueError, match=r"writes into tokens\.\w+: make a new tensor"):
-        run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"])
+        ran(trainer, t)
     for _ in range(3):
-        found = run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"])
-        check_same(found, run(plain, toy_loss, other, sampling_per_token_logps=other["sampling"]))
+        check_same(ran(trainer, t), ran(plain, other))
     assert len(calls) == 4 and all(torch.equal(t[key], other[key]) for key in t)
 
 

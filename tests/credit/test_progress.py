@@ -1,0 +1,72 @@
+"""docs/theory.md, "Traces on-policy, and what a selector can gain": coefficients, the end of a response, progress."""
+
+import itertools
+import math
+from functools import partial
+
+import pytest
+import torch
+from theorems import relative_progress
+
+from trl_credit.credit.shares import last_tokens
+from trl_credit.credit.weights import eligible_gradient, traced_credit
+
+
+tensor64 = partial(torch.tensor, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.99])
+def test_the_coefficients_at_ratio_1(decay):
+    n = 37
+    k, ones = torch.arange(1, n + 1, dtype=torch.float64), torch.ones(1, n, dtype=torch.float64)
+    z = (torch.rand(1, n, generator=torch.Generator().manual_seed(0)) < 0.3).double()
+    p_trace = (1 - decay ** (n - k + 1)) / (1 - decay)
+    s_trace = 1 + z * decay * (1 - decay ** (n - k)) / (1 - decay)
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(eligible_gradient(ones, decay=decay, mask_t=ones)[0], p_trace, **close)
+    torch.testing.assert_close(traced_credit(ones, decay=decay, style="recent")[0], p_trace, **close)
+    torch.testing.assert_close(eligible_gradient(ones, decay=decay, selected_t=z, mask_t=ones), s_trace, **close)
+    assert p_trace[-1] == pytest.approx(1.0) and s_trace[0, -1] == 1.0
+
+
+@pytest.mark.parametrize(("decay", "tokens", "share"), [(0.9, 29, 0.605), (0.99, 299, 0.099)])
+def test_the_end_of_a_long_response(decay, tokens, share):
+    """The tokens whose coefficient is more than 5 % below 1/(1 − g), and the last 20 tokens' share."""
+    c = traced_credit(torch.ones(1, 40_000, dtype=torch.float64), decay=decay, style="recent")
+    assert (c < 0.95 / (1 - decay)).sum() + 1 == tokens
+    above, below = last_tokens(c, mask_t=torch.ones_like(c))
+    assert (above / below).item() == pytest.approx(share, abs=0.003)
+
+
+def test_progress_by_all_samples_of_a_small_policy():
+    """Two decisions and two fillers of three actions, each with its own logits: all 81 responses."""
+    p = tensor64([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1], [0.8, 0.1, 0.1], [0.5, 0.25, 0.25]])  # the last two are filler
+    c, value = tensor64([4.0, 1.0, 3.0, 1.0]), (p[0, 0] * p[1, 0])
+    gradient = torch.zeros(4, 3, dtype=torch.float64)
+    found = {"c": [0.0, 0.0], "1": [0.0, 0.0]}
+    samples = list(itertools.product(range(3), repeat=4))
+    scores = [torch.eye(3, dtype=torch.float64)[list(y)] - p for y in samples]
+    weights = [math.prod(p[k, y[k]].item() for k in range(4)) for y in samples]
+    advantages = [float(y[0] == y[1] == 0) - value for y in samples]
+    for w, a, s in zip(weights, advantages, scores, strict=True):
+        gradient += w * a * s
+    for name, factor in (("c", c.unsqueeze(1)), ("1", 1.0)):
+        for w, a, s in zip(weights, advantages, scores, strict=True):
+            g = a * factor * s
+            found[name][0] += w * (gradient * g).sum()
+            found[name][1] += w * g.square().sum()
+    progress = {name: x**2 / y for name, (x, y) in found.items()}
+    noise = sum(w * a**2 * s.square().sum(1) for w, a, s in zip(weights, advantages, scores, strict=True))
+    expected = relative_progress(c, signal_t=gradient.square().sum(1), noise_t=noise)
+    assert (progress["c"] / progress["1"]).item() == pytest.approx(expected.item(), rel=1e-12)
+    variance = value * (1 - value)
+    torch.testing.assert_close(noise[2:], variance * (1 - p[2:].square().sum(1)), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.16, 0.68, 0.9])
+def test_what_a_selector_gains_at_most(share):
+    signal, noise = tensor64([1.0, 0.0]), tensor64([1 - share, share])
+    gains = relative_progress(tensor64([[10.0, 1.0], [1.0, 0.0]]), signal_t=signal, noise_t=noise)
+    assert gains.tolist() == pytest.approx([1 / (1 - share + share / 100), 1 / (1 - share)])
+    missed = relative_progress(tensor64([10.0, 1.0]), signal_t=tensor64([0.0, 1.0]), noise_t=noise)
+    assert missed.item() == pytest.approx(1 / (share + 100 * (1 - share)))
