@@ -18,6 +18,9 @@ _BEST_BY_LOSS = ("reduce_lr_on_plateau", "greedy")  # schedulers that watch a me
 # what TRL and transformers put into a field that was left out; a configuration keeps no record of which were given
 _FILLED_IN: dict[str, Callable[[GRPOConfig], Any]] = {
     "accelerator_config": lambda args: AcceleratorConfig(),
+    # transformers 5.24 renamed these two and keeps the old names, which TRL sets, equal to them
+    "activation_checkpointing": lambda args: args.gradient_checkpointing,
+    "activation_checkpointing_kwargs": lambda args: args.gradient_checkpointing_kwargs,
     "bf16": lambda args: not args.fp16,
     "dataloader_pin_memory": lambda args: not args.use_cpu,
     "debug": lambda args: [],
