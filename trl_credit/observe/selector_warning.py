@@ -59,5 +59,5 @@ def _message(share: float, args: CreditConfig) -> str:
     return (
         f"the selector can hardly help here: {share:.2f} of the gradient noise lies outside of its selection (mean of "
         f"{UPDATES} updates, {name}={getattr(args, name)!r}). Tune learning_rate={args.learning_rate:g} first, and "
-        "compare with algo grpo over several seeds (see trl-credit help theory)."
+        "compare with algo grpo over several seeds (see trl-credit help which)."
     )
