@@ -5,12 +5,11 @@ importance weights may differ without a difference in their gradients. GSPO's is
 """
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from ...config import CHOICES, active_part
+from ...config import CHOICES, CreditConfig, active_part
 from ...loss.assignment import assign_credit
 from ...runs.identity import differences
 from ...testing import made_up_tokens
@@ -19,8 +18,7 @@ from ...testing import made_up_tokens
 # fields of an identity that say nothing about the gradient
 _FREE = {"algorithm", "seed", "data_seed", "data"}
 # that act through the ratio or the credit alone, whose gradients are computed
-_IMPORTANCE = {"importance", "importance_sampling_level", "trace_lambda", "gamma", "trace_style", "leave_own_out"}
-_CREDIT = _IMPORTANCE | {"selector", "selective_rate"}
+_KNOBS = {"importance", "trace_lambda", "gamma", "trace_style", "leave_own_out", "selector", "selective_rate"}
 _CLIPS = {"epsilon", "epsilon_high", "clip_form", "delta"}
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo")  # in which the ratio alone carries the gradient
 _TOLERANCE = 1e-9  # of a gradient in float64, relative to its largest entry
@@ -44,7 +42,7 @@ def has_same_gradient(one: dict[str, Any], other: dict[str, Any], *, swept: str 
         return False  # of an older release: nothing is known of its weights
     if not unlike:
         return True
-    if unlike - _CREDIT - _CLIPS or not all(_ratio_is_one(x) for x in (one, other)):
+    if unlike - _KNOBS - _CLIPS - {"importance_sampling_level"} or not all(_ratio_is_one(x) for x in (one, other)):
         return False
     by_token = "sequence" not in (one["importance"], other["importance"])
     first, second = (_gradient(x, by_token=by_token) for x in (one, other))
@@ -70,8 +68,8 @@ def _gradient(run: dict[str, Any], *, by_token: bool) -> torch.Tensor:
     if by_token:
         advantages = advantages.unsqueeze(1) + torch.linspace(-1, 1, logp_t.size(1), dtype=logp_t.dtype)
     tokens = replace(tokens, old_logp_t=logp_t.detach(), advantages=advantages)
-    decay = run.get("gamma", 1.0) * run.get("trace_lambda", 0.0)
-    config = SimpleNamespace(**run | {"trace_decay": decay}, custom_function=lambda knob: None)
+    knobs = active_part({name: run[name] for name in _KNOBS if name in run}, run)
+    config = CreditConfig(output_dir="same_gradient", report_to="none", **knobs)
     with torch.random.fork_rng(devices=[]):
         credit = assign_credit(config, tokens)
     log_weight = credit.log_weight
