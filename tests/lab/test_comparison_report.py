@@ -75,7 +75,8 @@ def test_the_answer_stands_on_top():
     markdown = markdown_of(runs_of("GRPO", 0.5, range(5)), *groups, left_out={"GRPO": ["trace_lambda"]})
     title, said, figure, *_ = markdown.split("\n\n")
     assert title == "# GRPO · better · worse" and figure.startswith("![Difference of each algorithm from GRPO")
-    assert re.match(r"better \(\+0\.3\d\d \\\[0\.\d+, 0\.\d+\\\]\) is above GRPO; worse \(−0\.\d+ ", said)
+    assert re.match(r"better \(\+0\.\d+ \\\[0\.\d+, 0\.\d+\\\]\) is above GRPO; worse \(−0\.\d+ ", said)
+    assert said.endswith("comparisons). A difference is shown for every algorithm that was compared.")
     headings = re.findall(r"^## (.*)$", markdown, re.MULTILINE)
     assert headings == [
         "What differs beside the credit",

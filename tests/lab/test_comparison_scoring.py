@@ -125,14 +125,16 @@ def test_the_answer_has_two_sentences():
     scores = {"GRPO": base, "good": up, "bad": down, "equal": [0.1, -0.1, 0.05]}
     said = answer(results_of(scores))
     assert said[0].startswith("good (+1.083 [0.8") and "; bad (−1.017 [−1." in said[0]
-    assert said[0].endswith("is below GRPO (3 paired seeds, mean reward over the run, 95 % intervals).")
-    assert said[1].startswith("A difference from GRPO is not shown for equal (+0.000 [−")
-    assert said[1].endswith("with Holm's correction for 3 comparisons.")
+    assert said[0].endswith(
+        "is below GRPO (3 paired seeds, mean reward over the run, 95 % intervals, Holm's correction for 3 comparisons)."
+    )
+    assert said[1].startswith("A difference is not shown for equal (+0.000 [−")
+    assert said[1].endswith("]).")
     alone = answer(results_of({"GRPO": base, "equal": scores["equal"]}))
     assert alone[0].startswith("No difference from GRPO is shown (3 paired seeds")
-    assert alone[1].startswith("A difference is not shown for equal (")
+    assert alone[1].startswith("equal (+0.000 [−") and alone[1].endswith(") was compared.")
     both = answer(results_of({"GRPO": base, "good": up}, primary="end"))
-    assert both[1] == "A difference is not shown or it could not be tested for good (+0.000)."
+    assert both[1] == "good (+0.000) was compared."
 
 
 def test_what_the_interval_shows_and_the_correction_does_not_is_said():

@@ -87,7 +87,7 @@ def test_seeds_of_tuning_and_verdict_are_disjoint(tmp_path):
         (["--tuning_seeds", "7", "8"], "--tuning_seeds does nothing without --sweep"),
         (["--sweep", "seed=1,2"], "--seed is set by the comparison"),
         (["--sweep", "learning_rate=1e-4,fast"], "grpo: --learning_rate: invalid float value: 'fast'"),
-        (["--sweep", "lerning_rate=1,2"], "grpo: unknown flag '--lerning_rate': did you mean --learning_rate"),
+        (["--sweep", "lerning_rate=1,2"], "grpo: unknown flag '--lerning_rate': did you mean '--learning_rate'?"),
         (["--sweep", RATES, "--learning_rate", "1e-5"], "learning_rate is set twice"),
         (["--sweep", RATES, "--equal", "learning_rate=1e-5"], "learning_rate is set twice"),
         (["--equal", "beta"], "--equal 'beta': write NAME=VALUE"),

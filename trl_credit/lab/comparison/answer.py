@@ -22,14 +22,15 @@ def answer(results: dict[str, Any]) -> list[str]:
     shown = [(word, [row for row in tested if row.verdict == word]) for word in ("above", "below")]
     parts = [f"{_with_numbers(found)} {_is(found)} {word} {baseline}" for word, found in shown if found]
     rest = [row for row in tested if row.verdict in ("not shown", "no test")]
-    counted = f"{_runs(tested)}, {score}, 95 % intervals"
+    counted = f"{_runs(tested)}, {score}, 95 % intervals{_correction(tested)}"
     first = f"{'; '.join(parts)} ({counted})." if parts else f"No difference from {baseline} is shown ({counted})."
     if not rest:
-        return [first, f"No other algorithm was compared{_correction(tested)}."]
-    no_test = " or it could not be tested" if any(row.verdict == "no test" for row in rest) else ""
-    where = f" from {baseline}" if parts else ""
-    second = f"A difference{where} is not shown{no_test} for {_with_numbers(rest)}{_correction(tested)}."
-    return [first, second]
+        return [first, "A difference is shown for every algorithm that was compared."]
+    untested = any(row.verdict == "no test" for row in rest)
+    verb = f"is not shown{' or could not be tested' if untested else ''}"
+    if parts:
+        return [first, f"A difference {verb} for {_with_numbers(rest)}."]
+    return [first, f"{_with_numbers(rest)} {'was' if len(rest) == 1 else 'were'} compared."]
 
 
 def notes(results: dict[str, Any]) -> list[str]:
@@ -85,7 +86,7 @@ def signed(value: float) -> str:
 
 def _correction(tested: list[ScoreRow]) -> str:
     family = sum(row.holm is not None for row in tested)
-    return f", with Holm's correction for {family} comparisons" if family > 1 else ""
+    return f", Holm's correction for {family} comparisons" if family > 1 else ""
 
 
 def _runs(rows: list[ScoreRow]) -> str:

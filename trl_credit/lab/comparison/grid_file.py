@@ -38,6 +38,7 @@ def write_grid(grid: Grid, runs: Sequence[Run], *, primary: str) -> str:
         }
         for run in runs
     }
+    _check_phases([known, content])
     for run in runs:
         before, now = known.get(run.name), content[run.name]
         if before is None and checkpoints_of(run.folder):
@@ -46,7 +47,6 @@ def write_grid(grid: Grid, runs: Sequence[Run], *, primary: str) -> str:
             changed = differences(_all_settings(before), _all_settings(now), defaults={})
             other = f"other settings ({in_words(changed) or 'their order'})"
             raise ValueError(f"{run.folder} was made with {other}: use these, or choose another --output_dir")
-    _check_phases(known | content)
     for run in runs:
         if "--config" in run.words:
             write_atomically(run.words[run.words.index("--config") + 1], as_yaml(grid.settings[run.entry.name]))
@@ -62,7 +62,9 @@ def _read_grid(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         version, runs = record["version"], record["runs"]
-        if version != _VERSION or not all(isinstance(run["words"], list) and run["phase"] for run in runs.values()):
+        if version != _VERSION or not all(
+            isinstance(run["words"], list) and run["phase"] in (TUNING, VERDICT) for run in runs.values()
+        ):
             raise ValueError(f"version {version}")
         return str(record["primary"]), runs
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -71,12 +73,12 @@ def _read_grid(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]
         ) from error
 
 
-def _check_phases(runs: dict[str, dict[str, Any]]) -> None:
+def _check_phases(grids: Sequence[dict[str, dict[str, Any]]]) -> None:
     """Raises `ValueError` if an algorithm was tuned, now or in an earlier grid, on a seed of its verdict."""
-    seeds = {
-        phase: {(n.partition("/")[0], n.rpartition("/")[2]) for n, run in runs.items() if run["phase"] == phase}
-        for phase in (TUNING, VERDICT)
-    }
+    seeds: dict[str, set[tuple[str, str]]] = {TUNING: set(), VERDICT: set()}
+    for grid in grids:
+        for name, run in grid.items():
+            seeds[run["phase"]].add((name.partition("/")[0], name.rpartition("/")[2]))
     if both := sorted(seeds[TUNING] & seeds[VERDICT]):
         name, seed = both[0]
         raise ValueError(f"{name} has {seed} both for tuning and for the verdict: choose other seeds or another folder")
