@@ -215,7 +215,7 @@ def test_a_sweep_is_tuned_judged_and_resumed(call, tmp_path):
     chosen = next(i for i, line in enumerate(lines) if line.startswith("best learning_rate: GRPO 1e-"))
     before, after = lines[:chosen], lines[chosen:]
     assert not any("/seed-0" in line for line in before) and not any("/seed-100" in line for line in after)
-    assert re.search(r"\| GSPO +\| 2 +\|", said)
+    assert re.search(r"\| GSPO +\| same gradient +\|", said)
     code, said, _ = call(*argv, "--output_dir", tmp_path, "--primary", "end")
     assert code == 0 and said.count(": finished before") == 12
     page = (tmp_path / "report.md").read_text(encoding="utf-8")

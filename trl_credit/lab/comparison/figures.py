@@ -15,6 +15,7 @@ from .tuning import TunedRow, in_short
 
 
 _LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+_WIDTH = 5.0  # inches: the labels can still be read on a telephone
 _MAX_TOGETHER = 4  # algorithms in one panel, beside the baseline
 LABELS = {
     "steps": "optimizer steps",
@@ -54,16 +55,16 @@ def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Gr
     others = [group for group in groups if group is not baseline]
     styles = _styles([group.label for group in groups], baseline.label, theme)
     if len(others) <= _MAX_TOGETHER:
-        figure, panels = _figure(theme, (7.2, 4.2), 1, 1)
+        figure, panels = _figure(theme, (_WIDTH, 4.0), 1, 1)
         for group in [baseline, *others]:
             _draw(panels[0], group, axis, styles[group.label])
         _label_axes(panels[0], axis, metric)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3, **_legend(theme))
         return figure
-    columns = 3
+    columns = 2
     rows = -(-len(others) // columns)
-    figure, panels = _figure(theme, (9.6, 0.8 + 2.1 * rows), rows, columns)
+    figure, panels = _figure(theme, (_WIDTH, 0.8 + 1.6 * rows), rows, columns)
     for place, (panel, group) in enumerate(zip(panels, others, strict=False)):
         _draw(panel, baseline, axis, {"color": theme.muted, "linestyle": "-"})
         _draw(panel, group, axis, {"color": theme.lines[0], "linestyle": "-"})
@@ -88,7 +89,7 @@ def draw_differences(
 
     Algorithms in `same`, which have the baseline's gradient, are grey.
     """
-    figure, (panel,) = _figure(theme, (7.2, 1.2 + 0.36 * max(len(rows), 1)), 1, 1)
+    figure, (panel,) = _figure(theme, (_WIDTH, 1.0 + 0.3 * max(len(rows), 1)), 1, 1)
     for y, row in enumerate(rows):
         colour = theme.muted if row.label in same else theme.lines[0]
         if row.low is not None:
@@ -107,7 +108,7 @@ def draw_differences(
 
 def draw_sweep(rows: Sequence[TunedRow], *, setting: str, score: str, baseline: str, theme: Theme) -> Figure:
     """The score of each algorithm by the swept value, one line each; a ring marks its best value."""
-    figure, (panel,) = _figure(theme, (7.2, 4.0), 1, 1)
+    figure, (panel,) = _figure(theme, (_WIDTH, 4.2), 1, 1)
     values = list(dict.fromkeys(value for row in rows for value in row.scores))
     is_number = all(isinstance(value, int | float) for value in values)
     values = sorted(values) if is_number else values

@@ -11,6 +11,7 @@ from .groups import Group
 _UPDATES = "updates per batch"
 # fields of an identity that are no settings, or that `_UPDATES` contains
 _NOT_SETTINGS = {"algorithm", "model", "tokenizer", "modules", "reward_funcs", "reward_models", "num_iterations"}
+_NOT_SETTINGS |= {"importance_sampling_level"}  # which `importance` sets
 _BESIDE = ("advantage_floor", "clip_form")  # our knobs that change the loss beside the credit
 _FIRST = ("beta", "advantage_floor", "loss_type", "epsilon", "epsilon_high", _UPDATES)
 
@@ -30,7 +31,9 @@ def _differing(groups: Sequence[Group], *, beside: bool) -> dict[str, dict[str, 
     names = dict.fromkeys(name for settings in by_group for name in settings)
     chosen = [n for n in names if n not in _NOT_SETTINGS and (n not in KNOBS or n in _BESIDE) == beside]
     chosen.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    unlike = [name for name in chosen if len({json.dumps(s.get(name), sort_keys=True) for s in by_group}) > 1]
+    # beside the credit, the value of an inactive setting is no difference
+    found = {name: [s.get(name) for s in by_group if name in s or not beside] for name in chosen}
+    unlike = [name for name in chosen if len({json.dumps(value, sort_keys=True) for value in found[name]}) > 1]
     return {g.label: {name: s.get(name) for name in unlike} for g, s in zip(groups, by_group, strict=True)}
 
 

@@ -23,12 +23,14 @@ _AGAIN = (
 def verdict_table(results: dict[str, Any]) -> Table:
     """The differences by the primary metric, with their tests and verdicts."""
     rows = compare_results(results, results["primary"])
-    head = [*_head(results), "p", "p by sign flips", "p after Holm", "verdict"]
+    compared, *counted = _head(results)
+    head = [compared, "verdict", *counted[:2], "p after Holm", "p", "p by sign flips", *counted[2:]]
     cells = []
     for row in rows:
         same = row.label in results["same_gradient"]
-        p_values = [_p(row.p), _p(row.flip_p), _p(row.holm)]
-        cells.append([*_numbers(row), *p_values, "same gradient" if same else row.verdict])
+        verdict = "same gradient" if same else row.verdict
+        label, *numbers = _numbers(row)
+        cells.append([label, verdict, *numbers[:2], _p(row.holm), _p(row.p), _p(row.flip_p), *numbers[2:]])
     return Table(head, cells)
 
 
@@ -72,12 +74,12 @@ def _has_score(results: dict[str, Any], key: str) -> bool:
 
 
 def _head(results: dict[str, Any]) -> list[str]:
-    return ["algorithm", "seeds", results["baseline"], "mean", "difference", "95 % interval"]
+    return ["algorithm", "difference", "95 % interval", "seeds", results["baseline"], "mean"]
 
 
 def _numbers(row: ScoreRow) -> list[str]:
     count = str(row.n) if row.paired else f"{row.n}, unpaired"
-    return [row.label, count, f"{row.baseline:.3f}", f"{row.mean:.3f}", signed(row.difference), interval_in_words(row)]
+    return [row.label, signed(row.difference), interval_in_words(row), count, f"{row.baseline:.3f}", f"{row.mean:.3f}"]
 
 
 def _p(value: float | None) -> str:
