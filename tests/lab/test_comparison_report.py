@@ -27,6 +27,7 @@ SETTINGS = {
     "top_entropy_quantile": 1.0,
     "policy_loss": "clip",
     "token_mask": "none",
+    "loss_weight": "none",
     "selector": "none",
     "trace_lambda": 0.9,
     "gamma": 1.0,

@@ -172,7 +172,10 @@ def _settings_beside(results: dict[str, Any]) -> list[Block]:
     head, rows = rows_of(results["settings"])
     if len(head) == 1:
         return [*blocks, Text("Nothing: all settings beside the credit agree.")]
-    text = "A difference between two algorithms may come from any of these. --equal NAME=VALUE holds one equal."
+    text = (
+        "A difference between two algorithms may come from any of these (– for none, or an inactive setting). "
+        "--equal NAME=VALUE holds one equal."
+    )
     return [*blocks, Text(text), Table(head, rows)]
 
 
