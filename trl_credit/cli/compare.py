@@ -141,9 +141,10 @@ def _interrupted(stop: "Interrupted", grid: "Grid", command: str) -> int:
     planned = grid.tuning_runs() or grid.verdict_runs()
     done = sum(run.is_finished for run in planned)
     cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-    phase = "tuning runs" if grid.sweep else "runs"
-    kept = f"{done} of {len(planned)} {phase} are finished; go on with: {command}"
-    print(f"\ninterrupted ({cause}): {kept}", file=sys.stderr)
+    kept = f"{done} of {len(planned)} {'tuning ' * bool(grid.sweep)}runs are finished"
+    if grid.sweep and done == len(planned):
+        kept = "the tuning is finished, the verdict is not"
+    print(f"\ninterrupted ({cause}): {kept}; go on with: {command}", file=sys.stderr)
     return 128 + stop.number
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .entries import number
 from .grid import Grid, Run
 from .grid_file import write_grid
 from .groups import Group, make_group
@@ -11,7 +12,7 @@ from .histories import History, read_history
 from .live_table import ProgressTable
 from .processes import cores, devices, train_all
 from .results import tuning_runs
-from .tuning import in_short, tuned_rows
+from .tuning import tuned_rows
 
 
 @dataclass
@@ -59,8 +60,8 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
         _train(grid, tuning, found, jobs=jobs)
         found.tuned = [g for g in _groups(tuning, metric) if set(g.seeds) == set(grid.sweep.seeds)]
         rows = tuned_rows({"runs": tuning_runs(found.tuned), "primary": primary})
-        texts = {in_short(run.value): text for run, text in _swept(grid, tuning)}
-        best = {row.label: texts[in_short(row.best)] for row in rows}
+        written = {number(value): value for value in grid.sweep.values}
+        best = {row.label: written[row.best] for row in rows}
         untuned = [e.label for e in grid.entries if grid.sweeps(e) and e.label not in best]
         if untuned:
             found.failed.append(f"no value of {grid.sweep.name} has all its tuning runs finished: {', '.join(untuned)}")
@@ -75,11 +76,6 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
         found.remarks.append(f"No finished run of {', '.join(missing)}.")
     found.remarks += found.failed
     return found
-
-
-def _swept(grid: Grid, runs: Sequence[Run]) -> list[tuple[Run, str]]:
-    """Each run with the value of its setting as it was written."""
-    return [(run, run.words[run.words.index(f"--{grid.sweep.name}") + 1]) for run in runs]
 
 
 def _train(grid: Grid, runs: Sequence[Run], found: Trained, *, jobs: int | None) -> None:
