@@ -209,8 +209,12 @@ def test_finished_runs_are_compared_without_training(call, capsys, make_trainer,
     assert said.splitlines()[-2:] == [str(output / "report.md"), str(output / "report.html")]
     assert re.search(r"\| GRPO +\| no test +\| .0\.\d{3} +\|", said) and "No difference from S-trace is shown" in said
     markdown = re.sub(" +", " ", (output / "report.md").read_text(encoding="utf-8"))
-    assert "| importance | trace_lambda |" in markdown and "output_dir" not in markdown.split("```")[0]
-    assert "| GRPO | token | – |" in markdown and "| S-trace | eligible | 0.9 |" in markdown
+    pattern = r"^\| (GRPO|S-trace|algorithm) \| ((?:token|eligible|importance) .*) \|$"
+    rows = dict(re.findall(pattern, markdown, re.MULTILINE))
+    head, trace, grpo = (rows[name].split(" | ") for name in ("algorithm", "S-trace", "GRPO"))
+    assert "output_dir" not in head and {"importance", "selector", "trace_lambda"} <= set(head)
+    found = {name: (x, y) for name, x, y in zip(head, grpo, trace, strict=True)}
+    assert found["importance"] == ("token", "eligible") and found["trace_lambda"] == ("–", "0.9")
     assert "The primary metric was named when these runs were finished, not before." in markdown
     assert f"trl-credit compare --runs {folders[0]}" in markdown
     code, _, error = call("--runs", folders[0], folders[0], "--output_dir", output)
