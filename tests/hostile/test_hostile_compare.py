@@ -44,7 +44,17 @@ def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
 
 
 @pytest.mark.hostile("data files", "refused")
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 9, "runs": {}}', '{"version": 1, "runs": {"a": 3}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 9, "primary": "area", "runs": {}}',
+        '{"version": 2, "runs": {}}',
+        '{"version": 2, "primary": "area", "runs": {"a": 3}}',
+        '{"version": 2, "primary": "area", "runs": {"a": {"words": [], "settings": {}, "phase": "x"}}}',
+    ],
+)
 def test_a_damaged_list_of_runs(refused, text, tmp_path):
     (tmp_path / "grid.json").write_text(text)
     assert "grid.json is damaged" in refused("--algo", "grpo", "--output_dir", tmp_path)

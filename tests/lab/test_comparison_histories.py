@@ -8,8 +8,9 @@ import pytest
 from comparison_helpers import IDENTITY, history, log_state
 
 from trl_credit import ALGORITHMS
-from trl_credit.lab.comparison.groups import curve, group_runs, make_group, mean_scores, scores_at, smoothed
+from trl_credit.lab.comparison.groups import curve, group_runs, make_group, smoothed
 from trl_credit.lab.comparison.histories import AXES, make_history, read_history
+from trl_credit.lab.comparison.scoring import scored_runs
 from trl_credit.runs.identity import functions_of, identity
 
 
@@ -116,11 +117,19 @@ def test_a_folder_without_a_log_is_refused(tmp_path):
 def test_scores_are_taken_at_the_point_that_all_runs_have_reached():
     a = make_group("a", [history(np.arange(20.0)), history(np.arange(20.0) + 1, seed=1)])
     b = make_group("b", [history(np.arange(10.0), log={"tokens": 40.0})])
-    steps = scores_at([a, b], "steps")  # to step 10: the last tenth is step 10
-    assert [s.tolist() for s in steps] == [[[9.0], [10.0]], [[9.0]]]
-    tokens = scores_at([a, b], "generated")  # 1600: twenty steps of a, five of b
-    assert [s.tolist() for s in tokens] == [[[18.5], [19.5]], [[4.0]]]
-    assert [s.tolist() for s in mean_scores([a, b])] == [[[4.5], [5.5]], [[4.5]]]
+    runs = scored_runs([a, b])
+    assert [(run["label"], run["seed"], run["phase"], run["value"]) for run in runs] == [
+        *(("a", seed, "verdict", None) for seed in (0, 1)),
+        ("b", 0, "verdict", None),
+    ]
+    assert [run["end"] for run in runs] == [9, 10, 9]  # to step 10: the last tenth is step 10
+    assert [run["area"] for run in runs] == [4.5, 5.5, 4.5]
+    assert [run["generated"] for run in runs] == [18.5, 19.5, 4]  # 1600 tokens: twenty steps of a, five of b
+    assert [run["prompts"] for run in runs] == [9, 10, 9]
+    assert runs[2]["totals"] == {"steps": 10, "prompts": 20, "generated": 3200, "trained": 560}
+    unknown = make_group("c", [history([1.0], log={"credit/trained_tokens_per_row": None, "tokens": None})])
+    (run,) = scored_runs([unknown])
+    assert run["generated"] is run["totals"]["generated"] is run["totals"]["trained"] is None
 
 
 def test_curves_have_the_span_of_all_seeds():

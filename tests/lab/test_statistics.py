@@ -5,19 +5,17 @@ from math import comb
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from trl_credit.lab.statistics import (
-    FALSE_ALARMS,
     bootstrap_interval,
     difference_interval,
-    false_alarm,
     holm,
-    interquartile_mean,
     mean_interval,
-    overlap,
     paired_difference,
-    probability_of_improvement,
+    paired_t,
     sign_flip_p,
+    welch_t,
     wilson_interval,
 )
 
@@ -44,7 +42,6 @@ def test_bootstrap_quantiles_are_those_of_the_binomial():
 
 def test_degenerate_intervals_and_seeds():
     assert bootstrap_interval([0.3]) == (0.3, 0.3) and bootstrap_interval([0.1] * 7) == (0.1, 0.1)
-    assert bootstrap_interval(np.ones((3, 1)), statistic=interquartile_mean) == (1.0, 1.0)
     scores = np.random.default_rng(0).random(3000)
     assert bootstrap_interval(scores, seed=3) == bootstrap_interval(scores, seed=3)
     assert bootstrap_interval(scores, seed=3) != bootstrap_interval(scores, seed=4)
@@ -156,70 +153,37 @@ def test_holm_by_hand_and_by_simulation():
     assert_rate(hits, runs, 1 - (1 - 0.05 / 5) ** 5, spread=0.05)
 
 
-# Aggregates over runs
+# t tests
 
 
-@pytest.mark.parametrize(("runs", "tasks"), [(1, 1), (3, 1), (4, 1), (5, 1), (7, 2), (10, 3)])
-def test_interquartile_mean_drops_a_quarter_at_each_end(runs, tasks):
-    scores = np.random.default_rng(0).normal(size=(2, runs, tasks))
-    for one, value in zip(scores, interquartile_mean(scores), strict=True):
-        flat = sorted(one.ravel().tolist())
-        cut = int(0.25 * len(flat))
-        assert value == pytest.approx(sum(flat[cut : len(flat) - cut]) / (len(flat) - 2 * cut))
-    assert interquartile_mean(np.array([[0.0], [1.0], [2.0], [100.0]])) == 1.5
+def test_t_of_three_differences_in_closed_form():
+    # 1, 2, 3: mean 2, standard error 1/√3, two degrees of freedom, whose distribution is F(t) = (1 + t/√(2 + t²))/2
+    found, t = paired_t([1.0, 2.0, 3.0]), 2 * 3**0.5
+    assert found.value == 2 and found.n == 3
+    assert found.p == pytest.approx(1 - t / (2 + t * t) ** 0.5, abs=1e-12)
+    quantile = 0.95 * (2 / (1 - 0.95**2)) ** 0.5  # 4.303
+    assert (found.low, found.high) == pytest.approx((2 - quantile / 3**0.5, 2 + quantile / 3**0.5), abs=1e-9)
 
 
-def test_probability_of_improvement_counts_all_pairs():
-    rng = np.random.default_rng(1)
-    x, y = rng.integers(0, 4, size=(5, 2)).astype(float), rng.integers(0, 4, size=(3, 2)).astype(float)
-    pairs = [[1.0 if a > b else 0.5 if a == b else 0.0 for a in x[:, task] for b in y[:, task]] for task in range(2)]
-    assert probability_of_improvement(x, y) == pytest.approx(np.mean([np.mean(task) for task in pairs]))
-    assert probability_of_improvement(x, y) + probability_of_improvement(y, x) == pytest.approx(1)
-    assert probability_of_improvement(y + 10, x) == 1 and probability_of_improvement(x, x) == 0.5
+def test_t_tests_are_scipys():
+    rng = np.random.default_rng(8)
+    for n, m in ((2, 2), (5, 3), (10, 12)):
+        a, b = rng.normal(0.3, 1, n), rng.normal(0, 3, m)
+        paired, there = paired_t(a), stats.ttest_1samp(a, 0)
+        interval = there.confidence_interval()
+        assert paired == pytest.approx((a.mean(), interval.low, interval.high, there.pvalue, n), rel=1e-9)
+        welch, there = welch_t(a, b), stats.ttest_ind(b, a, equal_var=False)
+        interval = there.confidence_interval()
+        expected = (b.mean() - a.mean(), interval.low, interval.high, there.pvalue, min(n, m))
+        assert welch == pytest.approx(expected, rel=1e-9)
 
 
-def quantiles(values: list[float]) -> tuple[float, float]:
-    return tuple(np.quantile(values, [0.025, 0.975]))
-
-
-def test_runs_are_drawn_within_each_task():
-    scores = np.array([[0.1, 10.0], [0.5, 30.0], [0.6, 20.0]])
-    draws = [list(draw) for draw in product(range(3), repeat=3)]
-    every = [interquartile_mean(np.stack([scores[a, 0], scores[b, 1]], axis=1)) for a in draws for b in draws]
-    found = bootstrap_interval(scores, statistic=interquartile_mean, resamples=20_000)
-    assert found == pytest.approx(quantiles(every), abs=0.2)
-    whole_runs = [interquartile_mean(scores[draw]) for draw in draws]
-    assert quantiles(whole_runs) != pytest.approx(quantiles(every), abs=0.2)  # the interval without strata
-
-
-def test_intervals_of_one_and_of_two_groups_are_those_of_all_draws():
-    scores = np.array([[0.1], [0.5], [0.6], [0.95]])
-    every = [interquartile_mean(scores[list(draw)]) for draw in product(range(4), repeat=4)]
-    found = bootstrap_interval(scores, statistic=interquartile_mean, resamples=20_000)
-    assert found == pytest.approx(quantiles(every), abs=0.02)
-    x, y = np.array([[1.0], [3.0], [5.0]]), np.array([[2.0], [2.5], [4.0]])
-    draws = [list(draw) for draw in product(range(3), repeat=3)]
-    every = [float(probability_of_improvement(x[a], y[b])) for a in draws for b in draws]
-    found = bootstrap_interval(x, y, statistic=probability_of_improvement, resamples=20_000)
-    assert found == pytest.approx(quantiles(every), abs=0.03)
-
-
-def test_overlap():
-    assert overlap((0, 1), (1, 2)) and overlap((0, 3), (1, 2)) and not overlap((0, 1), (1.1, 2))
-    assert overlap((1, 2), (0, 1)) and not overlap((1.1, 2), (0, 1))
-
-
-@pytest.mark.parametrize("runs", FALSE_ALARMS)
-def test_false_alarms_by_simulation(runs):
-    rng, n, alarms = np.random.default_rng(2), 500, 0
-    for seed, pair in enumerate(rng.normal(size=(n, 2, runs, 1))):
-        one, other = (bootstrap_interval(s, statistic=interquartile_mean, resamples=1000, seed=seed) for s in pair)
-        alarms += not overlap(one, other)
-    assert alarms / n == pytest.approx(false_alarm(runs), abs=0.03)
-
-
-def test_false_alarms_of_other_numbers_are_those_of_fewer_runs():
-    assert [false_alarm(n) for n in (2, 3, 4, 5, 6, 50)] == [0.10, 0.10, 0.03, 0.02, 0.01, 0.01]
+def test_without_spread_there_is_no_t():
+    assert paired_t([0.2]) == (0.2, None, None, None, 1)
+    assert paired_t([0.1 + 0.2, 0.3, 0.3]) == (pytest.approx(0.3), None, None, None, 3)  # rounding is no spread
+    assert welch_t([1.0], [2.0, 3.0]) == (1.5, None, None, None, 1)
+    assert welch_t([1.0, 1.0], [2.0, 2.0]) == (1.0, None, None, None, 2)
+    assert welch_t([1.0, 1.0], [2.0, 3.0]).p == pytest.approx(stats.ttest_1samp([1.0, 2.0], 0).pvalue)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +191,10 @@ def test_false_alarms_of_other_numbers_are_those_of_fewer_runs():
     [
         (lambda: bootstrap_interval([]), "finite scores"),
         (lambda: bootstrap_interval([0.5, float("nan")]), "finite scores"),
-        (lambda: bootstrap_interval(np.ones((3, 1)), np.array([[1.0], [np.nan]])), "finite scores"),
-        (lambda: bootstrap_interval(np.ones((3, 1, 1))), r"the shape \(3, 1, 1\)"),
+        (lambda: bootstrap_interval(np.ones((3, 1))), r"the shape \(3, 1\)"),
+        (lambda: paired_t([]), "finite numbers, at least one"),
+        (lambda: paired_t([0.1, float("inf")]), "finite numbers"),
+        (lambda: welch_t([0.1], []), "finite numbers, at least one"),
         (lambda: bootstrap_interval([0.5], level=1.0), "level must be in"),
         (lambda: wilson_interval(0.5, 4, level=0.0), "level must be in"),
         (lambda: wilson_interval(1.5, 4), r"share in \[0, 1\]"),

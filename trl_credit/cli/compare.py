@@ -4,6 +4,7 @@ import shlex
 import signal
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +16,20 @@ from ..support.startup import quiet_start
 
 
 if TYPE_CHECKING:
-    from ..lab.comparison.groups import Group
-    from ..lab.comparison.processes import Progress
+    from ..lab.comparison.grid import Grid
+    from ..lab.comparison.processes import Interrupted
+    from ..lab.comparison.results import Comparison
 
 PROGRAM = "trl-credit compare"
+_TUNING_SEEDS = [100, 101]
 _HELP = """\
-Is the difference real? Trains algorithms × seeds, or takes finished runs, and writes a report with curves, intervals
-and the probability of improvement over a baseline.
+Is the difference real? Trains algorithms × seeds, or takes finished runs, and writes a report: the difference of each
+algorithm from a baseline, paired by seed, with its 95 % interval and a test corrected for the number of algorithms.
 
-  trl-credit compare --algo grpo s_trace spo_chain --seeds 0 1 2 3 4
-  trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100
+  trl-credit compare --algo grpo s_trace spo_chain
+  trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100 --seeds 0 1 2 3 4
+  trl-credit compare --algo grpo grpo_lambda --equal beta=0 advantage_floor=None
+  trl-credit compare --algo grpo s_trace --sweep learning_rate=5e-5,1e-4,2e-4 --tuning_seeds 100 101
   trl-credit compare --algo grpo --credit mine.py:first_half --config my_task.yaml
   trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
 
@@ -58,21 +63,28 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add = parser.add_argument
     add("--algo", nargs="+", action="extend", metavar="ALGO", help='algorithms, or "NAME=ALGO --flag value …"')
     add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="custom functions, or NAME=…")
-    add("--seeds", nargs="+", type=int, help="seeds of each algorithm (default: 0 1 2 3 4)")
+    add("--seeds", nargs="+", type=int, help="seeds of each algorithm (default: 10 on an embedded task, else 5)")
     add("--config", nargs="+", action="extend", metavar="FILE", help="YAML files of settings, or recipes by name")
     add("--runs", nargs="+", action="extend", metavar="FOLDER", help="finished runs, instead of training")
     add("--baseline", metavar="ALGO", help="default: grpo, else the first")
     add("--metric", default="reward", help="any logged number, such as eval_math500/avg@4 (default: reward)")
+    add("--primary", choices=("area", "end"), default="area", help="the verdict's score: mean over the run, or its end")
+    add("--equal", nargs="+", action="extend", metavar="NAME=VALUE", help="settings that all algorithms must share")
+    add("--sweep", metavar="NAME=A,B,…", help="a setting whose best value is chosen for each algorithm")
+    add("--tuning_seeds", nargs="+", type=int, help="the seeds that choose it (default: 100 101)")
     add("--jobs", type=int, help="runs at a time (default: one for each GPU, else for each core)")
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
     args.command = shlex.join([*PROGRAM.split(), *argv])
     if args.runs:
-        given = [f"--{n}" for n in ("algo", "credit", "seeds", "config", "jobs") if getattr(args, n) is not None]
+        of_training = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_seeds", "jobs")
+        given = [f"--{n}" for n in of_training if getattr(args, n) is not None]
         if given or flags:
             raise ValueError(f"--runs trains nothing: leave out {[*given, *flags][0]}")
     elif not args.algo and not args.credit:
         raise ValueError("there is nothing to compare: name algorithms with --algo, or finished runs with --runs")
+    if args.tuning_seeds is not None and args.sweep is None:
+        raise ValueError("--tuning_seeds does nothing without --sweep: leave it out")
     if args.jobs is not None and args.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
     if flags and not flags[0].startswith("--"):
@@ -83,53 +95,57 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
 def _compare_finished(args: Namespace) -> int:
     from ..lab.comparison.groups import group_runs
     from ..lab.comparison.histories import read_history
+    from ..lab.comparison.results import Comparison
 
     groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
-    baseline = _baseline(args.baseline, {group.label: group.label for group in groups})
-    _report(args, groups, baseline, {}, [])
+    label = _baseline(args.baseline, {group.label: group.label for group in groups})
+    baseline = next(group for group in groups if group.label == label)
+    remark = "The primary metric was named when these runs were finished, not before."
+    _report(args, Comparison(tuple(groups), baseline, args.metric, args.command, {}, (remark,), args.primary))
     return 0
 
 
 def _train_grid(args: Namespace, flags: list[str]) -> int:
-    from ..lab.comparison.grid import make_grid, read_entries, write_grid
-    from ..lab.comparison.groups import make_group
-    from ..lab.comparison.histories import History, read_history
-    from ..lab.comparison.live_table import ProgressTable
-    from ..lab.comparison.processes import Interrupted, cores, devices, train_all
+    from ..lab.comparison.entries import read_entries, read_equal, read_sweep
+    from ..lab.comparison.grid_settings import Shared, make_grid
+    from ..lab.comparison.processes import Interrupted
+    from ..lab.comparison.results import Comparison
+    from ..lab.comparison.run import train_grid
 
-    folder, seeds = Path(args.output_dir), args.seeds if args.seeds is not None else [0, 1, 2, 3, 4]
     entries = read_entries(args.algo or [], args.credit or [])
-    baseline = _baseline(args.baseline, {name: e.label for e in entries for name in (e.name, e.label)})
-    grid = make_grid(entries, seeds, config=args.config or [], flags=flags, folder=folder)
-    write_grid(grid, folder)
-    for label, names in grid.left_out.items():
-        print(f"{label} does not have {', '.join(names)}: left out")
-    gpus = devices()
-    table = ProgressTable(grid)
-    progress: dict[str, Progress] = {}
+    label = _baseline(args.baseline, {name: e.label for e in entries for name in (e.name, e.label)})
+    sweep = None if args.sweep is None else read_sweep(args.sweep, args.tuning_seeds or _TUNING_SEEDS)
+    shared = Shared(args.config or [], flags, read_equal(args.equal or []), sweep)
+    grid = make_grid(entries, args.seeds, shared, folder=Path(args.output_dir))
+    for algorithm, names in grid.left_out.items():
+        print(f"{algorithm} does not have {', '.join(names)}: left out")
     try:
-        with table.live:
-            progress = train_all(grid.runs, jobs=args.jobs or len(gpus) or cores(), gpus=gpus, show=table.show)
+        found = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
     except Interrupted as stop:
-        done = sum(run.is_finished for run in grid.runs)
-        cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-        kept = f"{done} of {len(grid.runs)} runs are finished; go on with: {args.command}"
-        print(f"\ninterrupted ({cause}): {kept}", file=sys.stderr)
-        return 128 + stop.number
-    failed = table.failures(progress)
-    for sentence in failed:
-        print(f"error: {sentence}", file=sys.stderr)
-    finished: dict[str, list[History]] = {}
-    for run in grid.runs:
-        if run.is_finished:
-            finished.setdefault(run.entry.label, []).append(read_history(run.folder, metric=args.metric))
-    if not finished:
+        return _interrupted(stop, grid, args.command)
+    if not found.groups:
+        print(f"error: {found.failed[-1]}", file=sys.stderr)
         return 1
-    missing = [entry.label for entry in entries if entry.label not in finished]
-    remarks = [*failed, *([f"No finished run of {', '.join(missing)}."] if missing else [])]
-    groups = [make_group(label, runs) for label, runs in finished.items()]
-    _report(args, groups, baseline, grid.left_out, remarks)
-    return 1 if failed else 0
+    baseline = next((group for group in found.groups if group.label == label), found.groups[0])
+    remarks = found.remarks
+    if baseline.label != label:
+        remarks = [*remarks, f"{label} has no finished run: the baseline is {baseline.label}."]
+    made = Comparison(tuple(found.groups), baseline, args.metric, args.command, grid.left_out, tuple(remarks))
+    tuned = {"tuned": tuple(found.tuned), "sweep": sweep and sweep.name}
+    _report(args, replace(made, primary=args.primary, **tuned))
+    return 1 if found.failed else 0
+
+
+def _interrupted(stop: "Interrupted", grid: "Grid", command: str) -> int:
+    """Says how many runs are finished and how to go on; returns the exit code."""
+    planned = grid.tuning_runs() or grid.verdict_runs()
+    done = sum(run.is_finished for run in planned)
+    cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
+    kept = f"{done} of {len(planned)} {'tuning ' * bool(grid.sweep)}runs are finished"
+    if grid.sweep and done == len(planned):
+        kept = "the tuning is finished, the verdict is not"
+    print(f"\ninterrupted ({cause}): {kept}; go on with: {command}", file=sys.stderr)
+    return 128 + stop.number
 
 
 def _baseline(asked: str | None, labels: dict[str, str]) -> str:
@@ -144,15 +160,13 @@ def _baseline(asked: str | None, labels: dict[str, str]) -> str:
     return found
 
 
-def _report(
-    args: Namespace, groups: list["Group"], label: str, left_out: dict[str, list[str]], remarks: list[str]
-) -> None:
-    """Writes the report against the baseline of that label, or the first group if it has no finished run."""
-    from ..lab.comparison.report import Comparison, write_report
+def _report(args: Namespace, comparison: "Comparison") -> None:
+    """Writes the report, and prints its answer and the paths of its pages."""
+    from ..lab.comparison.report import console_answer, write_report
+    from ..lab.comparison.results import make_results
 
-    baseline = next((group for group in groups if group.label == label), groups[0])
-    if baseline.label != label:
-        remarks = [*remarks, f"{label} has no finished run: the baseline is {baseline.label}."]
-    comparison = Comparison(tuple(groups), baseline, args.metric, args.command, left_out, tuple(remarks))
-    for page in write_report(comparison, Path(args.output_dir)):
+    results = make_results(comparison)
+    pages = write_report(comparison, results, Path(args.output_dir))
+    print(console_answer(results))
+    for page in pages:
         print(page)

@@ -1,24 +1,18 @@
-"""Intervals and tests for scores: bootstrap, Wilson, sign flips, Holm, and aggregates over runs. Needs NumPy alone.
+"""Intervals and tests: bootstrap and Wilson for scores of problems, t for scores of runs, sign flips, Holm."""
 
-The aggregates over runs are those of Agarwal et al. 2021 (arXiv 2108.13264). Their package, rliable, brings SciPy, arch
-and seaborn for these few formulas.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 
 LEVEL = 0.95
 MAX_EXACT = 20  # problems that differ, up to which all sign patterns are enumerated
 _CELLS = 4_000_000  # resampled scores or signs in memory at once
 _DIGITS = 12  # scores are ratios: what differs later is rounding
-# share of comparisons in which the intervals of two equal algorithms do not overlap, by runs of each; simulated with
-# normal scores in tests/lab/test_statistics.py
-FALSE_ALARMS = {3: 0.10, 4: 0.03, 5: 0.02, 6: 0.01}
 
 
 class Interval(NamedTuple):
@@ -40,26 +34,73 @@ class Difference(NamedTuple):
     same: int
 
 
-def bootstrap_interval(
-    *groups: Sequence[float] | np.ndarray,
-    statistic: Callable[..., np.ndarray] | None = None,
-    level: float = LEVEL,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic of one or several groups of scores.
+class TTest(NamedTuple):
+    """A mean difference, its 95 % t interval, the two-sided p of the t test, and the number of differences (or runs).
 
-    Units (problems or runs) are drawn with replacement, within each group and each column. If all scores of a single
-    group are equal, the interval is a point: see [`mean_interval`].
+    Without spread there is no t: `low`, `high` and `p` are then `None`, and so they are for fewer than two values.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+
+
+def paired_t(differences: Sequence[float]) -> TTest:
+    """Student's t test of paired differences against 0, with n − 1 degrees of freedom.
+
+    Raises:
+        ValueError: no differences, or one that is not finite.
+    """
+    values = np.round(_checked(differences), _DIGITS)
+    error = values.std(ddof=1) / sqrt(values.size) if np.ptp(values) else 0.0
+    return _t_test(float(values.mean()), error, values.size - 1, values.size)
+
+
+def welch_t(first: Sequence[float], second: Sequence[float]) -> TTest:
+    """Welch's t test of mean(second) − mean(first), for samples that cannot be paired. `n` is the smaller size.
+
+    The degrees of freedom are those of Welch and Satterthwaite (1947). Fewer than two values in either sample give no
+    interval.
+
+    Raises:
+        ValueError: an empty sample, or a value that is not finite.
+    """
+    a, b = _checked(first), _checked(second)
+    value, n = float(b.mean() - a.mean()), min(a.size, b.size)
+    if n < 2:
+        return TTest(value, None, None, None, n)
+    parts = [np.round(x, _DIGITS).var(ddof=1) / x.size for x in (a, b)]
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.size - 1) + parts[1] ** 2 / (b.size - 1)) if any(parts) else 0.0
+    return _t_test(value, sqrt(sum(parts)), freedom, n)
+
+
+def _t_test(value: float, error: float, freedom: float, n: int) -> TTest:
+    if error == 0.0:
+        return TTest(value, None, None, None, n)
+    error = float(error)
+    width = error * float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return TTest(value, value - width, value + width, 2 * float(stdtr(freedom, -abs(value) / error)), n)
+
+
+def _checked(values: Sequence[float]) -> np.ndarray:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or found.size == 0 or not np.isfinite(found).all():
+        raise ValueError(f"a t test needs finite numbers, at least one, got the shape {found.shape}")
+    return found
+
+
+def bootstrap_interval(
+    scores: Sequence[float] | np.ndarray, *, level: float = LEVEL, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of scores. If all are equal it is a point: see [`mean_interval`].
 
     Args:
-        *groups (`Sequence[float]` or `np.ndarray`):
-            Scores of the shape (units,) or (units, tasks).
-        statistic (`Callable`, *optional*):
-            Maps one array per group, of the shape (resamples, units) or (resamples, units, tasks), to the shape
-            (resamples,). Defaults to the mean over units.
+        scores (`Sequence[float]` or `np.ndarray`):
+            Scores of problems, shape (problems,), which are drawn with replacement.
         level (`float`, *optional*, defaults to 0.95):
-            Nominal coverage. The true one is lower for few units: about 0.92 for 30.
+            Nominal coverage. The true one is lower for few problems: about 0.92 for 30.
         resamples (`int`, *optional*, defaults to 10,000):
             Number of draws.
         seed (`int`, *optional*, defaults to 0):
@@ -68,21 +109,18 @@ def bootstrap_interval(
     Raises:
         ValueError: no scores, scores that are not finite, or `level` outside (0, 1).
     """
-    arrays = [np.asarray(scores, dtype=np.float64) for scores in groups]
-    for scores in arrays:
-        if scores.ndim not in (1, 2) or scores.size == 0 or not np.isfinite(scores).all():
-            raise ValueError(f"a bootstrap needs finite scores by unit (and task), got the shape {scores.shape}")
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(f"a bootstrap needs finite scores by problem, got the shape {values.shape}")
     _check_level(level)
-    if len(arrays) == 1 and arrays[0].min() == arrays[0].max():
-        return float(arrays[0].flat[0]), float(arrays[0].flat[0])
-    statistic = statistic or _mean
+    if values.min() == values.max():
+        return float(values[0]), float(values[0])
     rng = np.random.default_rng(seed)
-    rows = max(1, _CELLS // max(scores.size for scores in arrays))
+    rows = max(1, _CELLS // values.size)
     found = []
     for begin in range(0, resamples, rows):
-        count = min(rows, resamples - begin)
-        drawn = [rng.integers(len(scores), size=(count, *scores.shape)) for scores in arrays]
-        found.append(statistic(*(np.take_along_axis(s[None], i, axis=1) for s, i in zip(arrays, drawn, strict=True))))
+        drawn = rng.integers(values.size, size=(min(rows, resamples - begin), values.size))
+        found.append(values[drawn].mean(axis=1))
     low, high = np.quantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -209,45 +247,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
         adjusted[i] = largest
     return adjusted
-
-
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Mean over runs and tasks without the lowest and the highest ⌊n/4⌋ of them.
-
-    Args:
-        scores (`np.ndarray`):
-            Shape (…, runs, tasks). Fewer than four values give their mean.
-
-    Returns:
-        `np.ndarray` of the shape (…).
-    """
-    flat = np.sort(np.reshape(scores, (*np.shape(scores)[:-2], -1)), axis=-1)
-    cut = flat.shape[-1] // 4
-    return flat[..., cut : flat.shape[-1] - cut].mean(-1)
-
-
-def probability_of_improvement(scores: np.ndarray, baseline: np.ndarray) -> np.ndarray:
-    """Probability that a run of one algorithm scores above a run of another, mean over tasks, shape (…).
-
-    Both arrays have the shape (…, runs, tasks). All pairs of runs count, ties by half: the Mann-Whitney statistic over
-    the number of pairs.
-    """
-    x, y = np.asarray(scores)[..., :, None, :], np.asarray(baseline)[..., None, :, :]
-    return ((x > y) + 0.5 * (x == y)).mean((-3, -2, -1))
-
-
-def overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether two intervals have a point in common."""
-    return one[0] <= other[1] and other[0] <= one[1]
-
-
-def false_alarm(runs: int) -> float:
-    """Approximate probability that the intervals of two equal algorithms do not overlap, with `runs` runs of each."""
-    return FALSE_ALARMS[max((n for n in FALSE_ALARMS if n <= runs), default=min(FALSE_ALARMS))]
-
-
-def _mean(scores: np.ndarray) -> np.ndarray:
-    return scores.mean(axis=1)
 
 
 def _check_level(level: float) -> None:

@@ -50,7 +50,7 @@ class FlagParser(OneLineParser, TrlParser):
         name = names[0].removeprefix("--")
         if name in self._helps:
             kwargs["help"] = self._helps[name]
-        if NoneType in get_args(self.hints.get(name)) and kwargs.get("default") is not None:
+        if NoneType in get_args(self.hints.get(name)) and "type" in kwargs:
             kwargs["type"] = _or_none(kwargs["type"])
             if "choices" in kwargs:
                 kwargs["choices"] = [*kwargs["choices"], None]

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from .groups import Group, curve
 from .scoring import ScoreRow
+from .tuning import TunedRow, in_short
 
 
 _LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+_WIDTH = 5.0  # inches: the labels can still be read on a telephone
 _MAX_TOGETHER = 4  # algorithms in one panel, beside the baseline
 LABELS = {
     "steps": "optimizer steps",
@@ -49,26 +50,25 @@ DARK = Theme(
 def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Group, theme: Theme) -> Figure:
     """The score of every group against one of `AXES`: all in one panel if they are few, else each beside the baseline.
 
-    A line is the interquartile mean over runs, a band goes from the lowest run to the highest.
+    A line is the mean over runs, a band goes from the lowest run to the highest.
     """
     others = [group for group in groups if group is not baseline]
-    styles = _styles(groups, baseline, theme)
+    styles = _styles([group.label for group in groups], baseline.label, theme)
     if len(others) <= _MAX_TOGETHER:
-        figure, panels = _figure(theme, (8.4, 4.2), 1, 1)
+        figure, panels = _figure(theme, (_WIDTH, 4.0), 1, 1)
         for group in [baseline, *others]:
             _draw(panels[0], group, axis, styles[group.label])
         _label_axes(panels[0], axis, metric)
         handles, labels = panels[0].get_legend_handles_labels()
-        style = {"frameon": False, "labelcolor": theme.text, "fontsize": 9, "handlelength": 2.6}
-        figure.legend(handles, labels, loc="outside right upper", **style)
+        figure.legend(handles, labels, loc="outside upper left", ncols=3, **_legend(theme))
         return figure
-    columns = 3
+    columns = 2
     rows = -(-len(others) // columns)
-    figure, panels = _figure(theme, (9.6, 0.8 + 2.1 * rows), rows, columns)
+    figure, panels = _figure(theme, (_WIDTH, 0.8 + 1.6 * rows), rows, columns)
     for place, (panel, group) in enumerate(zip(panels, others, strict=False)):
         _draw(panel, baseline, axis, {"color": theme.muted, "linestyle": "-"})
         _draw(panel, group, axis, {"color": theme.lines[0], "linestyle": "-"})
-        panel.set_title(group.label, fontsize=9, loc="left", color=theme.text)
+        panel.set_title(_plain(group.label), fontsize=9, loc="left", color=theme.text)
         _label_axes(panel, axis, metric)
         bottom, left = place + columns >= len(others), place % columns == 0
         panel.tick_params(labelbottom=bottom, labelleft=left)
@@ -77,30 +77,58 @@ def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Gr
     for panel in panels[len(others) :]:
         panel.set_visible(False)
     lines = panels[0].get_lines()[:2]
-    names = [f"{baseline.label}, in every panel", "the algorithm above the panel"]
-    figure.legend(lines, names, loc="outside upper left", ncols=2, frameon=False, labelcolor=theme.text, fontsize=9)
+    names = [_plain(f"{baseline.label}, in every panel"), "the algorithm above the panel"]
+    figure.legend(lines, names, loc="outside upper left", ncols=2, **_legend(theme))
     return figure
 
 
-def draw_scores(rows: Sequence[ScoreRow], *, metric: str, baseline: str, theme: Theme) -> Figure:
-    """The interquartile mean of each group with its interval and runs, and its probability of improvement."""
-    figure, (left, right) = _figure(theme, (8.4, 1.3 + 0.34 * len(rows)), 1, 2, sharey=True, sharex=False)
+def draw_differences(
+    rows: Sequence[ScoreRow], *, score: str, baseline: str, same: Sequence[str], theme: Theme
+) -> Figure:
+    """A forest plot: the difference of each algorithm from the baseline with its interval, and 0 as a line.
+
+    Algorithms in `same`, which have the baseline's gradient, are grey.
+    """
+    figure, (panel,) = _figure(theme, (_WIDTH, 1.0 + 0.3 * max(len(rows), 1)), 1, 1)
     for y, row in enumerate(rows):
-        colour = theme.text if row.label == baseline else theme.lines[0]
-        left.scatter(row.scores, np.full(len(row.scores), y + 0.25), s=10, color=theme.muted, linewidths=0)
-        _point(left, y, row.middle, row.interval, colour)
-        if row.improvement is not None:
-            _point(right, y, row.improvement, row.improvement_interval, colour)
-    right.axvline(0.5, color=theme.muted, linewidth=1, linestyle=(0, (4, 3)))
-    right.set_xlim(-0.03, 1.03)
-    left.set_yticks(range(len(rows)), [row.label for row in rows])
-    left.set_ylim(len(rows) - 0.5, -0.5)
-    left.set_xlabel(f"{metric}, interquartile mean")
-    right.set_xlabel(f"P(above {baseline})")
-    for panel in (left, right):
-        panel.xaxis.set_major_locator(MaxNLocator(5))
-        panel.grid(axis="y", visible=False)
-        panel.tick_params(axis="y", length=0)
+        colour = theme.muted if row.label in same else theme.lines[0]
+        if row.low is not None:
+            panel.plot([row.low, row.high], [y, y], color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
+        filled = colour if row.verdict in ("above", "below") else theme.page
+        panel.plot([row.difference], [y], "o", color=colour, markerfacecolor=filled, markersize=7, zorder=4)
+    panel.axvline(0, color=theme.text, linewidth=1)
+    panel.set_yticks(range(len(rows)), [_plain(row.label) for row in rows])
+    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.set_xlabel(_plain(f"{score}, minus that of {baseline}"))
+    panel.xaxis.set_major_locator(MaxNLocator(5))
+    panel.grid(axis="y", visible=False)
+    panel.tick_params(axis="y", length=0)
+    return figure
+
+
+def draw_sweep(rows: Sequence[TunedRow], *, setting: str, score: str, baseline: str, theme: Theme) -> Figure:
+    """The score of each algorithm by the swept value, one line each; a ring marks its best value."""
+    figure, (panel,) = _figure(theme, (_WIDTH, 4.2), 1, 1)
+    values = list(dict.fromkeys(value for row in rows for value in row.scores))
+    is_number = all(isinstance(value, int | float) for value in values)
+    values = sorted(values) if is_number else values
+    places = {value: value if is_number else i for i, value in enumerate(values)}
+    styles = _styles([row.label for row in rows], baseline, theme)
+    for row in rows:
+        x = [places[value] for value in row.scores]
+        panel.plot(
+            x, list(row.scores.values()), label=_plain(row.label), marker=".", linewidth=1.8, **styles[row.label]
+        )
+        colour = styles[row.label]["color"]
+        panel.plot(places[row.best], row.scores[row.best], "o", color=colour, markersize=11, markerfacecolor="none")
+    if is_number and min(values) > 0 and max(values) >= 4 * min(values):
+        panel.set_xscale("log")
+        panel.minorticks_off()
+    panel.set_xticks(list(places.values()), [_plain(in_short(value)) for value in values])
+    panel.set_xlabel(setting)
+    panel.set_ylabel(_plain(score))
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, **_legend(theme))
     return figure
 
 
@@ -119,11 +147,20 @@ def as_png(figure: Figure) -> bytes:
     return data.getvalue()
 
 
-def _styles(groups: Sequence[Group], baseline: Group, theme: Theme) -> dict[str, dict]:
-    styles = {baseline.label: {"color": theme.text, "linestyle": "-"}}
-    for i, group in enumerate(g for g in groups if g is not baseline):
-        styles[group.label] = {"color": theme.lines[i % len(theme.lines)], "linestyle": _LINES[i % len(_LINES)]}
+def _styles(labels: Sequence[str], baseline: str, theme: Theme) -> dict[str, dict]:
+    styles = {baseline: {"color": theme.text, "linestyle": "-"}}
+    for i, label in enumerate(label for label in labels if label != baseline):
+        styles[label] = {"color": theme.lines[i % len(theme.lines)], "linestyle": _LINES[i % len(_LINES)]}
     return styles
+
+
+def _legend(theme: Theme) -> dict:
+    return {"frameon": False, "labelcolor": theme.text, "fontsize": 9, "handlelength": 2.6}
+
+
+def _plain(text: str) -> str:
+    """Text in which a dollar sign begins no formula."""
+    return text.replace("$", r"\$")
 
 
 def _figure(
@@ -146,20 +183,14 @@ def _figure(
 def _draw(panel: Axes, group: Group, axis: str, style: dict) -> None:
     found = curve(group, axis)
     few = len(found.x) < 12
-    panel.plot(found.x, found.middle, label=group.label, linewidth=1.8, marker="." if few else None, **style)
+    panel.plot(found.x, found.middle, label=_plain(group.label), linewidth=1.8, marker="." if few else None, **style)
     if len(group.runs) > 1:
         panel.fill_between(found.x, found.low, found.high, alpha=0.16, linewidth=0, color=style["color"])
 
 
 def _label_axes(panel: Axes, axis: str, metric: str) -> None:
     panel.set_xlabel(LABELS[axis], fontsize=9)
-    panel.set_ylabel(metric, fontsize=9)
+    panel.set_ylabel(_plain(metric), fontsize=9)
     panel.xaxis.set_major_locator(MaxNLocator(5))
     if axis != "seconds":
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _point(panel: Axes, y: int, x: float, interval: tuple[float, float] | None, colour: str) -> None:
-    if interval is not None:
-        panel.plot(interval, [y, y], color=colour, linewidth=2.2, solid_capstyle="round", zorder=3)
-    panel.plot([x], [y], "o", color=colour, markersize=6, zorder=4)

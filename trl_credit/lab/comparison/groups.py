@@ -7,16 +7,19 @@ from typing import NamedTuple
 import numpy as np
 
 from ...runs.identity import differences, in_words
-from ..statistics import interquartile_mean
 from .histories import AXES, History
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one algorithm with the same settings and different seeds."""
+    """Runs of one algorithm with the same settings and different seeds.
+
+    `value` is that of the setting that was swept, `None` without a sweep.
+    """
 
     label: str
     runs: tuple[History, ...]
+    value: float | str | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -25,7 +28,7 @@ class Group:
 
 
 class Curve(NamedTuple):
-    """Curve of a group: x, the interquartile mean over its runs, and the lowest and highest run, shape (points,)."""
+    """Curve of a group: x, the mean over its runs, and the lowest and highest run, shape (points,)."""
 
     x: np.ndarray
     middle: np.ndarray
@@ -54,13 +57,13 @@ def group_runs(runs: Sequence[History]) -> list[Group]:
     ]
 
 
-def make_group(label: str, runs: Sequence[History]) -> Group:
+def make_group(label: str, runs: Sequence[History], value: float | str | None = None) -> Group:
     """A group of runs, ordered by seed. Raises `ValueError` if two runs have the same seed."""
     ordered = sorted(runs, key=lambda run: run.seed)
     for one, other in zip(ordered, ordered[1:], strict=False):
         if one.seed == other.seed:
             raise ValueError(f"{one.folder} and {other.folder} are runs of {label} with seed {one.seed}: leave out one")
-    return Group(label, tuple(ordered))
+    return Group(label, tuple(ordered), value)
 
 
 def _what_differs(run: History, others: Sequence[History]) -> str:
@@ -79,18 +82,6 @@ def reach(groups: Sequence[Group], axis: str) -> float:
     return min(run.totals[axis] for group in groups for run in group.runs)
 
 
-def scores_at(groups: Sequence[Group], axis: str) -> list[np.ndarray]:
-    """The score of each run at the point that all runs have reached on an axis, by group, shape (runs, 1)."""
-    limit = reach(groups, axis)
-    return [np.array([[run.at(axis, limit)] for run in group.runs]) for group in groups]
-
-
-def mean_scores(groups: Sequence[Group]) -> list[np.ndarray]:
-    """The mean score of each run over the steps that all runs have, by group, shape (runs, 1)."""
-    limit = reach(groups, "steps")
-    return [np.array([[run.mean_until(limit)] for run in group.runs]) for group in groups]
-
-
 def curve(group: Group, axis: str, *, points: int = 200) -> Curve:
     """The smoothed curve of a group on an axis, over the range that all of its runs cover."""
     lines = [(run.axes[axis], smoothed(run.values)) for run in group.runs]
@@ -99,7 +90,7 @@ def curve(group: Group, axis: str, *, points: int = 200) -> Curve:
         start, end = max(x[0] for x, _ in lines), min(x[-1] for x, _ in lines)
         x = np.linspace(start, end, points) if end > start else np.array([start])
     values = np.stack([np.interp(x, own, y) for own, y in lines])
-    return Curve(x, interquartile_mean(values.T[:, :, None]), values.min(0), values.max(0))
+    return Curve(x, values.mean(0), values.min(0), values.max(0))
 
 
 def window(points: int) -> int:

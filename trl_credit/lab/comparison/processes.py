@@ -30,6 +30,7 @@ class Progress:
         reward: Reward of that step.
         error: Why it failed.
         seconds: Run time of its process.
+        first_step: The step from which this process resumed.
     """
 
     state: str = "waiting"
@@ -37,6 +38,7 @@ class Progress:
     reward: float | None = None
     error: str = ""
     seconds: float = 0.0
+    first_step: int = 0
 
 
 class Interrupted(Exception):
@@ -117,7 +119,7 @@ class _Process:
     def __init__(self, run: Run, progress: Progress, *, threads: int, gpu: str | None) -> None:
         self.run, self.progress = run, progress
         self.begun = time.monotonic()
-        progress.state = "running"
+        progress.state, progress.first_step = "running", run.resumes_from
         variables = {"OMP_NUM_THREADS": str(threads)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         run.log.parent.mkdir(parents=True, exist_ok=True)
         with run.log.open("ab") as log:

@@ -1,141 +1,134 @@
-"""Tables of a comparison: the scores of each group, their intervals, and which differences they show."""
+"""The scores of runs, and the differences of algorithms from a baseline with their intervals and tests.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+Everything here reads the content of `results.json` alone, so that a table can be made again from the file.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..statistics import bootstrap_interval, false_alarm, interquartile_mean, overlap, probability_of_improvement
-from .groups import Group, common_axes, mean_scores, reach, scores_at
+from ..statistics import MAX_EXACT, TTest, holm, paired_t, sign_flip_p, welch_t
+from .grid import TUNING, VERDICT
+from .groups import Group, common_axes, reach
 
 
-RESAMPLES = 20_000
-MIN_RUNS = 3  # fewer runs give no interval
-# verdict of a row → sentence on the rows that have it; {baseline} is a label
-_SENTENCES = {
-    "higher": "above {baseline}, the intervals do not overlap",
-    "lower": "below {baseline}, the intervals do not overlap",
-    "no difference shown": "no difference from {baseline} shown, the intervals overlap",
-    "equal runs: nothing to say": "no interval: all runs, or all of {baseline}, score the same",
-    "too few runs to say": f"no difference shown: an interval needs {MIN_RUNS} runs of each",
+ALPHA = 0.05  # of a verdict, after Holm's correction
+PRIMARY = ("area", "end")  # metrics that may be declared as the primary one
+# key of a score in `results.json` → what it is
+SCORES = {
+    "area": "mean over the run, the area under its curve",
+    "end": "mean over the last tenth of the steps",
+    "prompts": "mean over the last tenth of the way to equally many prompts",
+    "generated": "mean over the last tenth of the way to equally many generated tokens",
 }
-_Interval = tuple[float, float]
 
 
 class ScoreRow(NamedTuple):
-    """The scores of one group.
+    """An algorithm against the baseline.
 
     Attributes:
-        label: The group's label.
-        scores: Scores of its runs, ordered by seed.
-        middle: Their interquartile mean.
-        interval: Its 95 % interval; `None` for too few runs, or for runs that all score the same.
-        improvement: Probability that a run is better than one of the baseline; `None` for the baseline.
-        improvement_interval: Its 95 % interval; also `None` if all pairs of runs score the same.
-        verdict: What the intervals show about the difference, in a few words.
+        label: The algorithm.
+        baseline: Mean score of the baseline, over the seeds that are compared.
+        mean: Mean score of the algorithm, over the seeds that are compared.
+        difference: `mean` − `baseline`.
+        low, high: 95 % t interval of the difference; `None` for fewer than two runs, or differences without spread.
+        p: p-value of the t test, `None` as above.
+        flip_p: p-value of the sign-flip test where all patterns are enumerated, else `None`.
+        holm: p after Holm's correction over the family; `None` without p, and for the baseline's own gradient.
+        n: Number of seeds that are compared, or of runs of the smaller sample where they are not paired.
+        paired: Whether the scores are paired by seed.
     """
 
     label: str
-    scores: tuple[float, ...]
-    middle: float
-    interval: _Interval | None
-    improvement: float | None
-    improvement_interval: _Interval | None
-    verdict: str
+    baseline: float
+    mean: float
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    flip_p: float | None
+    holm: float | None
+    n: int
+    paired: bool
+
+    @property
+    def verdict(self) -> str:
+        """What the corrected test says: "above", "below" or "not shown"; "no test" without one."""
+        if self.holm is None:
+            return "no test"
+        if self.holm > ALPHA:
+            return "not shown"
+        return "above" if self.difference > 0 else "below"
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside of the interval of this comparison alone."""
+        return self.low is not None and not self.low <= 0 <= self.high
 
 
-@dataclass(frozen=True)
-class ScoreTable:
-    """One table.
-
-    Attributes:
-        key: "steps", "prompts", "generated" or "mean".
-        title: Where the runs are compared.
-        explanation: How a run's score is computed.
-        rows: One for each group, in their order.
-    """
-
-    key: str
-    title: str
-    explanation: str
-    rows: tuple[ScoreRow, ...]
-
-
-def score_tables(groups: Sequence[Group], baseline: Group) -> list[ScoreTable]:
-    """The tables: at equal optimizer steps, over all steps up to there, at equal prompts and generated tokens."""
-    steps, axes = f"{reach(groups, 'steps'):,.0f} optimizer steps", common_axes(groups)
-    tenth = "the mean over the last tenth of the way there"
-    mean = "A run's score is the mean over all of its points up to there: learning sooner gives a higher score."
-    tables = [
-        ("steps", f"After {steps}", f"A run's score is {tenth}.", scores_at(groups, "steps")),
-        ("mean", f"Over the first {steps}", mean, mean_scores(groups)),
-    ]
-    for axis, words in (("prompts", "prompts"), ("generated", "generated tokens")):
-        if axis in axes:
-            title = f"After {reach(groups, axis):,.0f} {words}"
-            shortest = f"As many as the shortest run has. A score is {tenth}."
-            tables.append((axis, title, shortest, scores_at(groups, axis)))
-    return [
-        ScoreTable(key, title, explanation, _rows(groups, baseline, scores))
-        for key, title, explanation, scores in tables
-    ]
-
-
-def _rows(groups: Sequence[Group], baseline: Group, scores: Sequence[np.ndarray]) -> tuple[ScoreRow, ...]:
-    base = scores[list(groups).index(baseline)]
-    base_interval = _interval(interquartile_mean, base)
-    rows = []
-    for group, values in zip(groups, scores, strict=True):
-        interval = _interval(interquartile_mean, values)
-        own = tuple(values[:, 0].tolist()), float(interquartile_mean(values)), interval
-        if group is baseline:
-            rows.append(ScoreRow(group.label, *own, None, None, "baseline"))
-            continue
-        improvement = float(probability_of_improvement(values, base))
-        improvement_interval = _interval(probability_of_improvement, values, base)
-        verdict = _verdict(interval, base_interval, min(len(values), len(base)))
-        rows.append(ScoreRow(group.label, *own, improvement, improvement_interval, verdict))
-    return tuple(rows)
-
-
-def _interval(statistic: Callable[..., np.ndarray], *scores: np.ndarray) -> _Interval | None:
-    """Bootstrap interval of a statistic of one group, or of two.
-
-    `None` for too few runs. Also if all runs, or all pairs of runs, score the same: a bootstrap then claims that the
-    statistic is known exactly.
-    """
-    if min(map(len, scores)) < MIN_RUNS:
-        return None
-    low, high = bootstrap_interval(*scores, statistic=statistic, resamples=RESAMPLES)
-    all_same = low == high if len(scores) > 1 else np.ptp(scores[0]) == 0
-    return None if all_same else (low, high)
-
-
-def _verdict(own: _Interval | None, base: _Interval | None, runs: int) -> str:
-    if runs < MIN_RUNS:
-        return "too few runs to say"
-    if own is None or base is None:
-        return "equal runs: nothing to say"
-    if overlap(own, base):
-        return "no difference shown"
-    return "higher" if own[0] > base[1] else "lower"
-
-
-def sentences(table: ScoreTable, groups: Sequence[Group], baseline: Group) -> list[str]:
-    """What a table shows about differences, and how far that can be trusted."""
+def scored_runs(groups: Sequence[Group], *, phase: str = VERDICT) -> list[dict[str, Any]]:
+    """The entries of "runs" in `results.json`, scored at the points that all of these groups have reached."""
+    axes = common_axes(groups)
+    limits = {axis: reach(groups, axis) for axis in ("steps", "prompts", "generated") if axis in axes}
     found = []
-    for verdict, text in _SENTENCES.items():
-        if labels := [row.label for row in table.rows if row.verdict == verdict]:
-            found.append(f"{', '.join(labels)}: {text.format(baseline=baseline.label)}.")
-    fewest = min(len(group.runs) for group in groups)
-    if fewest < MIN_RUNS:
-        short = [f"{g.label} ({len(g.runs)})" for g in groups if len(g.runs) < MIN_RUNS]
-        found.append(f"There are no intervals with fewer than {MIN_RUNS} runs: {', '.join(short)}.")
-    elif len(groups) > 1:
-        found.append(
-            f"With {fewest} runs of each, the intervals of two equal algorithms do not overlap about "
-            f"{100 * false_alarm(fewest):.0f} % of the time; here are {len(groups) - 1} comparisons, with no "
-            "correction for their number."
-        )
+    for group in groups:
+        for run in group.runs:
+            scores = {"area": run.mean_until(limits["steps"]), "end": run.at("steps", limits["steps"])}
+            more = {axis: run.at(axis, limits[axis]) if axis in limits else None for axis in ("prompts", "generated")}
+            totals = {axis: run.totals.get(axis) for axis in ("steps", "prompts", "generated", "trained")}
+            found.append(
+                {"label": group.label, "value": group.value, "phase": phase, "seed": run.seed}
+                | scores
+                | more
+                | {"totals": totals}
+            )
     return found
+
+
+def compare_results(results: dict[str, Any], key: str) -> list[ScoreRow]:
+    """The rows of a table from the content of `results.json`, one for each algorithm but the baseline, in their order.
+
+    Scores are paired by seed where an algorithm and the baseline have at least two seeds in common, or the same ones;
+    other seeds do not count then. Without common seeds the test is Welch's. Holm's correction is over the algorithms
+    that do not have the baseline's gradient.
+
+    Args:
+        results (`dict`):
+            With the fields "runs", "baseline" and "same_gradient" of `results.json`. Runs of tuning do not count.
+        key (`str`):
+            "area", "end", "prompts" or "generated".
+
+    Raises:
+        ValueError: an unknown key, or no run of the baseline has this score.
+    """
+    if key not in SCORES:
+        raise ValueError(f"there is no score {key!r}: choose among {', '.join(SCORES)}")
+    scores: dict[str, dict[int, float]] = {}
+    for run in results["runs"]:
+        if run["phase"] != TUNING and run[key] is not None:
+            scores.setdefault(run["label"], {})[run["seed"]] = run[key]
+    base = scores.pop(results["baseline"], None)
+    if base is None:
+        raise ValueError(f"no run of the baseline {results['baseline']} has the score {key!r}")
+    rows = [_row(label, own, base) for label, own in scores.items()]
+    family = [row for row in rows if row.p is not None and row.label not in results["same_gradient"]]
+    adjusted = dict(zip([row.label for row in family], holm([row.p for row in family]), strict=True))
+    return [row._replace(holm=adjusted.get(row.label)) for row in rows]
+
+
+def _row(label: str, own: dict[int, float], base: dict[int, float]) -> ScoreRow:
+    common = sorted(own.keys() & base.keys())
+    paired = len(common) > 1 or own.keys() == base.keys()
+    mine = [own[seed] for seed in common] if paired else list(own.values())
+    theirs = [base[seed] for seed in common] if paired else list(base.values())
+    flip_p = None
+    if paired:
+        differences = np.subtract(mine, theirs)
+        test: TTest = paired_t(differences)
+        # without spread it would be small for rounding alone
+        flip_p = sign_flip_p(differences) if test.p is not None and len(common) <= MAX_EXACT else None
+    else:
+        test = welch_t(theirs, mine)
+    means = float(np.mean(theirs)), float(np.mean(mine))
+    return ScoreRow(label, *means, test.value, test.low, test.high, test.p, flip_p, None, test.n, paired)

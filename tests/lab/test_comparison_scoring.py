@@ -1,0 +1,166 @@
+"""Differences of algorithms from a baseline: pairs, families, error rates by simulation, and the answer in words."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from scripts import ROOT
+
+from trl_credit.lab.comparison.answer import answer, notes
+from trl_credit.lab.comparison.report import console_answer
+from trl_credit.lab.comparison.scoring import compare_results
+from trl_credit.lab.statistics import holm, sign_flip_p
+
+
+EMBEDDED = ROOT / "docs" / "results" / "embedded" / "results.json"
+
+
+def results_of(scores, *, same=(), seeds=None, **more):
+    """The content of a results file: label → the areas of its runs, seed by seed; the first label is the baseline."""
+    runs = [
+        {"label": label, "value": None, "phase": "verdict", "seed": seed, "area": float(area), "end": 0.0}
+        for label, areas in scores.items()
+        for seed, area in zip((seeds or {}).get(label, range(len(areas))), areas, strict=True)
+    ]
+    given = {"metric": "reward", "primary": "area", "baseline": next(iter(scores)), "same_gradient": list(same)}
+    return given | {"sweep": None, "runs": runs} | more
+
+
+def noisy(rng, effects, *, seeds=10, shared=0.0):
+    """Scores with unit noise, and noise of this size that all algorithms share in a seed."""
+    common = shared * rng.normal(size=seeds)
+    return {f"a{i}": effect + common + rng.normal(size=seeds) for i, effect in enumerate(effects)}
+
+
+def test_a_row_is_the_paired_t_test_of_its_seeds():
+    rng = np.random.default_rng(0)
+    scores = noisy(rng, [0, 1, 2], seeds=7)
+    rows = compare_results(results_of(scores), "area")
+    assert [row.label for row in rows] == ["a1", "a2"] and all(row.paired and row.n == 7 for row in rows)
+    tests = [stats.ttest_rel(scores[row.label], scores["a0"]) for row in rows]
+    for row, there in zip(rows, tests, strict=True):
+        interval = there.confidence_interval()
+        assert (row.p, row.low, row.high) == pytest.approx((there.pvalue, interval.low, interval.high))
+        assert row.mean - row.baseline == pytest.approx(row.difference)
+        assert row.flip_p == sign_flip_p(scores[row.label] - scores["a0"])
+    assert [row.holm for row in rows] == pytest.approx(holm([there.pvalue for there in tests]))
+
+
+def test_seeds_are_paired_where_they_match():
+    scores = {"base": [1.0, 2.0, 3.0], "shifted": [5.0, 1.5, 2.4], "other": [2.0, 2.5, 9.0], "one": [1.0, 7.0]}
+    seeds = {"base": [0, 1, 2], "shifted": [9, 0, 1], "other": [7, 8, 9], "one": [2, 5]}
+    shifted, other, one = compare_results(results_of(scores, seeds=seeds), "area")
+    assert shifted.paired and shifted.n == 2 and (shifted.baseline, shifted.mean) == (1.5, pytest.approx(1.95))
+    there = stats.ttest_ind(scores["other"], scores["base"], equal_var=False)
+    assert not other.paired and other.n == 3 and other.p == pytest.approx(there.pvalue) and other.flip_p is None
+    assert not one.paired and one.n == 2  # one seed in common is no pair to test
+    said = notes(results_of(scores, seeds=seeds))
+    assert "other and one: the seeds are not base's, so the test is Welch's, without pairs." in said
+
+
+def test_more_seeds_than_can_be_enumerated_have_no_sign_flips():
+    row = compare_results(results_of(noisy(np.random.default_rng(1), [0, 1], seeds=21)), "area")[0]
+    assert row.flip_p is None and row.p is not None
+
+
+def test_the_baselines_gradient_is_not_in_the_family():
+    scores = noisy(np.random.default_rng(2), [0, 0.9, 0.1, 0.1], seeds=5)
+    one = compare_results(results_of(scores, same=["a2", "a3"]), "area")[0]
+    assert one.holm == one.p  # a family of one
+    same = compare_results(results_of(scores, same=["a2", "a3"]), "area")[1]
+    assert same.holm is None and same.p is not None and same.verdict == "no test"
+    assert compare_results(results_of(scores), "area")[0].holm > one.p
+    said = notes(results_of(scores, same=["a2"]))
+    assert said[0] == (
+        "a2 has a0's gradient with one update per batch; its differences are rounding, and are not counted."
+    )
+    assert "Nothing is compared with a0" in answer(results_of({"a0": [1.0], "a1": [1.0]}, same=["a1"]))[0]
+
+
+def test_runs_of_tuning_do_not_count():
+    scores = noisy(np.random.default_rng(3), [0, 1], seeds=4)
+    results = results_of(scores)
+    more = [run | {"phase": "tuning", "seed": 100 + run["seed"], "area": 99.0} for run in results["runs"]]
+    assert compare_results(results | {"runs": results["runs"] + more}, "area") == compare_results(results, "area")
+
+
+# Error rates
+
+
+def verdicts(rng, effects, **given):
+    return [row.verdict for row in compare_results(results_of(noisy(rng, effects, **given)), "area")]
+
+
+def test_two_equal_algorithms_are_told_apart_in_one_of_twenty():
+    rng, runs = np.random.default_rng(4), 2000
+    wrong = sum(verdicts(rng, [0, 0], seeds=5, shared=2.0) != ["not shown"] for _ in range(runs))
+    assert abs(wrong / runs - 0.05) < 4 * (0.05 * 0.95 / runs) ** 0.5
+
+
+def test_with_ten_equal_algorithms_a_family_errs_in_less_than_one_of_twenty():
+    rng, runs = np.random.default_rng(5), 600
+    wrong = sum(set(verdicts(rng, [0] * 11, seeds=5)) != {"not shown"} for _ in range(runs))
+    uncorrected = 0.3  # at least: ten tests that share a baseline
+    assert wrong / runs < 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5 < uncorrected
+
+
+def test_an_effect_is_found_that_the_overlap_of_intervals_misses():
+    # the noise that a seed gives to both is far larger than the effect
+    rng, runs, found, apart = np.random.default_rng(6), 100, 0, 0
+    for _ in range(runs):
+        scores = noisy(rng, [0, 2.0], seeds=10, shared=10.0)
+        found += compare_results(results_of(scores), "area")[0].verdict == "above"
+        ends = [stats.ttest_1samp(x, 0).confidence_interval() for x in scores.values()]
+        apart += ends[1].low > ends[0].high
+    assert found >= 90 and apart <= 1
+
+
+# Words
+
+
+def test_the_answer_has_two_sentences():
+    up, down, base = [1.0, 1.1, 1.2], [-1.0, -1.1, -0.9], [0.0, 0.05, 0.0]
+    scores = {"GRPO": base, "good": up, "bad": down, "equal": [0.1, -0.1, 0.05]}
+    said = answer(results_of(scores))
+    assert said[0].startswith("good (+1.083 [0.8") and "; bad (−1.017 [−1." in said[0]
+    assert said[0].endswith(
+        "is below GRPO (3 paired seeds, mean reward over the run, 95 % intervals, Holm's correction for 3 comparisons)."
+    )
+    assert said[1].startswith("A difference is not shown for equal (+0.000 [−")
+    assert said[1].endswith("]).")
+    alone = answer(results_of({"GRPO": base, "equal": scores["equal"]}))
+    assert alone[0].startswith("No difference from GRPO is shown (3 paired seeds")
+    assert alone[1].startswith("equal (+0.000 [−") and alone[1].endswith(") was compared.")
+    both = answer(results_of({"GRPO": base, "good": up}, primary="end"))
+    assert both[1] == "good (+0.000) was compared."
+
+
+def test_what_the_interval_shows_and_the_correction_does_not_is_said():
+    rng = np.random.default_rng(7)
+    scores = {"base": np.zeros(5), **{f"a{i}": rng.normal(0.0, 1, 5) for i in range(9)}, "x": [0.5, 1.0, 1.5, 2.0, 0.8]}
+    rows = {row.label: row for row in compare_results(results_of(scores), "area")}
+    assert rows["x"].excludes_zero and rows["x"].verdict == "not shown"
+    assert "x: the interval alone excludes 0, but not after the correction for 10 comparisons." in notes(
+        results_of(scores)
+    )
+
+
+def test_the_tables_of_the_published_runs():
+    results = json.loads(Path(EMBEDDED).read_text(encoding="utf-8"))
+    rows = {row.label: row for row in compare_results(results, "area")}
+    assert [label for label, row in rows.items() if row.verdict == "above"] == ["GRPO-λ"]
+    assert (rows["S-trace"].low, rows["S-trace"].high) == pytest.approx((-0.0186, -0.0023), abs=5e-5)
+    assert rows["GSPO"].holm is None and sum(row.holm is not None for row in rows.values()) == 10
+    said = console_answer(results)
+    assert "S-trace, HA-DW and Dr. GRPO: the interval alone excludes 0" in said
+    assert "| GRPO-λ     | above         | +0.030     | [0.027, 0.034]   | 2e-4         |" in said
+
+
+def test_an_unknown_score_or_baseline_is_refused():
+    results = results_of({"a": [1.0]})
+    with pytest.raises(ValueError, match="no score 'mean': choose among area, end, prompts, generated"):
+        compare_results(results, "mean")
+    with pytest.raises(ValueError, match="no run of the baseline b has the score 'area'"):
+        compare_results(results | {"baseline": "b"}, "area")
