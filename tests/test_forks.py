@@ -35,9 +35,7 @@ def enumerated(bed: Bed, probs: torch.Tensor, run: int, prompt: int, known: list
     total = 0.0
     for rest in itertools.product(range(V), repeat=K - len(known)):
         actions = [*known, *rest]
-        chance = math.prod(
-            float(probs[run, prompt, f, a]) for f, a in zip(bed.setting.forks, actions, strict=True) if True
-        )
+        chance = math.prod(float(probs[run, prompt, f, a]) for f, a in zip(bed.setting.forks, actions, strict=True))
         reached = math.prod(float(probs[run, prompt, bed.setting.forks[k], a]) for k, a in enumerate(known))
         total += chance / reached * (actions == bed.right[run, prompt].tolist())
     return total

@@ -1,8 +1,8 @@
 """Forks in filler: a policy over responses of fixed layout, whose expected reward and prefix values are exact.
 
-A response has K = 4 forks, each after m filler tokens, and a tail. Every token is one of V = 4 actions, with the logits
-b + W·φ. W is shared by all tokens and trained; the unit features φ are random and fixed. The reward is 1 if all forks are
-right. Actions do not depend on earlier ones, so J and every prefix's value are products of probabilities.
+A response has K = 4 forks, each after m filler tokens, and a tail. Every token is one of V = 4 actions with the logits
+b + W·φ: W is trained and shared by all tokens, the unit features φ are random and fixed. The reward is 1 if all forks
+are right. Actions do not depend on earlier ones, so J and every prefix's value are products of probabilities.
 """
 
 from dataclasses import dataclass
