@@ -15,13 +15,18 @@ STORE = RESULTS / "forks" / "results.json"
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "tables"))
+    parser.add_argument("what", choices=("run", "check", "tables"))
+    parser.add_argument("unit", nargs="?", help="what to check: setting/algorithm")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
     if args.what == "run":
         from fork_bed.store import run
 
         run(STORE, jobs=args.jobs)
+    elif args.what == "check":
+        from fork_bed.check import check
+
+        check(STORE, args.unit)
     else:
         from fork_bed.page import make_page
 
