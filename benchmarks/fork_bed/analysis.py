@@ -1,0 +1,64 @@
+"""From the stored results to differences from GRPO, at the tuned and at the untuned learning rate."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trl_credit.lab.statistics import TTest, holm, paired_t
+
+from .algorithms import ALGORITHMS
+
+
+BASELINE = {name: "grpo" if algorithm.updates == 1 else "grpo_4" for name, algorithm in ALGORITHMS.items()}
+UNTUNED = 0  # index of the smallest rate
+
+
+class Verdict(NamedTuple):
+    """An algorithm against its baseline in one setting.
+
+    Attributes:
+        test: The paired t test over the verdict's seeds.
+        rate: Learning rate of the algorithm.
+        holm: p, corrected for all algorithms of the same setting and the same number of updates per batch.
+    """
+
+    test: TTest
+    rate: float
+    holm: float
+
+
+def scores(results: Mapping[str, Any], unit: str, key: str = "area") -> tuple[np.ndarray, np.ndarray]:
+    """Scores of a unit on the tuning seeds and the verdict's, shapes (rates, seeds)."""
+    table = np.array(results["units"][unit][key])
+    count = len(results["verdict"])
+    return table[:, count:], table[:, :count]
+
+
+def best_rate(results: Mapping[str, Any], unit: str) -> int:
+    """Index of the rate with the largest mean area on the tuning seeds."""
+    return int(scores(results, unit)[0].mean(1).argmax())
+
+
+def verdicts(
+    results: Mapping[str, Any], setting: str, *, updates: int = 1, tuned: bool = True, key: str = "area"
+) -> dict[str, Verdict]:
+    """Every algorithm of a setting with that many updates per batch, but the baseline.
+
+    Both have their best rate on the tuning seeds, or both the smallest.
+    """
+    tests = {}
+    for name, algorithm in ALGORITHMS.items():
+        unit, baseline = f"{setting}/{name}", f"{setting}/{BASELINE[name]}"
+        if unit in results["units"] and algorithm.updates == updates and name != BASELINE[name]:
+            rate, other = (best_rate(results, unit), best_rate(results, baseline)) if tuned else (UNTUNED, UNTUNED)
+            difference = scores(results, unit, key)[1][rate] - scores(results, baseline, key)[1][other]
+            tests[name] = paired_t(difference), results["rates"][rate]
+    corrected = holm([1.0 if test.p is None else test.p for test, _ in tests.values()])
+    return {name: Verdict(*found, p) for (name, found), p in zip(tests.items(), corrected, strict=True)}
+
+
+def baseline_area(results: Mapping[str, Any], setting: str, *, tuned: bool = True) -> float:
+    """Mean area of GRPO over the verdict's seeds."""
+    rate = best_rate(results, f"{setting}/grpo") if tuned else UNTUNED
+    return float(scores(results, f"{setting}/grpo")[1][rate].mean())

@@ -1,0 +1,150 @@
+"""Tables of docs/results/forks.md, from the stored results."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pages import RESULTS, table, write
+
+from trl_credit.lab.statistics import TTest, paired_t
+
+from .algorithms import ALGORITHMS
+from .analysis import UNTUNED, Verdict, baseline_area, best_rate, scores, verdicts
+from .bed import SETTINGS
+from .expected import cells
+from .figures import draw_figures
+from .progress import COMPARED, SITUATIONS
+from .store import CROSSING, read
+
+
+PAGE = RESULTS / "forks.md"
+
+
+def make_page(store: Path) -> None:
+    """Writes tables and figures from the results in a file."""
+    results = read(store)
+    write(PAGE, tables(results))
+    draw_figures(results, store.parent)
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, str]:
+    """All tables of the page, by name."""
+    return {
+        "settings": _settings(results),
+        "tuned": _differences(results, tuned=True),
+        "untuned": _differences(results, tuned=False),
+        "rates": _rates(results),
+        "crossing": _crossing(results),
+        "progress": _progress(results),
+        "decisions": _decisions(results),
+        "hard": _hard(results),
+        "reuse": _reuse(results),
+        "agreement": _agreement(results),
+    }
+
+
+def signed(value: float) -> str:
+    """A number with three decimals, its sign and a real minus."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def difference(test: TTest) -> str:
+    """Mean and half of its interval."""
+    return f"{signed(test.value)} ± {(test.high or test.value) - test.value:.3f}"
+
+
+def _cell(verdict: Verdict) -> str:
+    text = difference(verdict.test)
+    return f"**{text}**" if verdict.holm < 0.05 else text
+
+
+def _settings(results: Mapping[str, Any]) -> str:
+    rows = []
+    for name, setting in SETTINGS.items():
+        share = float(np.mean(results["units"][f"bed/{name}"]["share"]))
+        area = baseline_area(results, name), baseline_area(results, name, tuned=False)
+        rows.append([f"{name}: {setting.about}", str(setting.length), f"{share:.2f}", *(f"{a:.3f}" for a in area)])
+    return table(["setting", "tokens", "φ", "GRPO, tuned", f"GRPO at {results['rates'][UNTUNED]}"], rows)
+
+
+def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
+    found = {setting: verdicts(results, setting, tuned=tuned) for setting in SETTINGS}
+    rows = [
+        [algorithm.label, *(_cell(found[setting][name]) for setting in SETTINGS)]
+        for name, algorithm in ALGORITHMS.items()
+        if name in found["A"]
+    ]
+    return table(["area minus GRPO's", *SETTINGS], rows)
+
+
+def _rates(results: Mapping[str, Any]) -> str:
+    rates, rows = results["rates"], []
+    for name, algorithm in ALGORITHMS.items():
+        if algorithm.updates == 1:
+            best = [best_rate(results, f"{setting}/{name}") for setting in SETTINGS]
+            rows.append(
+                [algorithm.label, *(f"{rates[i]}{' (edge)' if i in (0, len(rates) - 1) else ''}" for i in best)]
+            )
+    return table(["best rate", *SETTINGS], rows)
+
+
+def _crossing(results: Mapping[str, Any]) -> str:
+    base = results["units"]["crossing/grpo"]["at"]
+    rows = []
+    for name in ("s_trace", "reference", "vine_ppo"):
+        own = results["units"][f"crossing/{name}"]["at"]
+        tests = [paired_t(np.subtract(own[str(n)], base[str(n)])) for n in CROSSING]
+        rows.append([ALGORITHMS[name].label, *map(difference, tests)])
+    return table(["J minus GRPO's in C at rate 0.02", *(f"update {n}" for n in CROSSING)], rows)
+
+
+def _progress(results: Mapping[str, Any]) -> str:
+    found = {name: results["units"][f"progress/{name}"] for name in SITUATIONS}
+    rows = [[ALGORITHMS[name].label, *(f"{np.mean(one[name]):.2f}" for one in found.values())] for name in COMPARED]
+    return table(["progress per update over GRPO's", *found], rows)
+
+
+def _decisions(results: Mapping[str, Any]) -> str:
+    rows = []
+    for setting in ("A", "B"):
+        found = results["units"][f"bed/{setting}"]["decisions"]
+        for name, label in (("s_trace", "S-trace, P-trace"), ("lambda", "GRPO-λ, trace alone")):
+            rows.append([f"{setting}, {label}", *(f"{share:.2f}" for share in found[name])])
+    return table(["credit of a fork over the mean of the four", "first", "second", "third", "last"], rows)
+
+
+def _hard(results: Mapping[str, Any]) -> str:
+    rows = []
+    for name in ("ha_dw", "dr_grpo"):
+        for tuned in (True, False):
+            found = [verdicts(results, "F", tuned=tuned, key=key)[name].test for key in ("area", "hard")]
+            rows.append([f"{ALGORITHMS[name].label}, {'tuned' if tuned else 'untuned'}", *map(difference, found)])
+    return table(["area minus GRPO's in F", "all prompts", "hard prompts"], rows)
+
+
+def _reuse(results: Mapping[str, Any]) -> str:
+    found = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
+    rows = [[ALGORITHMS[name].label, *(_cell(one[name]) for one in found)] for name in found[0]]
+    head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, untuned", "C, tuned", "C, untuned"]
+    fresh = []
+    for setting in "BC":
+        for tuned in (True, False):
+            pairs = [
+                (unit, best_rate(results, unit) if tuned else UNTUNED)
+                for unit in (f"{setting}/grpo", f"{setting}/grpo_4")
+            ]
+            once, four = (scores(results, unit)[1][rate] for unit, rate in pairs)
+            fresh.append(difference(paired_t(once - four)))
+    return table(head, [["GRPO with a new batch for each update", *fresh], *rows])
+
+
+def _agreement(results: Mapping[str, Any]) -> str:
+    found = cells(results)
+    rows = []
+    for cell in found:
+        if not cell.agrees:
+            where = f"{ALGORITHMS[cell.algorithm].label} in {cell.setting}, {'tuned' if cell.tuned else 'untuned'}"
+            rows.append([where, *(f"{signed(value)} ± {half:.3f}" for value, half in (cell.theirs, cell.ours))])
+    count = sum(cell.agrees for cell in found)
+    return table([f"{count} of {len(found)} cells agree; these do not", "the other's", "this one's"], rows)

@@ -1,0 +1,76 @@
+"""What one update is worth on the bed: progress per update, the filler's share of gradient noise, the last decision."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from .algorithms import ALGORITHMS, Advantages, kept_tokens, selector, token_gradient
+from .batch import Batch, draw, sample
+from .bed import SETTINGS, Bed, Setting, V, make_bed
+from .training import ROLLOUTS, batch_gradient
+
+
+SITUATIONS = {
+    "A": SETTINGS["A"],
+    "C": SETTINGS["C"],
+    "C, forks at 0.95": replace(SETTINGS["C"], right=(0.95,) * len(SETTINGS["C"].right)),
+    "E": SETTINGS["E"],
+}
+COMPARED = ("s_trace", "p_trace", "lambda", "top_20", "vine_ppo", "spo_chain", "oracle")
+
+
+def noise_share(bed: Bed) -> torch.Tensor:
+    """φ of each run at the start: the filler's share of Σ_t (1 − Σ_a π_a²), which is E|score|², shape (runs,)."""
+    probs = bed.log_probs(torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64)).exp()
+    noise = (1 - probs.square().sum(-1)).sum(1)  # of each position, over prompts
+    return 1 - noise[:, bed.setting.forks].sum(-1) / noise.sum(-1)
+
+
+def relative_progress(setting: Setting, *, seeds: list[int], batches: int) -> dict[str, list[float]]:
+    """(E⟨∇J, g⟩)² / E|g|² at the start, over that of GRPO, for each algorithm and seed.
+
+    To second order this is the largest rise of J by one step along g, if the curvature is the same in all directions.
+    """
+    bed = make_bed(setting, seeds)
+    weights = torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64)
+    log_probs = bed.log_probs(weights)
+    ascent = bed.solve_rate_gradient(log_probs)
+    names = ("grpo", *COMPARED)
+    along = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in names}
+    power = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in names}
+    for batch, uniform_t in _batches(bed, log_probs, seeds, batches):
+        for name in names:
+            algorithm = ALGORITHMS[name]
+            advantages = Advantages(algorithm, setting, runs=bed.runs)(batch)
+            kept_t, own = kept_tokens(algorithm, setting, batch), selector(algorithm, batch.entropy_t, uniform_t)
+            gradient = batch_gradient(algorithm, bed, batch, weights, advantages, kept_t, own)
+            along[name] += (gradient * ascent).sum((1, 2))
+            power[name] += gradient.square().sum((1, 2))
+    value = {name: along[name].square() / power[name] for name in names}
+    return {name: (value[name] / value["grpo"]).tolist() for name in COMPARED}
+
+
+def _batches(bed: Bed, log_probs: torch.Tensor, seeds: list[int], count: int) -> Iterator[tuple[Batch, torch.Tensor]]:
+    generators = [torch.Generator().manual_seed(20_000 + seed) for seed in seeds]
+    for _ in range(count):
+        draws = draw(generators, copies=1, length=bed.setting.length, rollouts=ROLLOUTS)
+        yield sample(bed, log_probs, draws), draws.selection
+
+
+def decision_credit(setting: Setting, *, seeds: list[int]) -> dict[str, list[float]]:
+    """|credit| of each fork over the mean of the four forks, for S-trace, P-trace and GRPO-λ's trace at ρ = 1.
+
+    Credit with traces is the gradient with respect to ℓ_k for advantages of 1.
+    """
+    bed = make_bed(setting, seeds)
+    log_probs = bed.log_probs(torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64))
+    batch, uniform_t = next(_batches(bed, log_probs, seeds, 1))
+    ones = torch.ones_like(batch.old_logp_t)
+    gradient = partial(token_gradient, logp_t=batch.old_logp_t, advantages=ones[:, :1], kept_t=ones)
+    found = {}
+    for name in ("grpo", "s_trace", "p_trace", "lambda"):
+        credit = gradient(ALGORITHMS[name].config, batch)[:, setting.forks].mean(0)
+        found[name] = (credit / credit.mean()).tolist()
+    return found

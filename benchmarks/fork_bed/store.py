@@ -1,0 +1,83 @@
+"""The results of the bed: one JSON file, to which every finished unit is added."""
+
+import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trl_credit.support.files import write_atomically
+
+from .algorithms import ALGORITHMS
+from .bed import SETTINGS, P, make_bed
+from .progress import SITUATIONS, decision_credit, noise_share, relative_progress
+from .training import RATES, UPDATES, train
+
+
+VERDICT, TUNING = tuple(range(12)), tuple(range(100, 106))
+CROSSING = (100, 200, 450)
+_OFF_POLICY = ("B", "C")
+
+
+def units() -> list[str]:
+    """The names of all units of work, such as "C/s_trace"."""
+    names = []
+    for setting in SETTINGS:
+        for name, algorithm in ALGORITHMS.items():
+            if algorithm.updates == 1 or setting in _OFF_POLICY:
+                names.append(f"{setting}/{name}")
+    names += [f"crossing/{name}" for name in ("grpo", "s_trace", "reference", "vine_ppo")]
+    return names + [f"progress/{name}" for name in SITUATIONS] + [f"bed/{name}" for name in SETTINGS]
+
+
+def run_unit(name: str) -> dict[str, Any]:
+    """The results of a unit, rounded to what the tables need."""
+    torch.set_num_threads(1)
+    kind, _, what = name.partition("/")
+    seeds = [*VERDICT, *TUNING]
+    if kind == "progress":
+        return _rounded(relative_progress(SITUATIONS[what], seeds=list(VERDICT), batches=400))
+    if kind == "bed":
+        share = noise_share(make_bed(SETTINGS[what], list(VERDICT)))
+        return _rounded({"share": share, "decisions": decision_credit(SETTINGS[what], seeds=list(VERDICT))})
+    if kind == "crossing":
+        solved = train(ALGORITHMS[what], SETTINGS["C"], rates=RATES[:1], seeds=list(VERDICT), updates=CROSSING[-1])
+        curve = solved["solved"][:, 0]
+        return _rounded({"curve": curve[9::10].mean(1), "at": {str(n): curve[n - 1] for n in CROSSING}})
+    found = train(ALGORITHMS[what], SETTINGS[kind], rates=RATES, seeds=seeds)
+    solved, result = found["solved"], {"tokens": found["tokens"]}
+    result["area"], result["end"] = solved.mean(0), solved[-UPDATES // 10 :].mean(0)
+    if kind == "F":
+        result["hard"] = found["by_prompt"][..., : P // 2].mean(-1)
+    return _rounded(result)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return _rounded(value.tolist())
+    return [_rounded(item) for item in value] if isinstance(value, list) else round(value, 5)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the file has, or an empty store."""
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    return {"rates": list(RATES), "verdict": list(VERDICT), "tuning": list(TUNING), "updates": UPDATES, "units": {}}
+
+
+def run(path: Path, *, jobs: int) -> None:
+    """Runs every unit that the file lacks, and adds it."""
+    results = read(path)
+    left = [name for name in units() if name not in results["units"]]
+    with ProcessPoolExecutor(jobs) as pool:
+        futures = {pool.submit(run_unit, name): name for name in left}
+        for done, future in enumerate(as_completed(futures), 1):
+            results["units"][futures[future]] = future.result()
+            ordered = {name: results["units"][name] for name in units() if name in results["units"]}
+            lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(unit)}" for name, unit in ordered.items())
+            head = json.dumps({key: value for key, value in results.items() if key != "units"})
+            write_atomically(path, f'{head[:-1]}, "units": {{\n  {lines}\n}}}}\n')
+            print(f"{done}/{len(left)} {futures[future]}", flush=True)
