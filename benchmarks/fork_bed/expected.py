@@ -44,9 +44,14 @@ class Cell(NamedTuple):
     ours: tuple[float, float]
 
     @property
+    def distance(self) -> float:
+        """Distance of the two over half of the 95 % interval of their difference, √(h₁² + h₂²)."""
+        return abs(self.theirs[0] - self.ours[0]) / hypot(self.theirs[1], self.ours[1])
+
+    @property
     def agrees(self) -> bool:
-        """Whether the two differ by no more than the 95 % interval of their difference, √(h₁² + h₂²)."""
-        return abs(self.theirs[0] - self.ours[0]) <= hypot(self.theirs[1], self.ours[1])
+        """Whether the two differ by no more than that."""
+        return self.distance <= 1
 
 
 def cells(results: Mapping[str, Any]) -> list[Cell]:

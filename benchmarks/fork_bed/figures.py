@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .algorithms import ALGORITHMS
 from .analysis import scores, verdicts
@@ -41,6 +42,7 @@ def differences(results: Mapping[str, Any]) -> Figure:
             widths = [test.high - test.value for test in tests]
             panel.errorbar(values, places, xerr=widths, fmt="o", markersize=3, color=colour, label=label, linewidth=1.2)
         panel.axvline(0, color="#999999", linewidth=0.8)
+        panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.set_title(f"{setting}: {about.about}", fontsize=9)
         panel.set_yticks(range(len(SHOWN)), [_short(name) for name in SHOWN])
         panel.tick_params(labelsize=8)

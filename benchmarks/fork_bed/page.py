@@ -12,7 +12,7 @@ from trl_credit.lab.statistics import TTest, paired_t
 from .algorithms import ALGORITHMS
 from .analysis import UNTUNED, Verdict, baseline_area, best_rate, scores, verdicts
 from .bed import SETTINGS
-from .expected import cells
+from .expected import Cell, cells
 from .figures import draw_figures
 from .progress import COMPARED, SITUATIONS
 from .store import CROSSING, read
@@ -35,7 +35,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
         "tuned": _differences(results, tuned=True),
         "untuned": _differences(results, tuned=False),
         "rates": _rates(results),
-        "crossing": _crossing(results),
+        "crossing": crossing_table(results),
         "progress": _progress(results),
         "decisions": _decisions(results),
         "hard": _hard(results),
@@ -54,7 +54,8 @@ def difference(test: TTest) -> str:
     return f"{signed(test.value)} ± {(test.high or test.value) - test.value:.3f}"
 
 
-def _cell(verdict: Verdict) -> str:
+def cell(verdict: Verdict) -> str:
+    """Mean difference and half of its interval, bold where Holm's p is below 0.05."""
     text = difference(verdict.test)
     return f"**{text}**" if verdict.holm < 0.05 else text
 
@@ -71,7 +72,7 @@ def _settings(results: Mapping[str, Any]) -> str:
 def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
     found = {setting: verdicts(results, setting, tuned=tuned) for setting in SETTINGS}
     rows = [
-        [algorithm.label, *(_cell(found[setting][name]) for setting in SETTINGS)]
+        [algorithm.label, *(cell(found[setting][name]) for setting in SETTINGS)]
         for name, algorithm in ALGORITHMS.items()
         if name in found["A"]
     ]
@@ -89,7 +90,8 @@ def _rates(results: Mapping[str, Any]) -> str:
     return table(["best rate", *SETTINGS], rows)
 
 
-def _crossing(results: Mapping[str, Any]) -> str:
+def crossing_table(results: Mapping[str, Any]) -> str:
+    """J minus GRPO's in C at the smallest rate, by where one stops."""
     base = results["units"]["crossing/grpo"]["at"]
     rows = []
     for name in ("s_trace", "reference", "vine_ppo"):
@@ -125,7 +127,7 @@ def _hard(results: Mapping[str, Any]) -> str:
 
 def _reuse(results: Mapping[str, Any]) -> str:
     found = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
-    rows = [[ALGORITHMS[name].label, *(_cell(one[name]) for one in found)] for name in found[0]]
+    rows = [[ALGORITHMS[name].label, *(cell(one[name]) for one in found)] for name in found[0]]
     head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, untuned", "C, tuned", "C, untuned"]
     fresh = []
     for setting in "BC":
@@ -140,11 +142,13 @@ def _reuse(results: Mapping[str, Any]) -> str:
 
 
 def _agreement(results: Mapping[str, Any]) -> str:
-    found = cells(results)
+    groups: dict[str, list[Cell]] = {}
+    for one in cells(results):
+        name = f"{ALGORITHMS[one.algorithm].label}, rate {'tuned' if one.tuned else 'untuned'}"
+        groups.setdefault(name, []).append(one)
     rows = []
-    for cell in found:
-        if not cell.agrees:
-            where = f"{ALGORITHMS[cell.algorithm].label} in {cell.setting}, {'tuned' if cell.tuned else 'untuned'}"
-            rows.append([where, *(f"{signed(value)} ± {half:.3f}" for value, half in (cell.theirs, cell.ours))])
-    count = sum(cell.agrees for cell in found)
-    return table([f"{count} of {len(found)} cells agree; these do not", "the other's", "this one's"], rows)
+    for name, found in groups.items():
+        far = max(found, key=lambda one: one.distance)
+        numbers = (f"{signed(value)} ± {half:.3f}" for value, half in (far.theirs, far.ours))
+        rows.append([name, f"{sum(one.agrees for one in found)} of {len(found)}", far.setting, *numbers])
+    return table(["", "cells that agree", "farthest in", "the other's", "this one's"], rows)
