@@ -203,7 +203,7 @@ def test_rollouts_of_verifiers_explained(command_said, tmp_path):
     )
     rows = {line.split(" | ")[0].strip("| "): line for line in said.splitlines() if line.startswith("|")}
     assert code == 0 and {"GRPO", "S-trace", "verifiers: A × loss weight, as trained"} <= set(rows)
-    clipped = [cell.strip() for cell in rows["verifiers: A × loss weight, as trained"].split("|")][8]
+    clipped = [cell.strip() for cell in rows["verifiers: A × loss weight, as trained"].split("|")][10]
     assert clipped == "–" and "Credit is the saved advantage" in said
 
 

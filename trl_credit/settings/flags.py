@@ -77,7 +77,8 @@ class FlagParser(OneLineParser, TrlParser):
             if isinstance(one, (dict, list)):
                 kind = "flat values" if is_list else "one value"
                 raise ValueError(f"{where} cannot be {_short(value)}: give it {kind}")
-            if not isinstance(one, str) and (action.choices is not None or action.type is str):
+            is_text = getattr(action.type, "__wrapped__", action.type) is str  # also one that may be `None`
+            if not isinstance(one, str) and (action.choices is not None or is_text):
                 raise ValueError(f"{where} must be text, got {one!r}: write it in quotes")
         # 7.0 is a whole number too
         words = [str(one).removesuffix(".0") if isinstance(one, float) else str(one) for one in given]
