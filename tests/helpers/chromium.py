@@ -146,7 +146,8 @@ class Chromium:
     def roles(self) -> list[tuple[str, str]]:
         """Role and name of each element that assistive technology sees."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
+        # Chromium 150 keeps the space before a select in its label
+        return [(n["role"]["value"], n.get("name", {}).get("value", "").strip()) for n in nodes if not n["ignored"]]
 
     def _note(self, message: dict[str, Any]) -> None:
         match message:
