@@ -69,11 +69,19 @@ def test_the_gradient_of_a_batch_is_that_of_autograd() -> None:
     algorithm = ALGORITHMS["s_trace"]
     advantages, kept = Advantages(algorithm, SMALL, runs=2)(batch), kept_tokens(algorithm, SMALL, batch)
     found = batch_gradient(algorithm, bed, batch, weights, advantages, kept)
-    credit = token_gradient(algorithm.config, batch, logp_t=batch.old_logp_t, advantages=advantages, kept_t=kept)
+    credit = credit_of("s_trace")
     weights = weights.clone().requires_grad_()
     logp = bed.log_probs(weights).unsqueeze(2).expand(-1, -1, G, -1, -1).gather(-1, batch.actions[..., None])
     (logp.flatten() * credit.flatten()).sum().backward()
     torch.testing.assert_close(found, weights.grad / (P * G), rtol=0, atol=1e-13)
+
+
+def credit_of(name: str) -> torch.Tensor:
+    """The gradient by each log-probability at ρ = 1, through `assign_credit`, shape (rows, T)."""
+    _, _, batch = moved()
+    algorithm = ALGORITHMS[name]
+    advantages, kept = Advantages(algorithm, SMALL, runs=2)(batch), kept_tokens(algorithm, SMALL, batch)
+    return token_gradient(algorithm.config, batch, logp_t=batch.old_logp_t, advantages=advantages, kept_t=kept)
 
 
 def by_hand(name: str, batch: Batch, selected: torch.Tensor) -> torch.Tensor:
@@ -100,7 +108,6 @@ def by_hand(name: str, batch: Batch, selected: torch.Tensor) -> torch.Tensor:
 def test_credit_agrees_with_assign_credit(name: str) -> None:
     """The closed form of each algorithm at ρ = 1 against autograd through `assign_credit`, to 1e-7."""
     _, _, batch = moved()
-    algorithm = ALGORITHMS[name]
     rewards = batch.rewards.view(-1, G)
     centred = rewards - rewards.mean(1, keepdim=True)
     advantages = centred if name == "dr_grpo" else centred / (rewards.std(1, keepdim=True) + 1e-4)
@@ -119,20 +126,12 @@ def test_credit_agrees_with_assign_credit(name: str) -> None:
             own = batch.entropy_t.view(2, -1)[run]
             kept.view(2, -1)[run] = (own >= own.quantile(0.8)).double()
     expected = by_hand(name, batch, selected) * advantages.view(-1, 1) * kept / length
-    found = token_gradient(
-        algorithm.config,
-        batch,
-        logp_t=batch.old_logp_t,
-        advantages=Advantages(algorithm, SMALL, runs=2)(batch),
-        kept_t=kept_tokens(algorithm, SMALL, batch),
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(credit_of(name), expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["vine_ppo", "spo_chain"])
 def test_segment_credit_is_the_rise_of_the_rollouts_value(name: str) -> None:
     _, _, batch = moved()
-    algorithm = ALGORITHMS[name]
     expected = torch.zeros_like(batch.old_logp_t)
     for row in range(len(expected)):
         probs = batch.old_logp_t[row].exp()
@@ -146,14 +145,7 @@ def test_segment_credit_is_the_rise_of_the_rollouts_value(name: str) -> None:
         for begin, stop, end in zip(begins, [*begins[1:], SMALL.length], ends, strict=True):
             expected[row, begin:stop] = end - float(batch.rollout_t[row, begin])
         expected[row] *= kept / kept.sum().clamp(min=1)
-    found = token_gradient(
-        algorithm.config,
-        batch,
-        logp_t=batch.old_logp_t,
-        advantages=Advantages(algorithm, SMALL, runs=2)(batch),
-        kept_t=kept_tokens(algorithm, SMALL, batch),
-    )
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(credit_of(name), expected, rtol=0, atol=1e-7)
 
 
 def test_gspo_has_the_gradient_of_grpo_with_one_update_per_batch_and_another_one_later() -> None:
