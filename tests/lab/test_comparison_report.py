@@ -10,12 +10,14 @@ import pytest
 from comparison_helpers import IDENTITY, history, log_state
 from viewer_helpers import Page
 
+from trl_credit.lab.comparison.figures import LIGHT, draw_sweep
 from trl_credit.lab.comparison.groups import make_group
 from trl_credit.lab.comparison.histories import make_history
 from trl_credit.lab.comparison.pages import Table, as_markdown
 from trl_credit.lab.comparison.report import console_answer, report_blocks, write_report
 from trl_credit.lab.comparison.results import Comparison, make_results
 from trl_credit.lab.comparison.tables import secondary_blocks, sweep_blocks, verdict_table
+from trl_credit.lab.comparison.tuning import TunedRow
 
 
 SETTINGS = {
@@ -69,6 +71,20 @@ def test_the_files_of_a_report(tmp_path):
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     stems = ("differences", "sweep", "steps", "prompts", "generated", "trained", "seconds")
     assert names == {f"{s}{d}.{kind}" for s in stems for d in ("", "-dark") for kind in ("png", "svg")}
+
+
+@pytest.mark.parametrize("with_baseline", [True, False])
+def test_a_sweep_of_many_algorithms_has_a_panel_for_each_with_the_baseline_behind_it(with_baseline):
+    labels = [*(["GRPO"] if with_baseline else []), *"abcde"]
+    rows = [TunedRow(label, {1e-4: 0.1 * i, 2e-4: 0.2}, 2e-4, True) for i, label in enumerate(labels)]
+    figure = draw_sweep(rows, setting="learning_rate", score="area", baseline="GRPO", theme=LIGHT)
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert [panel.get_title("left") for panel in panels] == list("abcde")
+    for panel in panels:
+        lines = {line.get_label(): list(line.get_ydata()) for line in panel.get_lines() if len(line.get_xdata()) > 1}
+        own = panel.get_title("left")
+        assert list(lines) == [*(["GRPO"] if with_baseline else []), own]
+        assert lines[own] == [0.1 * labels.index(own), 0.2]
 
 
 def test_the_answer_stands_on_top():

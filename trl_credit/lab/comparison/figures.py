@@ -1,7 +1,7 @@
 """The figures of a comparison, in a light and a dark theme, as PNG and SVG."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -62,24 +62,13 @@ def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: Gr
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=3, **_legend(theme))
         return figure
-    columns = 2
-    rows = -(-len(others) // columns)
-    figure, panels = _figure(theme, (_WIDTH, 0.8 + 1.6 * rows), rows, columns)
-    for place, (panel, group) in enumerate(zip(panels, others, strict=False)):
-        _draw(panel, baseline, axis, {"color": theme.muted, "linestyle": "-"})
-        _draw(panel, group, axis, {"color": theme.lines[0], "linestyle": "-"})
-        panel.set_title(_plain(group.label), fontsize=9, loc="left", color=theme.text)
+    by_label = {group.label: group for group in groups}
+
+    def draw(panel: Axes, label: str, style: dict) -> None:
+        _draw(panel, by_label[label], axis, style)
         _label_axes(panel, axis, metric)
-        bottom, left = place + columns >= len(others), place % columns == 0
-        panel.tick_params(labelbottom=bottom, labelleft=left)
-        panel.set_xlabel(panel.get_xlabel() if bottom else "")
-        panel.set_ylabel(panel.get_ylabel() if left else "")
-    for panel in panels[len(others) :]:
-        panel.set_visible(False)
-    lines = panels[0].get_lines()[:2]
-    names = [_plain(f"{baseline.label}, in every panel"), "the algorithm above the panel"]
-    figure.legend(lines, names, loc="outside upper left", ncols=2, **_legend(theme))
-    return figure
+
+    return _draw_beside([group.label for group in others], baseline.label, theme, draw)
 
 
 def draw_differences(
@@ -107,26 +96,37 @@ def draw_differences(
 
 
 def draw_sweep(rows: Sequence[TunedRow], *, setting: str, score: str, baseline: str, theme: Theme) -> Figure:
-    """The score of each algorithm by the swept value, one line each; a ring marks its best value."""
-    figure, (panel,) = _figure(theme, (_WIDTH, 4.2), 1, 1)
+    """The score of each algorithm by the swept value: all in one panel if they are few, else each beside the baseline.
+
+    A ring marks the best value.
+    """
+    by_label = {row.label: row for row in rows}
+    others = [label for label in by_label if label != baseline]
     values = list(dict.fromkeys(value for row in rows for value in row.scores))
     is_number = all(isinstance(value, int | float) for value in values)
     values = sorted(values) if is_number else values
     places = {value: value if is_number else i for i, value in enumerate(values)}
-    styles = _styles([row.label for row in rows], baseline, theme)
-    for row in rows:
+
+    def draw(panel: Axes, label: str, style: dict) -> None:
+        if label not in by_label:  # a baseline without this setting
+            return
+        row = by_label[label]
         x = [places[value] for value in row.scores]
-        panel.plot(
-            x, list(row.scores.values()), label=_plain(row.label), marker=".", linewidth=1.8, **styles[row.label]
-        )
-        colour = styles[row.label]["color"]
-        panel.plot(places[row.best], row.scores[row.best], "o", color=colour, markersize=11, markerfacecolor="none")
-    if is_number and min(values) > 0 and max(values) >= 4 * min(values):
-        panel.set_xscale("log")
-        panel.minorticks_off()
-    panel.set_xticks(list(places.values()), [_plain(in_short(value)) for value in values])
-    panel.set_xlabel(setting)
-    panel.set_ylabel(_plain(score))
+        panel.plot(x, list(row.scores.values()), label=_plain(label), marker=".", linewidth=1.8, **style)
+        best = places[row.best], row.scores[row.best]
+        panel.plot(*best, "o", color=style["color"], markersize=11, markerfacecolor="none", clip_on=False)
+        if is_number and min(values) > 0 and max(values) >= 4 * min(values):
+            panel.set_xscale("log")
+            panel.minorticks_off()
+        panel.set_xticks(list(places.values()), [_plain(in_short(value)) for value in values])
+        panel.set_xlabel(setting, fontsize=9)
+        panel.set_ylabel(_plain(score), fontsize=9)
+
+    if len(others) > _MAX_TOGETHER:
+        return _draw_beside(others, baseline, theme, draw)
+    figure, (panel,) = _figure(theme, (_WIDTH, 4.2), 1, 1)
+    for label, style in _styles(list(by_label), baseline, theme).items():
+        draw(panel, label, style)
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=3, **_legend(theme))
     return figure
@@ -145,6 +145,30 @@ def as_png(figure: Figure) -> bytes:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=160, metadata={"Software": None})
     return data.getvalue()
+
+
+def _draw_beside(labels: Sequence[str], baseline: str, theme: Theme, draw: Callable[[Axes, str, dict], None]) -> Figure:
+    """A panel for each algorithm, with the baseline behind it. `draw(panel, label, style)` draws a line."""
+    columns = 2
+    rows = -(-len(labels) // columns)
+    figure, panels = _figure(theme, (_WIDTH, 0.8 + 1.6 * rows), rows, columns)
+    for place, (panel, label) in enumerate(zip(panels, labels, strict=False)):
+        draw(panel, baseline, {"color": theme.muted, "linestyle": "-"})
+        draw(panel, label, {"color": theme.lines[0], "linestyle": "-"})
+        panel.set_title(_plain(label), fontsize=9, loc="left", color=theme.text)
+        bottom, left = place + columns >= len(labels), place % columns == 0
+        panel.tick_params(labelbottom=bottom, labelleft=left)
+        panel.set_xlabel(panel.get_xlabel() if bottom else "")
+    figure.supylabel(panels[0].get_ylabel(), fontsize=9, color=theme.text)  # one for all, which are lower than its text
+    for panel in panels:
+        panel.set_ylabel("")
+    for panel in panels[len(labels) :]:
+        panel.set_visible(False)
+    handles, names = panels[0].get_legend_handles_labels()
+    if len(handles) > 1:
+        texts = [f"{names[0]}, in every panel", "the algorithm above the panel"]
+        figure.legend(handles, texts, loc="outside upper left", ncols=2, **_legend(theme))
+    return figure
 
 
 def _styles(labels: Sequence[str], baseline: str, theme: Theme) -> dict[str, dict]:

@@ -92,7 +92,7 @@ def report_blocks(comparison: Comparison, results: dict[str, Any]) -> list[Block
     blocks += sweep_blocks(results)
     if tuned_rows(results):
         score = SCORE_WORDS[results["primary"]].format(metric=results["metric"])
-        alt = f"{score} by {results['sweep']}, one line for each algorithm"
+        alt = f"{score} by {results['sweep']}, for each algorithm"
         blocks.append(Picture("sweep", alt, "Means over the tuning seeds. A ring marks the best value."))
     if rows:
         blocks += secondary_blocks(results)
