@@ -12,9 +12,9 @@ RESULTS = ROOT / "docs" / "results"
 _BETWEEN = re.compile(r"(<!-- table: (\w+) -->\n).*?(?=<!-- /table -->)", re.DOTALL)
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown; the first column is text, the others are numbers."""
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+def table(head: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
+    """Markdown; the first `texts` columns are text, the others are numbers."""
+    lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 

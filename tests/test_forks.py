@@ -11,6 +11,7 @@ from fork_bed.batch import Batch, draw, sample
 from fork_bed.bed import SETTINGS, Bed, G, K, P, Setting, V, make_bed
 from fork_bed.expected import cells
 from fork_bed.page import PAGE, tables
+from fork_bed.progress import logged_share, noise_share
 from fork_bed.store import read, units
 from fork_bed.training import batch_gradient, train
 from forks import STORE
@@ -52,6 +53,23 @@ def test_the_solve_rate_and_every_prefix_value_are_sums_over_all_responses() -> 
             known = [int(batch.actions[run, prompt, response, f]) for f in passed]
             expected = enumerated(bed, log_probs.exp(), run, prompt, known)
             assert float(values[run, prompt, response, token]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_shares_of_the_noise_are_those_of_all_scores() -> None:
+    bed = make_bed(SMALL, [0, 1])
+    probs = bed.bias.softmax(-1)
+    scores = torch.eye(V, dtype=DOUBLE) - probs[..., None, :]  # of each action at each position
+    noise = (probs * scores.square().sum(-1)).sum(-1)
+    entropy, forks, keep = torch.special.entr(probs).sum(-1), SMALL.forks.tolist(), math.ceil(SMALL.length / 5)
+    for run in range(2):
+        inside = outside = 0.0
+        for prompt in range(P):
+            ranked = sorted(range(SMALL.length), key=lambda t: -float(entropy[run, prompt, t]))
+            inside += sum(float(noise[run, prompt, f]) for f in forks)
+            outside += sum(float(noise[run, prompt, t]) for t in ranked[keep:])
+        total = float(noise[run].sum())
+        assert float(noise_share(bed)[run]) == pytest.approx(1 - inside / total, abs=1e-12)
+        assert float(logged_share(bed)[run]) == pytest.approx(outside / total, abs=1e-12)
 
 
 def test_the_gradient_of_the_solve_rate_is_that_of_autograd() -> None:

@@ -63,10 +63,11 @@ def cell(verdict: Verdict) -> str:
 def _settings(results: Mapping[str, Any]) -> str:
     rows = []
     for name, setting in SETTINGS.items():
-        share = float(np.mean(results["units"][f"bed/{name}"]["share"]))
+        bed = results["units"][f"bed/{name}"]
+        shares = [f"{np.mean(bed[key]):.2f}" for key in ("share", "logged")]
         area = baseline_area(results, name), baseline_area(results, name, tuned=False)
-        rows.append([f"{name}: {setting.about}", str(setting.length), f"{share:.2f}", *(f"{a:.3f}" for a in area)])
-    return table(["setting", "tokens", "φ", "GRPO, tuned", f"GRPO at {results['rates'][UNTUNED]}"], rows)
+        rows.append([f"{name}: {setting.about}", str(setting.length), *shares, *(f"{a:.3f}" for a in area)])
+    return table(["setting", "tokens", "φ", "logged", "GRPO, tuned", f"GRPO at {results['rates'][UNTUNED]}"], rows)
 
 
 def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:

@@ -6,6 +6,8 @@ from functools import partial
 
 import torch
 
+from trl_credit.credit.selection import select_high_entropy
+
 from .algorithms import ALGORITHMS, Advantages, kept_tokens, selector, token_gradient
 from .batch import Batch, draw, sample
 from .bed import SETTINGS, Bed, Setting, V, make_bed
@@ -23,15 +25,32 @@ COMPARED = ("s_trace", "p_trace", "lambda", "top_20", "vine_ppo", "spo_chain", "
 
 def noise_share(bed: Bed) -> torch.Tensor:
     """φ of each run at the start: the filler's share of Σ_t (1 − Σ_a π_a²), which is E|score|², shape (runs,)."""
-    probs = bed.log_probs(torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64)).exp()
-    noise = (1 - probs.square().sum(-1)).sum(1)  # of each position, over prompts
+    noise = _noise(bed).sum(1)  # of each position, over prompts
     return 1 - noise[:, bed.setting.forks].sum(-1) / noise.sum(-1)
 
 
-def relative_progress(setting: Setting, *, seeds: list[int], batches: int) -> dict[str, list[float]]:
-    """(E⟨∇J, g⟩)² / E|g|² at the start, over that of GRPO, for each algorithm and seed.
+def logged_share(bed: Bed) -> torch.Tensor:
+    """What `credit/noise_share` of S-trace estimates at the start: the share of Σ_t (1 − Σ_a π_a²) outside of the fifth
+    of each response with the highest entropy, shape (runs,)."""
+    log_probs, noise = _initial(bed), _noise(bed)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    selected = select_high_entropy(entropy.flatten(0, 1), rate=0.2, mask_t=torch.ones_like(entropy.flatten(0, 1)))
+    return (noise * (1 - selected.view_as(noise))).sum((1, 2)) / noise.sum((1, 2))
 
-    To second order this is the largest rise of J by one step along g, if the curvature is the same in all directions.
+
+def _initial(bed: Bed) -> torch.Tensor:
+    return bed.log_probs(torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64))
+
+
+def _noise(bed: Bed) -> torch.Tensor:
+    """1 − Σ_a π_a² of each prompt's positions at the start, shape (runs, P, T)."""
+    return 1 - _initial(bed).exp().square().sum(-1)
+
+
+def relative_progress(setting: Setting, *, seeds: list[int], batches: int) -> dict[str, list[float]]:
+    """(E⟨∇J, u⟩)² / E|u|² of the update direction u at the start, over that of GRPO, for each algorithm and seed.
+
+    To second order this is the largest rise of J by one step along u, if the curvature is the same in all directions.
     """
     bed = make_bed(setting, seeds)
     weights = torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64)
@@ -65,8 +84,7 @@ def decision_credit(setting: Setting, *, seeds: list[int]) -> dict[str, list[flo
     Credit with traces is the gradient with respect to ℓ_k for advantages of 1.
     """
     bed = make_bed(setting, seeds)
-    log_probs = bed.log_probs(torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64))
-    batch, uniform_t = next(_batches(bed, log_probs, seeds, 1))
+    batch, uniform_t = next(_batches(bed, _initial(bed), seeds, 1))
     ones = torch.ones_like(batch.old_logp_t)
     gradient = partial(token_gradient, logp_t=batch.old_logp_t, advantages=ones[:, :1], kept_t=ones)
     found = {}

@@ -11,7 +11,7 @@ from trl_credit.support.files import write_atomically
 
 from .algorithms import ALGORITHMS
 from .bed import SETTINGS, P, make_bed
-from .progress import SITUATIONS, decision_credit, noise_share, relative_progress
+from .progress import SITUATIONS, decision_credit, logged_share, noise_share, relative_progress
 from .training import RATES, UPDATES, train
 
 
@@ -39,8 +39,9 @@ def run_unit(name: str) -> dict[str, Any]:
     if kind == "progress":
         return _rounded(relative_progress(SITUATIONS[what], seeds=list(VERDICT), batches=400))
     if kind == "bed":
-        share = noise_share(make_bed(SETTINGS[what], list(VERDICT)))
-        return _rounded({"share": share, "decisions": decision_credit(SETTINGS[what], seeds=list(VERDICT))})
+        bed = make_bed(SETTINGS[what], list(VERDICT))
+        decisions = decision_credit(SETTINGS[what], seeds=list(VERDICT))
+        return _rounded({"share": noise_share(bed), "logged": logged_share(bed), "decisions": decisions})
     if kind == "crossing":
         solved = train(ALGORITHMS[what], SETTINGS["C"], rates=RATES[:1], seeds=list(VERDICT), updates=CROSSING[-1])
         curve = solved["solved"][:, 0]
@@ -76,8 +77,13 @@ def run(path: Path, *, jobs: int) -> None:
         futures = {pool.submit(run_unit, name): name for name in left}
         for done, future in enumerate(as_completed(futures), 1):
             results["units"][futures[future]] = future.result()
-            ordered = {name: results["units"][name] for name in units() if name in results["units"]}
-            lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(unit)}" for name, unit in ordered.items())
-            head = json.dumps({key: value for key, value in results.items() if key != "units"})
-            write_atomically(path, f'{head[:-1]}, "units": {{\n  {lines}\n}}}}\n')
+            _write(path, results)
             print(f"{done}/{len(left)} {futures[future]}", flush=True)
+
+
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """A line for each unit, in their order."""
+    ordered = {name: results["units"][name] for name in units() if name in results["units"]}
+    lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(unit)}" for name, unit in ordered.items())
+    head = json.dumps({key: value for key, value in results.items() if key != "units"})
+    write_atomically(path, f'{head[:-1]}, "units": {{\n  {lines}\n}}}}\n')
