@@ -7,9 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import hum
+import hum_tables
+import numpy as np
 from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import Verdict, verdicts
-from fork_bed.page import cell, crossing_table, difference
+from fork_bed.page import cell, crossing_table
 from fork_bed.store import read as read_forks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -21,14 +24,19 @@ from trl_credit.lab.comparison.scoring import compare_results
 
 PAGE, EMBEDDED = ROOT / "docs" / "which.md", RESULTS / "embedded.md"
 FIGURES = RESULTS / "which"
-# situation → setting of the bed, algorithms that are shown, updates per batch
+# situation → its name, setting of the bed, algorithms that are shown, updates per batch
 BED = {
-    "sure": ("B", "s_trace p_trace lambda floor top_20 vine_ppo spo_chain oracle", 1),
-    "loose": ("C", "s_trace s_trace_99 reference random p_trace lambda floor top_20 vine_ppo spo_chain oracle", 1),
-    "variety": ("E", "s_trace reference p_trace lambda top_20 vine_ppo spo_chain oracle", 1),
-    "end": ("A", "s_trace reference p_trace lambda top_20 vine_ppo spo_chain oracle", 1),
-    "hard": ("F", "ha_dw dr_grpo s_trace vine_ppo spo_chain", 1),
-    "reuse": ("C", "dapo_4 gspo_4 gspo_wide_4 lambda_4 s_trace_4", 4),
+    "sure": ("sure filler", "B", "s_trace p_trace lambda floor top_20 vine_ppo spo_chain oracle", 1),
+    "loose": (
+        "loose filler",
+        "C",
+        "s_trace s_trace_99 reference random p_trace lambda floor top_20 vine_ppo spo_chain oracle",
+        1,
+    ),
+    "variety": ("harmless variety", "E", "s_trace reference p_trace lambda top_20 vine_ppo spo_chain oracle", 1),
+    "end": ("answer at the very end", "A", "s_trace reference p_trace lambda top_20 vine_ppo spo_chain oracle", 1),
+    "hard": ("hard prompts", "F", "ha_dw dr_grpo s_trace vine_ppo spo_chain", 1),
+    "reuse": ("loose filler", "C", "dapo_4 gspo_4 gspo_wide_4 lambda_4 s_trace_4", 4),
 }
 
 
@@ -48,11 +56,20 @@ def load(name: str) -> dict[str, Any]:
 
 def bed_lines(forks: Mapping[str, Any], situation: str) -> list[Line]:
     """The lines of a situation that the bed has."""
-    setting, names, updates = BED[situation]
+    _, setting, names, updates = BED[situation]
     tuned, untuned = (verdicts(forks, setting, updates=updates, tuned=which) for which in (True, False))
     return [
         Line(ALGORITHMS[name].label, tuned[name], untuned[name], f"`forks.py check {setting}/{name}`")
         for name in names.split()
+    ]
+
+
+def hum_lines(runs: hum.Runs) -> list[Line]:
+    """The lines of the trainer's runs on `demo_hum`, without those that have rollouts."""
+    tuned, untuned = (hum_tables.verdicts(runs, hum_tables.SINGLE, tuned=which) for which in (True, False))
+    return [
+        Line(hum.ENTRIES[name].label, tuned[name], untuned[name], f"`hum.py check {name}`")
+        for name in hum_tables.SINGLE
     ]
 
 
@@ -62,15 +79,27 @@ def lines_table(lines: list[Line], head: str) -> str:
     return table([head, "rate tuned", "rate untuned", "command"], rows)
 
 
+def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
+    """What is above and below GRPO in each situation at tuned rates, after Holm's correction."""
+    found = [(f"{BED[name][0]}, {_where(name)}", bed_lines(forks, name)) for name in BED]
+    found.insert(2, ("loose filler, `demo_hum`", hum_lines(runs)))
+    rows = []
+    for text, lines in found:
+        shown = [line for line in lines if line.tuned.holm < 0.05 and not line.name.startswith("oracle")]
+        above, below = ([line.name for line in shown if (line.tuned.test.value > 0) == up] for up in (True, False))
+        rows.append([text, *("; ".join(names) or "none shown" for names in (above, below))])
+    return table(["at tuned rates", "above GRPO", "below GRPO"], rows, texts=3)
+
+
 def tokens_table(forks: Mapping[str, Any]) -> str:
     """VinePPO and SPO-chain against GRPO at equally many updates, and what an update costs."""
     rows = []
     for name in ("vine_ppo", "spo_chain"):
         for setting in "BCDE":
-            tuned, untuned = (verdicts(forks, setting, tuned=which)[name].test for which in (True, False))
+            cells = [cell(verdicts(forks, setting, tuned=which)[name]) for which in (True, False)]
             tokens = forks["units"][f"{setting}/{name}"]["tokens"]
-            label = f"{ALGORITHMS[name].label}, bed {setting}"
-            rows.append([label, difference(tuned), difference(untuned), f"{tokens:.1f}×"])
+            label = f"{ALGORITHMS[name].label}, testbed {setting}"
+            rows.append([label, *cells, f"{tokens:.1f}×"])
     return table(["area minus GRPO's", "rate tuned", "rate untuned", "tokens per update"], rows)
 
 
@@ -87,18 +116,58 @@ def embedded_table(results: dict[str, Any]) -> str:
     return table(["minus GRPO", "area, 95 %", "Holm's p", "end", "at equal prompts", "at equal tokens"], rows)
 
 
+PARTS = {"GRPO": "grpo", "GRPO-λ": "grpo_lambda"}  # labels of embedded/parts.json that are not names of entries
+
+
+def parts_table(results: dict[str, Any]) -> str:
+    """The parts of GRPO-λ's preset on the embedded task, and GRPO's controls, by the area."""
+    rows = []
+    for row in compare_results(results, "area"):
+        name = PARTS.get(row.label, row.label)
+        label = hum.ENTRIES[name].label if name in hum.ENTRIES else row.label
+        rows.append([label, difference_in_words(row), f"{row.holm:.2g}"])
+    return table(["minus GRPO", "area, 95 %", "Holm's p"], rows)
+
+
+def parts_factorial(results: dict[str, Any]) -> str:
+    """The factorial on the embedded task."""
+    found: dict[str, dict[int, float]] = {}
+    for run in results["runs"]:
+        found.setdefault(PARTS.get(run["label"], run["label"]), {})[run["seed"]] = run["area"]
+    seeds = sorted(found["grpo"])
+    scores_of = {name: np.array([found[name][seed] for seed in seeds]) for name in hum_tables.FACTORS}
+    return hum_tables.factorial_table({"embedded task": scores_of})
+
+
+def embedded_tables() -> dict[str, str]:
+    """The tables of docs/results/embedded.md, by name."""
+    parts = load("embedded/parts.json")
+    return {
+        "embedded": embedded_table(load("embedded/results.json")),
+        "parts": parts_table(parts),
+        "parts_factorial": parts_factorial(parts),
+    }
+
+
 def all_tables() -> dict[str, str]:
     """The tables of docs/which.md, by name."""
     forks = read_forks(RESULTS / "forks" / "results.json")
     tables = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
+    runs = hum.read()
+    tables["map"] = map_table(forks, runs)
+    tables["hum"] = lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`")
+    tables["factorial"] = hum_tables.hum_factorial(runs)
+    tables["hum_stages"] = hum_tables.stages_table(runs)
+    tables["hum_rates"] = hum_tables.rates_table(runs)
     tables["tokens"] = tokens_table(forks)
+    tables["hum_tokens"] = hum_tables.rollouts_table(runs)
     tables["crossing"] = crossing_table(forks)
     return tables
 
 
 def _where(situation: str) -> str:
-    setting, _, updates = BED[situation]
-    return f"bed {setting}" + (f", {updates} updates per batch" if updates > 1 else "")
+    _, setting, _, updates = BED[situation]
+    return f"testbed {setting}" + (f", {updates} updates per batch" if updates > 1 else "")
 
 
 def _draw(name: str, lines: list[Line]) -> None:
@@ -120,18 +189,19 @@ def _draw(name: str, lines: list[Line]) -> None:
     axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)])
     axes.set_xlabel("area minus GRPO's, 95 % paired t interval", fontsize=8)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=7, frameon=False)
+    figure.legend(loc="outside upper right", ncols=2, fontsize=7, frameon=False)
     FigureCanvasAgg(figure).print_png(FIGURES / f"{name}.png", metadata={"Software": None})
 
 
 def main() -> None:
     """Fills both pages and draws the figures."""
     write(PAGE, all_tables())
-    write(EMBEDDED, {"embedded": embedded_table(load("embedded/results.json"))})
+    write(EMBEDDED, embedded_tables())
     FIGURES.mkdir(exist_ok=True)
     forks = read_forks(RESULTS / "forks" / "results.json")
     for name in BED:
         _draw(name, bed_lines(forks, name))
+    _draw("hum", hum_lines(hum.read()))
 
 
 if __name__ == "__main__":

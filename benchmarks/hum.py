@@ -1,0 +1,175 @@
+"""Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/which.md.
+
+python benchmarks/hum.py run [--jobs 2]    # the runs that docs/results/hum/runs.jsonl lacks, a minute of a core each
+python benchmarks/hum.py check s_trace     # one line of the page: its runs and GRPO's once more
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from pages import RESULTS
+
+from trl_credit.lab.comparison.histories import read_history
+from trl_credit.support.files import write_atomically
+
+
+STORE = RESULTS / "hum" / "runs.jsonl"
+RATES = ("2.5e-5", "5e-5", "1e-4")
+UNTUNED = RATES[0]  # the smallest, as on the bed
+TUNING, VERDICT = (100, 101), (0, 1, 2, 3, 4, 5)
+SHARED = "--dataset_name demo_hum --logging_steps 1 --log_credit 0 --disable_tqdm true --report_to none".split()
+_SINGLE = "--max_steps 60"
+_FEW = "--per_device_train_batch_size 32"  # 4 prompts per update, since rollouts are dear
+_ROLLOUTS = f"--max_steps 30 {_FEW} --rollout_batch_size 128 --num_iterations 1 --beta 0"
+_LAMBDA = "--algo grpo --importance lambda_trace --trace_lambda 0.99"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An algorithm: its name in tables, its flags of `trl-credit train`, and the entry that it is compared with."""
+
+    label: str
+    flags: str
+    baseline: str = "grpo"
+
+
+ENTRIES = {
+    "grpo": Entry("GRPO", f"--algo grpo {_SINGLE}"),
+    "s_trace": Entry("S-trace", f"--algo s_trace --beta 0 {_SINGLE}"),
+    "s_trace_99": Entry("S-trace, λ = 0.99", f"--algo s_trace --trace_lambda 0.99 --beta 0 {_SINGLE}"),
+    "random": Entry("S-trace, random selector", f"--algo s_trace --selector random --beta 0 {_SINGLE}"),
+    "p_trace": Entry("P-trace", f"--algo p_trace --beta 0 {_SINGLE}"),
+    "top_20": Entry("top 20 % by entropy", f"--algo grpo --top_entropy_quantile 0.2 {_SINGLE}"),
+    "trace": Entry("GRPO-λ: trace alone", f"{_LAMBDA} {_SINGLE}"),
+    "trace_floor": Entry("GRPO-λ: trace and floor", f"{_LAMBDA} --advantage_floor -0.1 {_SINGLE}"),
+    "trace_beta": Entry("GRPO-λ: trace and β", f"{_LAMBDA} --beta 0.04 {_SINGLE}"),
+    "grpo_lambda": Entry("GRPO-λ: trace, floor and β", f"--algo grpo_lambda {_SINGLE}"),
+    "floor": Entry("GRPO with floor −0.1", f"--algo grpo --advantage_floor -0.1 {_SINGLE}"),
+    "beta": Entry("GRPO with β = 0.04", f"--algo grpo --beta 0.04 {_SINGLE}"),
+    "floor_beta": Entry("GRPO with floor −0.1 and β", f"--algo grpo --advantage_floor -0.1 --beta 0.04 {_SINGLE}"),
+    "grpo_32": Entry("GRPO", f"--algo grpo --max_steps 150 {_FEW}", "grpo_32"),
+    "vine_ppo": Entry("VinePPO", f"--algo vine_ppo {_ROLLOUTS}", "grpo_32"),
+    "spo_chain": Entry("SPO-chain", f"--algo spo_chain --cutpoint_interval 2 {_ROLLOUTS}", "grpo_32"),
+}
+
+
+class Unit(NamedTuple):
+    """One run."""
+
+    entry: str
+    rate: str
+    seed: int
+
+
+Runs = dict[Unit, dict[str, Any]]  # reward of every update, generated tokens up to it where they matter
+
+
+def read(path: Path = STORE) -> Runs:
+    """The finished runs of the file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return {Unit(row.pop("entry"), row.pop("rate"), row.pop("seed")): row for row in map(json.loads, lines)}
+
+
+def write(runs: Runs, path: Path = STORE) -> None:
+    """Writes the file, runs in the order of entries, rates and seeds."""
+    order = sorted(runs, key=lambda unit: (list(ENTRIES).index(unit.entry), RATES.index(unit.rate), unit.seed))
+    write_atomically(path, "".join(json.dumps(unit._asdict() | runs[unit]) + "\n" for unit in order))
+
+
+def area(run: dict[str, Any], updates: int | None = None) -> float:
+    """Mean reward over the run, or over its first updates."""
+    return float(np.mean(run["reward"][:updates]))
+
+
+def best_rate(runs: Runs, entry: str) -> str:
+    """The rate with the largest mean area over the tuning seeds, the first one of several."""
+    return max(RATES, key=lambda rate: np.mean([area(runs[Unit(entry, rate, seed)]) for seed in TUNING]))
+
+
+def units(runs: Runs) -> Iterator[list[Unit]]:
+    """What has to be run: first the tuning, then the verdict at the rates that it has chosen, then at the smallest."""
+    yield [Unit(entry, rate, seed) for entry in ENTRIES for rate in RATES for seed in TUNING]
+    yield [Unit(entry, best_rate(runs, entry), seed) for seed in VERDICT for entry in ENTRIES]
+    yield [Unit(entry, UNTUNED, seed) for seed in VERDICT for entry in ENTRIES]
+
+
+def train(unit: Unit) -> dict[str, Any]:
+    """Trains in a process of its own, as a user would.
+
+    Raises:
+        SystemExit: the run failed.
+    """
+    flags = [*ENTRIES[unit.entry].flags.split(), "--learning_rate", unit.rate, "--seed", str(unit.seed)]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "trl_credit", "train", *flags, *SHARED, "--output_dir", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"error: {' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        history = read_history(folder)
+    found: dict[str, Any] = {"reward": [round(reward, 4) for reward in history.values.tolist()]}
+    generated = [round(tokens) for tokens in history.axes["generated"].tolist()]
+    # at equal updates all others generate as many tokens as GRPO: the sum is enough
+    return found | {"generated": generated if ENTRIES[unit.entry].baseline == "grpo_32" else generated[-1]}
+
+
+def train_all(todo: Sequence[Unit], *, jobs: int) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    """Trains several at a time; yields each when it has finished."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(train, unit): unit for unit in todo}
+        for done, future in enumerate(as_completed(futures), 1):
+            found = future.result()
+            print(f"{done}/{len(todo)} {' '.join(map(str, futures[future]))}: area {area(found):.3f}", flush=True)
+            yield futures[future], found
+
+
+def run(*, jobs: int) -> None:
+    """Trains what the file lacks, and adds it."""
+    runs = read()
+    for phase in units(runs):
+        for unit, found in train_all([unit for unit in dict.fromkeys(phase) if unit not in runs], jobs=jobs):
+            runs[unit] = found
+            write(runs)
+
+
+def check(entry: str | None, *, jobs: int) -> None:
+    """Trains an entry and its baseline anew with every seed of the verdict, at the tuned and the untuned rate.
+
+    Raises:
+        SystemExit: there is no such entry, or an area differs from the file's.
+    """
+    if entry not in ENTRIES:
+        raise SystemExit(f"error: name what to check: {', '.join(ENTRIES)}")
+    runs, names = read(), dict.fromkeys((ENTRIES[entry].baseline, entry))
+    todo = dict.fromkeys(
+        Unit(name, rate, seed) for name in names for rate in (best_rate(runs, name), UNTUNED) for seed in VERDICT
+    )
+    worst = max(abs(area(found) - area(runs[unit])) for unit, found in train_all(list(todo), jobs=jobs))
+    print(f"largest difference of an area from the file: {worst:.5f}")
+    if worst > 1e-4:  # one machine repeats its runs to the bit; another one may round otherwise
+        raise SystemExit("error: the runs are not those of the file")
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "check"))
+    parser.add_argument("entry", nargs="?", help="what to check, a name of ENTRIES")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    args = parser.parse_args()
+    if args.what == "run":
+        run(jobs=args.jobs)
+    else:
+        check(args.entry, jobs=args.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The runs of the trainer on `demo_hum`: what they differ in, and how docs/which.md scores them."""
+
+import dataclasses
+
+import hum_tables
+import numpy as np
+import pytest
+from fork_bed.page import difference
+from hum import ENTRIES, RATES, SHARED, TUNING, UNTUNED, VERDICT, Runs, Unit, best_rate, read, units, write
+
+from trl_credit.lab.evaluation.protocols import PROTOCOLS
+from trl_credit.settings.arguments import parse_arguments
+
+
+def settings(entry: str) -> dict[str, object]:
+    args = parse_arguments([*ENTRIES[entry].flags.split(), *SHARED, "--output_dir", "unused"], protocols=PROTOCOLS).args
+    return {field.name: getattr(args, field.name) for field in dataclasses.fields(args) if field.init}
+
+
+CREDIT = {"importance", "trace_lambda", "selector", "top_entropy_quantile"}
+ROLLOUTS = {"rollouts", "segmentation", "step_splitter", "cutpoint_interval", "rollout_batch_size", "token_mask"}
+PARTS = {"importance", "trace_lambda", "advantage_floor", "beta"}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_differs_from_grpo_in_its_credit_alone(entry):
+    own, base = settings(entry), settings(ENTRIES[entry].baseline)
+    differing = {name for name in own if own[name] != base.get(name)}
+    if entry in hum_tables.FACTORS:
+        assert differing <= PARTS
+        parts = own["importance"] == "lambda_trace", own["advantage_floor"] == -0.1, own["beta"] == 0.04
+        assert parts == hum_tables.FACTORS[entry]
+        assert own["trace_lambda"] == (0.99 if parts[0] else 0.9)
+    elif entry in hum_tables.ROLLOUTS:
+        assert differing <= ROLLOUTS | {"max_steps"}  # of a constant learning rate
+        assert own["lr_scheduler_type"] == base["lr_scheduler_type"] == "constant"
+    else:
+        assert differing <= CREDIT
+    assert own["num_iterations"] == 1 and own["max_completion_length"] == 108
+
+
+def made(area_of) -> Runs:
+    """Runs of ten updates whose area is `area_of(unit)`, with a token for each response so far."""
+    every = {Unit(entry, rate, seed) for entry in ENTRIES for rate in RATES for seed in (*TUNING, *VERDICT)}
+    return {unit: {"reward": [area_of(unit)] * 10, "generated": list(range(32, 352, 32))} for unit in every}
+
+
+def test_the_factorial_is_exact_where_effects_add_up():
+    def area_of(unit):
+        trace, floor, beta = hum_tables.FACTORS.get(unit.entry, (0, 0, 0))
+        noise = np.random.default_rng(unit.seed).normal(0, 0.1)  # of the seed, so that pairing removes it
+        return 0.5 + 0.03 * trace - 0.02 * floor + 0.07 * beta + noise
+
+    runs = made(area_of)
+    for tuned in (True, False):
+        scores_of = {name: hum_tables.scores(runs, name, tuned=tuned) for name in hum_tables.FACTORS}
+        effects = [hum_tables.main_effect(scores_of, factor).value for factor in range(3)]
+        assert effects == pytest.approx([0.03, -0.02, 0.07], abs=1e-12)
+    shown = [line.split("|")[2].strip() for line in hum_tables.hum_factorial(runs).splitlines()[2:]]
+    assert shown == ["+0.030 ± 0.000", "−0.020 ± 0.000", "+0.070 ± 0.000"]
+
+
+def test_each_algorithm_has_its_own_rate_and_the_verdict_no_tuning_seed():
+    best = {"grpo": "1e-4", "s_trace": "5e-5"}
+
+    def area_of(unit):
+        if unit.seed in TUNING:
+            return float(unit.rate == best.get(unit.entry, UNTUNED))
+        noise = np.random.default_rng([unit.seed, list(ENTRIES).index(unit.entry)]).normal(0, 0.001)
+        return {"2.5e-5": 0.1, "5e-5": 0.2, "1e-4": 0.4}[unit.rate] + noise
+
+    runs = made(area_of)
+    assert [best_rate(runs, entry) for entry in ("grpo", "s_trace", "top_20")] == ["1e-4", "5e-5", UNTUNED]
+    tuned = hum_tables.verdicts(runs, hum_tables.SINGLE, tuned=True)
+    assert tuned["s_trace"].test.value == pytest.approx(0.2 - 0.4, abs=0.005)
+    assert (tuned["s_trace"].rate, tuned["s_trace"].test.n) == (5e-5, len(VERDICT))
+    assert hum_tables.against_grpo(runs, "s_trace", tuned=False).value == pytest.approx(0.0, abs=0.005)
+    todo = [unit for phase in units(runs) for unit in phase]
+    assert Unit("s_trace", "5e-5", 0) in todo and Unit("s_trace", "1e-4", 0) not in todo
+
+
+def test_equal_updates_and_equal_tokens():
+    own = {"reward": [0.0, 1.0, 1.0], "generated": [100, 200, 300]}
+    base = {"reward": [0.2, 0.4, 0.6, 0.8, 1.0], "generated": [10, 20, 30, 40, 150]}
+    runs = {Unit("vine_ppo", UNTUNED, 0): own, Unit("grpo_32", UNTUNED, 0): base}
+    by_updates = hum_tables.rollout_score(runs, equal="updates")
+    assert (by_updates(own), by_updates(base)) == pytest.approx((2 / 3, 0.4))
+    by_tokens = hum_tables.rollout_score(runs, equal="tokens")  # up to 150 tokens
+    assert by_tokens(own) == pytest.approx(50 / 150)
+    assert by_tokens(base) == pytest.approx((10 * (0.2 + 0.4 + 0.6 + 0.8) + 110 * 1.0) / 150)
+
+
+def test_thirds_of_a_run():
+    run = {"reward": [0.0] * 20 + [0.5] * 20 + [1.0] * 20}
+    assert [hum_tables.third(number)(run) for number in range(3)] == [0.0, 0.5, 1.0]
+
+
+def test_the_file_has_every_run_of_the_page_and_is_read_as_it_was_written(tmp_path):
+    runs = read()
+    needed = {unit for phase in units(runs) for unit in phase}
+    assert needed <= set(runs)
+    assert {len(runs[unit]["reward"]) for unit in needed} == {30, 60, 150}
+    write(runs, tmp_path / "runs.jsonl")
+    assert read(tmp_path / "runs.jsonl") == runs
+
+
+def test_a_change_of_a_raw_number_shows_in_a_table():
+    runs = read()
+    before = hum_tables.against_grpo(runs, "s_trace", tuned=False)
+    changed = runs[Unit("s_trace", UNTUNED, VERDICT[0])]
+    changed["reward"] = [reward + 0.06 for reward in changed["reward"]]
+    after = hum_tables.against_grpo(runs, "s_trace", tuned=False)
+    assert after.value - before.value == pytest.approx(0.06 / len(VERDICT))
+    assert difference(after) != difference(before)
