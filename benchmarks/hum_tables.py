@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from fork_bed.analysis import Verdict
-from fork_bed.page import cell, difference
+from fork_bed.page import cell
 from hum import ENTRIES, RATES, TUNING, UNTUNED, VERDICT, Runs, Unit, area, best_rate
 from pages import table
 
@@ -38,13 +38,20 @@ def scores(runs: Runs, entry: str, *, tuned: bool, score: Score = area) -> np.nd
     return np.array([score(runs[Unit(entry, rate, seed)]) for seed in VERDICT])
 
 
-def against_grpo(runs: Runs, entry: str, *, tuned: bool, score: Score = area) -> TTest:
-    """The paired test of an entry against GRPO, each at its own rate."""
+def against_grpo(runs: Runs, entry: str, *, tuned: bool, score: Score | None = None) -> TTest:
+    """The paired test of an entry against GRPO, each at its own rate. The score is the area over equally many updates,
+    unless another one is given."""
+    score = score or area_score(runs, entry)
     own, base = (scores(runs, name, tuned=tuned, score=score) for name in (entry, ENTRIES[entry].baseline))
     return paired_t(own - base)
 
 
-def verdicts(runs: Runs, entries: tuple[str, ...], *, tuned: bool, score: Score = area) -> dict[str, Verdict]:
+def area_score(runs: Runs, entry: str) -> Score:
+    """The area over the updates that the runs of an entry and its baseline have."""
+    return rollout_score(runs, equal="updates") if entry in ROLLOUTS else area
+
+
+def verdicts(runs: Runs, entries: tuple[str, ...], *, tuned: bool, score: Score | None = None) -> dict[str, Verdict]:
     """The tests of several entries with Holm's correction over them."""
     tests = {name: against_grpo(runs, name, tuned=tuned, score=score) for name in entries}
     adjusted = holm([test.p for test in tests.values()])
@@ -55,7 +62,7 @@ def verdicts(runs: Runs, entries: tuple[str, ...], *, tuned: bool, score: Score 
 
 
 def third(number: int) -> Score:
-    """Mean reward of the first, second or third third of the run (0, 1, 2)."""
+    """Mean reward of a third of the run, by its number from 0."""
     return lambda run: float(np.mean(np.array_split(run["reward"], 3)[number]))
 
 
@@ -69,11 +76,14 @@ def main_effect(scores_of: Mapping[str, np.ndarray], factor: int) -> TTest:
 
 
 def factorial_table(columns: Mapping[str, Mapping[str, np.ndarray]]) -> str:
-    """What each part of GRPO-λ's preset adds; a column for each head."""
-    rows = [
-        [part, *(difference(main_effect(scores_of, factor)) for scores_of in columns.values())]
-        for factor, part in enumerate(("trace, λ = 0.99", "floor −0.1", "β = 0.04"))
-    ]
+    """What each part of GRPO-λ's preset adds, a column for each head; Holm's correction is over the three parts."""
+    cells = []
+    for scores_of in columns.values():
+        effects = [main_effect(scores_of, factor) for factor in range(3)]
+        adjusted = holm([effect.p for effect in effects])
+        cells.append([cell(Verdict(effect, 0.0, p)) for effect, p in zip(effects, adjusted, strict=True)])
+    parts = ("trace, λ = 0.99", "floor −0.1", "β = 0.04")
+    rows = [[part, *effects] for part, *effects in zip(parts, *cells, strict=True)]
     return table(["main effect on the area", *columns], rows)
 
 
@@ -95,7 +105,8 @@ def rates_table(runs: Runs) -> str:
     rows = []
     for name, entry in ENTRIES.items():
         means = {rate: np.mean([area(runs[Unit(name, rate, seed)]) for seed in TUNING]) for rate in RATES}
-        label = entry.label + (", 32 responses" if entry.baseline == "grpo_32" else "")
+        updates = len(runs[Unit(name, RATES[0], TUNING[0])]["reward"])
+        label = entry.label + (f", 32 responses, {updates} updates" if entry.baseline == "grpo_32" else "")
         best = best_rate(runs, name)
         rows.append([label, *(f"**{mean:.3f}**" if rate == best else f"{mean:.3f}" for rate, mean in means.items())])
     return table(["area on the tuning seeds", *RATES], rows)

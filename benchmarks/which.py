@@ -80,15 +80,23 @@ def lines_table(lines: list[Line], head: str) -> str:
 
 
 def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
-    """What is above and below GRPO in each situation at tuned rates, after Holm's correction."""
-    found = [(f"{BED[name][0]}, {_where(name)}", bed_lines(forks, name)) for name in BED]
-    found.insert(2, ("loose filler, `demo_hum`", hum_lines(runs)))
+    """What is above and below GRPO at tuned rates and equal updates, after Holm's correction, in every situation."""
+    found = {f"{about}, {_where(name)}": _of_bed(forks, setting, n) for name, (about, setting, _, n) in BED.items()}
+    found["long responses, testbed D"] = _of_bed(forks, "D", 1)
+    on_trainer = [hum_tables.verdicts(runs, names, tuned=True) for names in (hum_tables.SINGLE, hum_tables.ROLLOUTS)]
+    found["loose filler, `demo_hum`"] = {hum.ENTRIES[name].label: v for one in on_trainer for name, v in one.items()}
     rows = []
-    for text, lines in found:
-        shown = [line for line in lines if line.tuned.holm < 0.05 and not line.name.startswith("oracle")]
-        above, below = ([line.name for line in shown if (line.tuned.test.value > 0) == up] for up in (True, False))
-        rows.append([text, *("; ".join(names) or "none shown" for names in (above, below))])
-    return table(["at tuned rates", "above GRPO", "below GRPO"], rows, texts=3)
+    for text, by_label in found.items():
+        shown = {label: verdict.test.value > 0 for label, verdict in by_label.items() if verdict.holm < 0.05}
+        above, below = ([label for label, is_above in shown.items() if is_above == up] for up in (True, False))
+        rows.append([text, *("; ".join(labels) or "none shown" for labels in (above, below))])
+    return table(["at tuned rates and equal updates", "above GRPO", "below GRPO"], rows, texts=3)
+
+
+def _of_bed(forks: Mapping[str, Any], setting: str, updates: int) -> dict[str, Verdict]:
+    """The verdicts of a setting of the bed at tuned rates by label, without the oracle's."""
+    found = verdicts(forks, setting, updates=updates)
+    return {ALGORITHMS[name].label: verdict for name, verdict in found.items() if name != "oracle"}
 
 
 def tokens_table(forks: Mapping[str, Any]) -> str:

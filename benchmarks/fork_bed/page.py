@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from pages import RESULTS, table, write
 
+from trl_credit.lab.comparison.answer import signed
 from trl_credit.lab.statistics import TTest, paired_t
 
 from .algorithms import ALGORITHMS
@@ -42,11 +43,6 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
         "reuse": _reuse(results),
         "agreement": _agreement(results),
     }
-
-
-def signed(value: float) -> str:
-    """A number with three decimals, its sign and a real minus."""
-    return f"{value:+.3f}".replace("-", "−")
 
 
 def difference(test: TTest) -> str:
