@@ -124,17 +124,20 @@ def embedded_table(results: dict[str, Any]) -> str:
     return table(["minus GRPO", "area, 95 %", "Holm's p", "end", "at equal prompts", "at equal tokens"], rows)
 
 
-PARTS = {"GRPO": "grpo", "GRPO-λ": "grpo_lambda"}  # labels of embedded/parts.json that are not names of entries
+# labels of embedded/parts.json: entries of `hum.py` by another name, and controls
+PARTS = {"GRPO": "grpo", "GRPO-λ": "grpo_lambda"}
+CONTROLS = {"two_updates": "GRPO with two updates per batch", "double_rate": "GRPO at twice the learning rate"}
 
 
 def parts_table(results: dict[str, Any]) -> str:
-    """The parts of GRPO-λ's preset on the embedded task, and GRPO's controls, by the area."""
+    """The parts of GRPO-λ's preset on the embedded task, and GRPO's controls."""
+    prompts = {row.label: row for row in compare_results(results, "prompts")}
     rows = []
     for row in compare_results(results, "area"):
-        name = PARTS.get(row.label, row.label)
-        label = hum.ENTRIES[name].label if name in hum.ENTRIES else row.label
-        rows.append([label, difference_in_words(row), f"{row.holm:.2g}"])
-    return table(["minus GRPO", "area, 95 %", "Holm's p"], rows)
+        name = CONTROLS.get(row.label) or hum.ENTRIES[PARTS.get(row.label, row.label)].label
+        other = difference_in_words(prompts[row.label])
+        rows.append([name, difference_in_words(row), f"{row.holm:.2g}", other])
+    return table(["minus GRPO", "area, 95 %", "Holm's p", "at equal prompts"], rows)
 
 
 def parts_factorial(results: dict[str, Any]) -> str:
@@ -144,7 +147,7 @@ def parts_factorial(results: dict[str, Any]) -> str:
         found.setdefault(PARTS.get(run["label"], run["label"]), {})[run["seed"]] = run["area"]
     seeds = sorted(found["grpo"])
     scores_of = {name: np.array([found[name][seed] for seed in seeds]) for name in hum_tables.FACTORS}
-    return hum_tables.factorial_table({"embedded task": scores_of})
+    return hum_tables.factorial_table({"`demo`": scores_of})
 
 
 def embedded_tables() -> dict[str, str]:
