@@ -12,6 +12,7 @@ import hum_tables
 import numpy as np
 from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import Verdict, verdicts
+from fork_bed.bed import SETTINGS
 from fork_bed.page import cell, crossing_table
 from fork_bed.store import read as read_forks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -77,6 +78,16 @@ def lines_table(lines: list[Line], head: str) -> str:
     """A table of lines."""
     rows = [[line.name, cell(line.tuned), cell(line.untuned), line.command] for line in lines]
     return table([head, "rate tuned", "rate untuned", "command"], rows)
+
+
+def shares_table(forks: Mapping[str, Any]) -> str:
+    """φ and what a run logs of it, in each setting of the bed."""
+    units = {setting: forks["units"][f"bed/{setting}"] for setting in SETTINGS}
+    rows = [
+        [text, *(f"{np.mean(unit[key]):.2f}" for unit in units.values())]
+        for text, key in (("φ", "share"), ("logged at the start", "logged"))
+    ]
+    return table(["testbed", *units], rows)
 
 
 def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
@@ -165,6 +176,7 @@ def all_tables() -> dict[str, str]:
     forks = read_forks(RESULTS / "forks" / "results.json")
     tables = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
     runs = hum.read()
+    tables["shares"] = shares_table(forks)
     tables["map"] = map_table(forks, runs)
     tables["hum"] = lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`")
     tables["factorial"] = hum_tables.hum_factorial(runs)
