@@ -40,12 +40,14 @@ PUBLIC_TEXT = frozenset(
     bnb_4bit_quant_storage
     """.split()
 )
-# numbers that describe this machine, an account, the display, or one start of the run, or that others determine
+# what describes this machine, an account, the display, or one start of the run, or what others determine; transformers
+# 5.24 sets `activation_checkpointing` by TRL's `gradient_checkpointing`, which older ones know too
 PRIVATE = frozenset(
     """
     push_to_hub hub_private_repo hub_always_push hub_strategy disable_tqdm local_rank ddp_find_unused_parameters
     ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_timeout vllm_server_port vllm_server_timeout
-    vllm_group_port overwrite_output_dir allow_changed generation_batch_size
+    vllm_group_port overwrite_output_dir allow_changed generation_batch_size activation_checkpointing
+    activation_checkpointing_kwargs
     """.split()
 )
 # building a configuration with these changes the process, or turns them into other types
