@@ -1,7 +1,7 @@
 """Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/which.md.
 
 python benchmarks/hum.py run [--jobs 2]    # the runs that docs/results/hum/runs.jsonl lacks, five core-hours for all
-python benchmarks/hum.py check s_trace     # a line of the page anew: its runs and GRPO's, 10 minutes on two cores
+python benchmarks/hum.py check s_trace     # a line of the page anew: its runs and GRPO's, 12 minutes on two cores
 """
 
 import argparse
@@ -28,7 +28,7 @@ UNTUNED = RATES[0]  # the smallest, as on the bed
 TUNING, VERDICT = (100, 101), (0, 1, 2, 3, 4, 5)
 SHARED = "--dataset_name demo_hum --logging_steps 1 --log_credit 0 --disable_tqdm true --report_to none".split()
 _SINGLE = "--max_steps 60"
-_FEW = "--per_device_train_batch_size 32"  # 4 prompts per update, since rollouts are dear
+_FEW = "--per_device_train_batch_size 32"  # 4 prompts per update, since rollouts are expensive
 _ROLLOUTS = f"--max_steps 30 {_FEW} --rollout_batch_size 128 --num_iterations 1 --beta 0"
 _LAMBDA = "--algo grpo --importance lambda_trace --trace_lambda 0.99"
 

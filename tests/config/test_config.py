@@ -4,6 +4,7 @@ import pytest
 from custom_functions import args_of
 
 from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit.config import trl_settings
 
 
 def test_published_settings():
@@ -171,3 +172,10 @@ def test_ill_defined_combinations_name_the_field_and_the_fix(settings, message):
 def test_a_clip_range_that_never_clips_is_trls(tmp_path):
     """TRL's documentation sets epsilon=10 for DeepSeek-R1."""
     assert CreditConfig(output_dir=str(tmp_path), report_to="none", epsilon=10.0).epsilon == 10.0
+
+
+def test_a_missing_deepspeed_is_named_with_its_installation(tmp_path, monkeypatch):
+    monkeypatch.setattr(trl_settings, "find_spec", lambda name: None)
+    for given in ("zero3.json", {"zero_optimization": {"stage": 3}}):
+        with pytest.raises(ValueError, match=r"^deepspeed=.* needs DeepSpeed: pip install 'trl-credit\[deepspeed\]'$"):
+            CreditConfig(output_dir=str(tmp_path), report_to="none", deepspeed=given)

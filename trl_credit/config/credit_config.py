@@ -33,7 +33,7 @@ from .knobs import (
 )
 from .rules import TRACES, check_combinations, check_values
 from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
-from .trl_settings import TRL_ACTS, check_groups
+from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
 
 
 CUSTOM_CREDIT = when(credit=anything_but(None))  # which may read any knob of W
@@ -315,6 +315,7 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
                 resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
         check_values(self)
         check_groups(self)
+        check_deepspeed(self.deepspeed)
         super().__post_init__()
         self.reward_range, self.tree_branching = list(self.reward_range), list(self.tree_branching)
         check_combinations(self)

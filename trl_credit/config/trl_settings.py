@@ -165,6 +165,12 @@ def check_trackers(report_to: str | Iterable[str] | None) -> None:
             raise ValueError(f"report_to={name!r} needs a package that is not installed: pip install {pip}")
 
 
+def check_deepspeed(given: str | dict | None) -> None:
+    """Raises `ValueError` if a configuration of DeepSpeed is given and DeepSpeed is not installed."""
+    if given and find_spec("deepspeed") is None:
+        raise ValueError(f"deepspeed={given!r} needs DeepSpeed: pip install 'trl-credit[deepspeed]'")
+
+
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
     """Checks that a model exists, a folder or a name on the Hub, that transformers knows its type, and that it has a
     tokenizer. Loads no weights.
