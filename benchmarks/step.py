@@ -1,11 +1,17 @@
-"""One optimizer step of each algorithm against TRL's `GRPOTrainer`, alternating in one run: CPU time, ratio, memory.
+"""One optimizer step of each algorithm against TRL's `GRPOTrainer`, alternating in one run: time, operations, memory.
 
     python benchmarks/step.py [--algos s_trace ...] [--length 256] [--batch 16] [--repeats 40]
+    python benchmarks/step.py --algos grpo s_trace --length 128 --batch 4 --layers 0 [--logged]
 
 A step is loss, backward pass, gradient clipping and AdamW on one fixed batch of `batch` random completions of `length`
 tokens with π_old given, on the embedded model; TRL runs with the same loss type, clip range and β = 0. Generation is
-left out: it is TRL's in both. Times are CPU time of this process, which others on the machine hardly change, and the
-ratio is the median over pairs of steps that followed each other. Peak memory is what one loss and backward pass
+left out: it is TRL's in both. `--layers 0`: on a model of an embedding and an output layer, so that the cost of the
+loss is not lost in that of the model. `--logged`: as at a logging step, where we measure more; by default as between
+two.
+
+Times are CPU time of this process, which others on the machine hardly change. "own" is the median difference, and the
+ratio the median ratio, of pairs of steps that followed each other. Operations are calls of torch that make a tensor, of
+the loss with its forward pass, without backward pass and update. Peak memory is what one loss and backward pass
 allocates at most, by torch's profiler.
 """
 
@@ -19,19 +25,32 @@ from typing import Any
 import torch
 import trl
 from memory import peak_bytes
+from stepping import random_model
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 
 
-def make_trainer(config_class: type, trainer_class: type, folder: str, **settings: Any) -> Any:
-    """A trainer on the embedded model, ready to step."""
+class Operations(TorchDispatchMode):
+    """Counts the calls of torch inside the context that make a tensor: all but views."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        self.count += not function.is_view
+        return function(*args, **(kwargs or {}))
+
+
+def make_trainer(config_class: type, trainer_class: type, folder: str, *, model: str, **settings: Any) -> Any:
+    """A trainer on a model, ready to step."""
     args = config_class(
         output_dir=folder, report_to="none", use_cpu=True, bf16=False, disable_tqdm=True, log_level="error", **settings
     )
-    trainer = trainer_class(demo_model_path(), demo_reward, args, train_dataset=demo_dataset(64))
+    trainer = trainer_class(model, demo_reward, args, train_dataset=demo_dataset(64))
     trainer.create_optimizer()
+    trainer.state.max_steps = 10**6  # in the middle of a run
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     return trainer
@@ -74,17 +93,26 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--layers", type=int, help="of a small random model; default: the embedded model")
+    parser.add_argument("--logged", action="store_true", help="as at a logging step")
     args = parser.parse_args()
     logging.disable_progress_bar()
     print(f"torch {torch.__version__}, trl {trl.__version__}, {torch.get_num_threads()} threads, ", end="")
-    print(f"B = {args.batch}, T = {args.length}\n")
-    print("| algorithm | ours (ms) | TRL (ms) | ratio | peak ours (MB) | peak TRL (MB) |\n|---|---|---|---|---|---|")
+    print(f"B = {args.batch}, T = {args.length}, ", end="")
+    print("the embedded model" if args.layers is None else f"a random model of {args.layers} layers", end="")
+    print(", at a logging step" * args.logged + "\n")
+    head = ["algorithm", "ours (ms)", "TRL (ms)", "own (ms)", "ratio", "operations ours", "TRL"]
+    head += ["peak ours (MB)", "peak TRL (MB)"]
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     for algo in args.algos:
         with tempfile.TemporaryDirectory() as folder:
             config_class, trainer_class = ALGORITHMS[algo]
             shared = {"per_device_train_batch_size": args.batch, "num_generations": args.batch, "beta": 0.0}
-            shared |= {"max_completion_length": args.length, "learning_rate": 1e-6}
+            shared |= {"max_completion_length": args.length, "learning_rate": 1e-6, "model": demo_model_path()}
+            if args.layers is not None:
+                shared["model"] = random_model(f"{folder}/model", hidden=64, layers=args.layers, vocabulary=32)
             ours = make_trainer(config_class, trainer_class, folder, **shared)
+            ours.state.logging_steps = 1 if args.logged else 500
             same = ("loss_type", "epsilon", "epsilon_high", "importance_sampling_level")
             theirs = make_trainer(
                 trl.GRPOConfig, trl.GRPOTrainer, folder, **shared, **{name: getattr(ours.args, name) for name in same}
@@ -103,10 +131,16 @@ def main() -> None:
                     seconds = step(trainer, inputs)
                     if repeat >= 3:
                         times[trainer].append(seconds)
-            a, b = (statistics.median(times[t]) * 1e3 for t in (ours, theirs))
-            ratio = statistics.median(x / y for x, y in zip(times[ours], times[theirs], strict=True))
-            memory = [peak_bytes(functools.partial(backward, t, inputs)) / 1e6 for t in (ours, theirs)]
-            print(f"| `{algo}` | {a:.1f} | {b:.1f} | {ratio:.3f} | {memory[0]:.1f} | {memory[1]:.1f} |", flush=True)
+            pairs = list(zip(times[ours], times[theirs], strict=True))
+            cells = [f"`{algo}`", *(f"{statistics.median(times[t]) * 1e3:.2f}" for t in (ours, theirs))]
+            cells.append(f"{statistics.median(x - y for x, y in pairs) * 1e3:+.2f}")
+            cells.append(f"{statistics.median(x / y for x, y in pairs):.3f}")
+            for trainer in (ours, theirs):
+                with Operations() as operations:
+                    trainer.compute_loss(trainer.model, inputs)
+                cells.append(str(operations.count))
+            cells += [f"{peak_bytes(functools.partial(backward, t, inputs)) / 1e6:.1f}" for t in (ours, theirs)]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def is_clipped(
     ratio_t = log_weight_t.detach().exp()
     if form == "ratio":
         return (ratio_t > high) & (advantage_t != 0)
-    return ((ratio_t > high) & (advantage_t > 0)) | ((ratio_t < low) & (advantage_t < 0))
+    return torch.where(advantage_t > 0, ratio_t > high, (ratio_t < low) & (advantage_t < 0))
 
 
 def clip_ratio_alone(

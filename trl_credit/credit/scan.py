@@ -1,5 +1,7 @@
 """The discounted scan in O(T). Every eligibility trace in this package is computed with it."""
 
+from functools import lru_cache
+
 import torch
 
 
@@ -53,12 +55,8 @@ def _blocked_scan(x_t: torch.Tensor, decay: float, block: int) -> torch.Tensor:
     n_blocks = -(-length // block)
     if n_blocks * block > length:
         x_t = torch.nn.functional.pad(x_t, (0, n_blocks * block - length))
-    # float64, because g^k by float32 multiplication drifts
-    exponents = torch.arange(block, device=x_t.device)
-    powers = torch.pow(decay, exponents.to(torch.float32 if x_t.device.type == "mps" else torch.float64))
-    # upper[k, t] = g^(t-k) for k <= t: a row vector times it is the scan of that block
-    lag = exponents[None, :] - exponents[:, None]
-    upper = torch.where(lag >= 0, powers[lag.clamp(min=0)], 0.0).to(x_t.dtype)
+    known_powers = _powers.__wrapped__ if torch.compiler.is_compiling() else _powers  # a compiler keeps its own
+    upper, powers = known_powers(decay, block, x_t.dtype, x_t.device)
     inside = x_t.unflatten(-1, (n_blocks, block)) @ upper
     if n_blocks > 1:
         decay_block = decay**block
@@ -66,8 +64,23 @@ def _blocked_scan(x_t: torch.Tensor, decay: float, block: int) -> torch.Tensor:
         carried = _blocked_scan(ends, decay_block, block) if decay_block > 0.0 else ends
         # block b starts from the trace at the end of block b-1
         carry = torch.nn.functional.pad(carried[..., :-1], (1, 0))
-        inside = torch.addcmul(inside, carry.unsqueeze(-1), (powers * decay).to(x_t.dtype))
+        inside = torch.addcmul(inside, carry.unsqueeze(-1), powers)
     return inside.flatten(-2)[..., :length]
+
+
+@lru_cache(maxsize=64)
+def _powers(decay: float, block: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrix [k, t] ↦ g^{t−k} for k ≤ t, else 0, which scans a row vector of a block, and g^{t+1}, shape (block,).
+
+    They are the same in every pass of a run, and making them takes more calls than the scan itself.
+    """
+    with torch.inference_mode(False):  # tensors made in it could not be used where gradients are recorded
+        exponents = torch.arange(block, device=device)
+        # float64, because g^k by float32 multiplication drifts
+        powers = torch.pow(decay, exponents.to(torch.float32 if device.type == "mps" else torch.float64))
+        lag = exponents[None, :] - exponents[:, None]
+        upper = torch.where(lag >= 0, powers[lag.clamp(min=0)], 0.0)
+        return upper.to(dtype), (powers * decay).to(dtype)
 
 
 def check_fraction(**values: float) -> None:

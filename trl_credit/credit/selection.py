@@ -5,7 +5,16 @@ import torch
 from .scan import check_fraction
 
 
-def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.Tensor) -> torch.Tensor:
+def entropy_order(entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+    """The tokens of each row from the highest entropy to the lowest, int64, shape (B, T). Tokens outside of the loss
+    come last; of equal entropies the earlier token comes first."""
+    ranked = entropy_t.detach().masked_fill(mask_t == 0, -torch.inf)
+    return torch.argsort(ranked, dim=-1, descending=True, stable=True)
+
+
+def select_high_entropy(
+    entropy_t: torch.Tensor, *, rate: float, mask_t: torch.Tensor, order: torch.Tensor | None = None
+) -> torch.Tensor:
     """z_k = 1 for the ⌈ρ·n⌉ tokens of highest entropy among the n loss tokens of each row; ties keep the earlier one.
 
     The quantile is per row, so no process needs another's tokens (S-trace, arXiv 2605.05965, Sec. 4.3). The trainer
@@ -19,6 +28,8 @@ def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.T
             ρ in [0, 1].
         mask_t (`torch.Tensor`):
             Shape (B, T).
+        order (`torch.Tensor`, *optional*):
+            [`entropy_order`] of these entropies, if it is known.
 
     Returns:
         `torch.Tensor`: zeros and ones, floating, shape (B, T).
@@ -27,15 +38,12 @@ def select_high_entropy(entropy_t: torch.Tensor, *, rate: float, mask_t: torch.T
         ValueError: `rate` is outside [0, 1].
     """
     check_fraction(rate=rate)
-    mask_t = mask_t.bool()
-    counts = mask_t.sum(-1, keepdim=True)
     # 0.2 * 5 is 1.0000000000000002 in binary: without the slack its ceiling would be 2. MPS has no float64.
     dtype, slack = (torch.float32, 1e-4) if entropy_t.device.type == "mps" else (torch.float64, 1e-9)
-    keep = torch.ceil(counts.to(dtype) * rate - slack).long()
-    ranked = torch.where(mask_t, entropy_t.detach(), -torch.inf)
-    order = torch.argsort(ranked, dim=-1, descending=True, stable=True)
+    keep = torch.ceil(mask_t.sum(-1, keepdim=True, dtype=dtype) * rate - slack)
+    order = entropy_order(entropy_t, mask_t=mask_t) if order is None else order
     first = torch.arange(order.size(-1), device=order.device) < keep
-    return torch.zeros_like(ranked).scatter(-1, order, first.to(ranked.dtype))
+    return torch.empty_like(entropy_t).scatter_(-1, order, first.to(entropy_t.dtype))  # `order` has every place
 
 
 def select_random(rate: float, *, generator: torch.Generator | None = None, mask_t: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,11 @@
 """The data types of credit functions: `Tokens`, which they receive, and `Credit`, which they return."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+
+from .selection import entropy_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,11 @@ class Tokens:
     ref_logp_t: torch.Tensor | None = None
     sampling_logp_t: torch.Tensor | None = None
     ref_entropy_t: torch.Tensor | None = None
+
+    @cached_property
+    def entropy_order(self) -> torch.Tensor:
+        """[`~trl_credit.credit.selection.entropy_order`] of `entropy_t`, shape (B, T). Sorted once, on first use."""
+        return entropy_order(self.entropy_t, mask_t=self.mask_t)
 
 
 @dataclass(frozen=True)

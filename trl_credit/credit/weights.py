@@ -148,5 +148,5 @@ def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tenso
 
 
 def _masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
-    # where, not a product: log-probabilities of padding may be -inf or NaN, and 0 * NaN is NaN
-    return torch.where(mask_t.bool(), x_t, torch.zeros((), dtype=x_t.dtype, device=x_t.device))
+    # not a product: log-probabilities of padding may be -inf or NaN, and 0 * NaN is NaN
+    return x_t.masked_fill(mask_t == 0, 0.0)

@@ -195,8 +195,9 @@ def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
         chosen = custom(tokens.entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t)
         return _checked_mask(chosen, tokens.mask_t, "selector", config.selector)
     if config.selector in ("entropy", "entropy_reference"):
-        entropy_t = tokens.entropy_t if config.selector == "entropy" else tokens.ref_entropy_t
-        return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t)
+        is_own = config.selector == "entropy"
+        entropy_t, order = (tokens.entropy_t, tokens.entropy_order) if is_own else (tokens.ref_entropy_t, None)
+        return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t, order=order)
     if config.selector == "random":
         return selection.select_random(config.selective_rate, mask_t=tokens.mask_t)
     return tokens.mask_t if config.has_trace else None

@@ -60,15 +60,14 @@ class LossPass:
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
     def statistics(
-        self, carries_loss: bool, *, clip_range: tuple[float, float]
+        self, carries_loss: bool, *, clip_range: tuple[float, float], in_detail: bool
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and `expert_drift`
         if the experts are known."""
         tokens, credit = self.seen
-        of_rows = {"quarter_t": self.inputs.get(keys.QUARTERS), "entropy_mask_t": self.entropy_mask_t}
-        found = loss_statistics(
-            self.config, credit, tokens, carries_loss=carries_loss, clip_range=clip_range, **of_rows
-        )
+        how = {"quarter_t": self.inputs.get(keys.QUARTERS), "entropy_mask_t": self.entropy_mask_t}
+        how |= {"carries_loss": carries_loss, "clip_range": clip_range, "in_detail": in_detail}
+        found = loss_statistics(self.config, credit, tokens, **how)
         if self.experts_t is not None:
             old_t = self.inputs[keys.OLD_EXPERTS]
             found["expert_drift"] = expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)
@@ -85,7 +84,10 @@ class LossPass:
         """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""
         inputs, config, mask_t = self.inputs, self.config, self.mask_t
         old_logp_t, turn_ids = inputs.get(keys.OLD_LOGPS), inputs.get(keys.TURN_IDS)
-        turn_ids = turn_numbers(mask_t) if turn_ids is None else turn_ids
+        segment_ids = segments_of(inputs, mask_t)
+        if turn_ids is None:  # without tools a response is one turn, and without segments one segment
+            has_parts = keys.TOOL_MASK in inputs or keys.SEGMENT_IDS in inputs
+            turn_ids = turn_numbers(mask_t) if has_parts else segment_ids
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         advantages = inputs[keys.ADVANTAGES]
@@ -105,7 +107,7 @@ class LossPass:
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
             advantages=advantages,
             token_ids=inputs[keys.COMPLETION_IDS],
-            segment_ids=segments_of(inputs, mask_t),
+            segment_ids=segment_ids,
             turn_ids=turn_ids,
             policy_mask_t=floating if kept_t is mask_t else kept_t.to(floating.dtype),
             mask_t=floating,

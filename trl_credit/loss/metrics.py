@@ -24,12 +24,15 @@ def loss_statistics(
     clip_range: tuple[float, float],
     quarter_t: torch.Tensor | None = None,
     entropy_mask_t: torch.Tensor | None = None,
+    in_detail: bool = True,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
     Processes add these sums before dividing, since their numbers of tokens differ. The names depend only on the
-    configuration and the credit function, so every process has the same ones. They describe the W that is used: a
-    custom loss has no clip fraction, and a W without a trace has no trace metrics.
+    configuration, the credit function and `in_detail`, so every process has the same ones. They describe the W that is
+    used: a custom loss has no clip fraction, and a W without a trace has no trace metrics.
+
+    In every micro-batch:
 
     * Clip fraction: the share of all tokens, and the mean over rows of each row's share, where a short response counts
       as much as a long one (S-trace, arXiv 2605.05965, Sec. 5.4). Rows are responses, except with trees.
@@ -37,11 +40,15 @@ def loss_statistics(
       row times the rows of an optimizer step is their number.
     * |A|: over the tokens in the policy term, before any normaliser, so the same for every `loss_type` and mask. With
       a custom loss it is the advantage that the function was given.
+    * Noise share: the share of gradient noise outside of the selection ([`known_selection`]), over the loss tokens. See
+      [`~trl_credit.credit.shares.noise_outside`]. ℓ is π_old's, of the training model at the sampling temperature
+      (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not renormalised. Without
+      a selection in detail alone, since the fifth of highest entropy must be sorted out.
+
+    In detail also |A| by quarter of the response, how a trace spreads credit ([`_trace_statistics`]), and:
+
     * Effective horizon: how many tokens back the credit of a token travels on average, weighted by |A|, where what
       stays at its token travels 0. See [`~trl_credit.credit.effective.travelled`]; `explain` shows the same number.
-    * Noise share: the share of gradient noise outside of the selection ([`selection_of`]), over the loss tokens. See
-      [`~trl_credit.credit.shares.noise_outside`]. ℓ is π_old's, of the training model at the sampling temperature
-      (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not renormalised.
     * Last tokens' share: |∂L/∂ℓ| at ratio 1 on the last 20 tokens that the policy wrote in a response, against their
       uniform share. See [`~trl_credit.credit.shares.last_tokens`]. Without a custom W or loss, and without trees, whose
       rows are not responses.
@@ -56,58 +63,88 @@ def loss_statistics(
             is a response.
         entropy_mask_t (`torch.Tensor`, *optional*):
             Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T).
+        in_detail (`bool`, *optional*, defaults to `True`):
+            Whether to measure what takes more calls than the credit itself: at logging steps and in evaluation.
     """
     mask_t = tokens.mask_t.float()
-    n_tokens = mask_t.sum()
     kept = tokens.policy_mask_t.float()
     if credit.mask is not None:
         kept = kept * credit.mask.float()
+    kept_n = kept.sum(-1)
+    n_kept = kept_n.sum()
+    n_tokens = n_kept if kept is mask_t else mask_t.sum()
     advantage = wide(credit.advantage.detach())
-    stats = {"trained_tokens_per_row": (kept.sum(), len(kept))}
+    stats = {"trained_tokens_per_row": (n_kept, len(kept))}
     if not carries_loss:
         log_weight_t = used_log_weight(config, credit, tokens)
         clipped = is_clipped(log_weight_t, advantage_t=advantage, clip_range=clip_range, form=config.clip_form)
-        clipped_n, kept_n = (clipped * kept).sum(-1), kept.sum(-1)
-        stats["clip_fraction"] = (clipped_n.sum(), kept_n.sum())
+        clipped_n = (clipped * kept).sum(-1)
+        stats["clip_fraction"] = (clipped_n.sum(), n_kept)
         stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())
     if config.token_mask != "none" or credit.mask is not None:
-        stats["kept_fraction"] = (kept.sum(), n_tokens)
+        stats["kept_fraction"] = (n_kept, n_tokens)
     if credit.selected is not None:
-        selected = credit.selected.float()
-        stats["selected_fraction"] = ((selected * mask_t).sum(), n_tokens)
-        if credit.log_weight is credit.traced is not None:
-            stats |= _trace_statistics(config, tokens, selected=selected, size_t=advantage.abs() * kept)
-    quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
+        stats["selected_fraction"] = ((credit.selected.float() * mask_t).sum(), n_tokens)
     # a loss weight is no part of the advantage, and with a custom loss A is not an advantage
     given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
     counted = mask_t * (tokens.segment_ids >= 0) if carries_loss else kept
-    magnitude = torch.where(mask_t.bool(), given.abs(), 0.0) * counted  # at least float32
-    sizes = torch.stack([magnitude, counted.to(magnitude.dtype)])
-    stats |= _by_part(sizes, quarter_t, [f"abs_advantage/quarter_{q}" for q in range(1, 5)])
+    size_t = given.detach().abs().float()
+    if size_t.size(1) > 1:  # where the loss is blind, values may not be finite
+        size_t = size_t.masked_fill(mask_t == 0, 0.0)
+    sized_t = size_t * counted
+    stats["abs_advantage"] = (sized_t.sum(), counted.sum() if carries_loss else n_kept)
+    selected_t = known_selection(config, credit, entropy_mask_t=entropy_mask_t)
+    if selected_t is not None or in_detail:
+        if selected_t is None:
+            order = tokens.entropy_order
+            selected_t = select_high_entropy(tokens.entropy_t, rate=0.2, mask_t=tokens.mask_t, order=order)
+        stats["noise_share"] = noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
+    if in_detail:
+        quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
+        sizes = torch.stack([sized_t, counted])
+        stats |= _by_part(sizes, quarter_t, [f"abs_advantage/quarter_{q}" for q in range(1, 5)])
+        if not carries_loss:
+            how = {"kept": kept, "quarter_t": quarter_t, "entropy_mask_t": entropy_mask_t}
+            stats |= _spread(config, credit, tokens, **how)
+    return stats
+
+
+def _spread(
+    config: CreditConfig,
+    credit: Credit,
+    tokens: Tokens,
+    *,
+    kept: torch.Tensor,
+    quarter_t: torch.Tensor,
+    entropy_mask_t: torch.Tensor | None,
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Where the credit of a token goes: metrics of traces, coefficients, the share of the last tokens."""
+    stats = {}
     # `selected` describes the W of the knobs, not a custom one
     traced = credit.selected is not None and credit.log_weight is credit.traced is not None
     weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
-    if (traced or weighted) and not carries_loss:
-        stats |= _coefficients(config, credit, tokens, kept=kept, quarter_t=quarter_t)
-    selected_t = selection_of(config, credit, tokens, entropy_mask_t=entropy_mask_t)
-    stats["noise_share"] = noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
-    if credit.log_weight is credit.traced and not carries_loss and config.rollouts != "tree":
-        kept = kept if entropy_mask_t is None else kept * entropy_mask_t
-        gradient_t = _gradient(config, credit, tokens, kept=kept)
+    if traced:
+        size_t = wide(credit.advantage.detach()).abs() * kept
+        stats |= _trace_statistics(config, tokens, selected=credit.selected.float(), size_t=size_t)
+    gradient_t = _gradient(config, credit, tokens, kept=kept)
+    if traced or weighted:
+        stats |= _coefficients(tokens, gradient_t, kept=kept, quarter_t=quarter_t)
+    if credit.log_weight is credit.traced and config.rollouts != "tree":
+        if entropy_mask_t is not None:
+            gradient_t = _gradient(config, credit, tokens, kept=kept * entropy_mask_t)
         stats["last_tokens_share"] = last_tokens(gradient_t, mask_t=tokens.turn_ids >= 0)
     return stats
 
 
-def selection_of(
-    config: CreditConfig, credit: Credit, tokens: Tokens, *, entropy_mask_t: torch.Tensor | None = None
-) -> torch.Tensor:
+def known_selection(
+    config: CreditConfig, credit: Credit, *, entropy_mask_t: torch.Tensor | None = None
+) -> torch.Tensor | None:
     """The tokens outside of which `noise_share` looks, shape (B, T): those of the run's selector, else those that TRL's
-    `top_entropy_quantile` keeps (`entropy_mask_t`), else the fifth of highest entropy in each row."""
+    `top_entropy_quantile` keeps (`entropy_mask_t`). `None` without either: then it is the fifth of highest entropy in
+    each row."""
     if config.selector != "none" and credit.selected is not None:
         return credit.selected
-    if entropy_mask_t is not None:
-        return entropy_mask_t
-    return select_high_entropy(tokens.entropy_t, rate=0.2, mask_t=tokens.mask_t)
+    return entropy_mask_t
 
 
 def _gradient(config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor) -> torch.Tensor:
@@ -122,23 +159,23 @@ def _gradient(config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: tor
 
 
 def _coefficients(
-    config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor, quarter_t: torch.Tensor
+    tokens: Tokens, gradient_t: torch.Tensor, *, kept: torch.Tensor, quarter_t: torch.Tensor
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: the factor between a token's advantage and its gradient.
+    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: the factor between a token's advantage and its gradient, of
+    [`_gradient`].
 
     It is 1 without traces. By quarter of the response, and by decile of the entropy among the tokens of a response, as
     the selector ranks them (9 is the highest). Over the tokens in the policy term with an advantage other than 0,
     before TRL's `top_entropy_quantile`.
     """
     given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
-    gradient_t = _gradient(config, credit, tokens, kept=kept)
     has_credit = given > 0
-    size_t = torch.where(has_credit, gradient_t.abs() / given.where(has_credit, 1.0), 0.0)
-    inside = tokens.mask_t.bool()
-    order = torch.where(inside, tokens.entropy_t, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    size_t = torch.where(has_credit, gradient_t.abs() / given, 0.0)
+    order = tokens.entropy_order
     rank = torch.arange(order.size(-1), device=order.device)
     # decile of each place in the order, below 0 outside of the loss
-    decile_t = 9 - (10 * rank).div(inside.sum(-1, keepdim=True).clamp(min=1), rounding_mode="floor")
+    count = tokens.mask_t.sum(-1, keepdim=True).long().clamp(min=1)
+    decile_t = 9 - (10 * rank).div(count, rounding_mode="floor")
     values = torch.stack([size_t, has_credit.to(size_t.dtype)])
     ranked = values.gather(-1, order.expand_as(values))
     stats = _by_part(ranked, decile_t, [f"coefficient/entropy_decile_{d}" for d in range(10)])

@@ -25,6 +25,7 @@ _IN_LOGS = (
     *("seconds/", "trained_tokens_per_row", "skipped_micro_batches", "rollout_tokens", "rollouts", "nodes", "rows"),
     *("responses_", "segments_per_response", "replay/", "difficulty_rate", "difficulty_floor"),
     *("trace_mass", "effective_horizon", "selected_fraction", "noise_share", "last_tokens_share"),
+    "abs_advantage",
 )
 _Series = dict[str, list[tuple[int, float]]]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import TrainerState, TrainingArguments
 
 from ..support.processes import Processes
 
@@ -111,6 +112,17 @@ class Meter:
     def timed(self, phase: str) -> contextlib.AbstractContextManager[None]:
         """Adds the seconds inside to a training phase, less those of phases inside it. Evaluations are not timed."""
         return self.timer.timed(phase) if self._is_training() else contextlib.nullcontext()
+
+
+def is_logged_step(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether transformers logs after the optimizer step that is being made. With `logging_strategy="epoch"` every step
+    counts, since any may be the last of an epoch."""
+    step = state.global_step + 1
+    if args.logging_strategy == "steps" and step % state.logging_steps == 0:
+        return True
+    is_first = args.logging_first_step and step == 1
+    # at the end of a run transformers logs what is left
+    return is_first or step >= state.max_steps or args.logging_strategy == "epoch"
 
 
 class PhaseTimer:

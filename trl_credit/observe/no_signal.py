@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -87,8 +86,7 @@ class NoSignalWarning(TrainerCallback):
             self._close(args)
             means = [_mean(new.get(name, ())) for name in ("completions/clipped_ratio", "credit/groups_without_signal")]
             self._last = _Seen(len(rewards), _mean(rewards), *means)
-        of_parts = [values for name, values in new.items() if name.startswith("credit/abs_advantage/quarter_")]
-        advantages = list(chain.from_iterable(of_parts))
+        advantages = new.get("credit/abs_advantage", [])
         if self._last is not None:
             self._last.advantages += advantages
         for is_zero in new.get("credit/zero_gradients", ()):

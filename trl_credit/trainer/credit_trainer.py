@@ -37,7 +37,7 @@ from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
-from ..observe.meter import Meter
+from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
@@ -329,7 +329,8 @@ class CreditTrainer(ResumableTrainer):
             raise RuntimeError(f"TRL {trl.__version__} {what}. Install one of trl {tested}.")
         # not in the hook: TRL's `top_entropy_quantile` acts after it
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, clip_range=clip_range))
+        how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
+        self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, **how))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -378,7 +379,7 @@ class CreditTrainer(ResumableTrainer):
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
-            log_weight = torch.where(tokens.mask_t.bool(), credit.log_weight, 0.0)
+            log_weight = credit.log_weight.masked_fill(tokens.mask_t == 0, 0.0)
             # logps − W, grouped so that a W equal to the plain log-ratio leaves π_old unchanged, to the bit
             inputs[keys.OLD_LOGPS] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
         inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
