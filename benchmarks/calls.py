@@ -59,7 +59,7 @@ def measure(hidden: int, layers: int, prompt: int, response: int, group: int, pr
             call()
             if repeat > 0:
                 seconds[call.__name__].append(time.process_time() - start)
-    cost, calls = cost_of(model.config), len(packing.branches.pieces) * layers
+    cost, calls = cost_of(model.config), len(packing.branches.calls) * layers
     flops = cost.forward(rows_pass(len(rows), length=prompt + response, scored=response)), cost.forward(packing.cost)
     of_plain, of_packed = map(statistics.median, seconds.values())
     of_a_call = (of_packed - of_plain * flops[1] / flops[0]) / calls

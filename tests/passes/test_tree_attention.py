@@ -77,7 +77,7 @@ def test_branches_are_those_of_the_mask(length):
     assert torch.equal(branches.positions((3, length)), (found.sum(-1) - 1).clamp(min=0))
     assert branches.squares() < 3 * length**2
     # padding alone, as the rows of a process that has none of its own
-    assert not branches_of(until, mask_t=torch.zeros_like(mask_t)).pieces
+    assert not branches_of(until, mask_t=torch.zeros_like(mask_t)).calls
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -155,18 +155,6 @@ def test_neither_branches_nor_the_mask_of_a_layer_get_lost(tiny_model, module, h
     until, mask_t = random_tree(12)
     with pytest.raises(RuntimeError, match=message), tree_attention(model):
         model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_masks_are_of_the_kind_that_attention_computes_in(dtype):
-    query, whole = torch.zeros(1, 2, 5, 4), torch.ones(1, 5, dtype=torch.long)
-    branches = branches_of(5 * whole, mask_t=whole)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        mask = branches.mask(3, 2, query)
-    assert mask.dtype == dtype and mask.shape == (1, 1, 2, 5) and mask.stride(2) == 8
-    assert branches.mask(0, 2, query) is None
-    assert (mask[0, 0] == 0).tolist() == [[True] * 4 + [False], [True] * 5] and branches.were_used
-    assert not branches.fresh().were_used
 
 
 def test_models_that_cannot_are_refused():

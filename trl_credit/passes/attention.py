@@ -2,16 +2,16 @@
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
 from ..loss import keys
+from .branch_attention import BranchLayout
 from .branches import Branches, Piece, branches_of
 from .flops import cost_of, cost_of_calls
 
@@ -52,7 +52,7 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
     for name in ("layer_types", "mlp_layer_types"):
         if getattr(config, name, None):
             setattr(config, name, getattr(config, name)[:1])
-    branches = Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])])
+    branches = _Given(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
     _install()
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
@@ -63,7 +63,7 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
             layer(input_ids=ids, use_cache=False, **given)
     except Exception:  # a custom model may raise anything
         return False
-    return branches.were_used
+    return branches.was_used
 
 
 def _never(mask_t: torch.Tensor) -> torch.Tensor:
@@ -91,10 +91,10 @@ def _install() -> None:
 
     @functools.wraps(plain)
     def sdpa(module: nn.Module, query: torch.Tensor, *others: Any, **named: Any) -> Any:
-        branches = named.pop(BRANCHES, None)
-        if branches is None:
+        given = named.pop(BRANCHES, None)
+        if given is None:
             return plain(module, query, *others, **named)
-        return _attended(functools.partial(plain, module), branches, query, *others, **named), None
+        return _attended(functools.partial(plain, module), given, query, *others, **named), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)
@@ -102,44 +102,35 @@ def _install() -> None:
 
 def _attended(
     plain: Callable[..., tuple],
-    branches: Branches,
+    given: "_Given",
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     **named: Any,
 ) -> torch.Tensor:
-    """Attention piece by piece. Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding."""
-    rows, heads, length, _ = query.shape
-    if attention_mask is None or attention_mask.shape[-2:] != (2, length + 2):
+    if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
         raise RuntimeError("a layer has made its own attention mask, which would be lost")
-    parts = [x.transpose(1, 2).flatten(0, 1).split(branches.sizes) for x in (query, key, value)]
-    found: list[torch.Tensor | None] = [None] * len(branches.sizes)
-    for piece in branches.pieces:
-        width = branches.width(piece)
-        queries, *others = (_side_by_side(x, piece, width) for x in parts)
-        if piece.before:
-            befores = (_joined(x, piece.before).expand(len(piece.runs), -1, -1, -1) for x in parts[1:])
-            others = [torch.cat(pair, dim=1) for pair in zip(befores, others, strict=True)]
-        mask = branches.mask(branches.tokens(piece.before), width, query)
-        output, _ = plain(*(x.transpose(1, 2) for x in (queries, *others)), mask, **named)
-        for run, own in zip(piece.runs, output.unbind(0), strict=True):
-            sizes = [branches.sizes[part] for part in run]
-            for part, x in zip(run, own[: sum(sizes)].split(sizes), strict=True):
-                found[part] = x
-    none = value.new_zeros(1, heads, value.size(-1))
-    whole = [none.expand(n, -1, -1) if x is None else x for x, n in zip(found, branches.sizes, strict=True)]
-    return torch.cat(whole).view(rows, length, heads, -1)
+    return given.layout(query.device).attention(plain, query, key, value, **named)
 
 
-def _side_by_side(x: Sequence[torch.Tensor], piece: Piece, width: int) -> torch.Tensor:
-    """The runs of a piece, shape (runs, width, heads, size)."""
-    runs = [_joined(x, run) for run in piece.runs]
-    return torch.stack([run if len(run) == width else pad(run, (0, 0, 0, 0, 0, width - len(run))) for run in runs])
+class _Given:
+    """The branches of one pass, for its layers: places and masks live as long as the pass."""
 
+    def __init__(self, branches: Branches) -> None:
+        self._branches = branches
+        self._layouts: dict[torch.device, BranchLayout] = {}  # layers may be on several devices
 
-def _joined(x: Sequence[torch.Tensor], parts: Sequence[int]) -> torch.Tensor:
-    return x[parts[0]] if len(parts) == 1 else torch.cat([x[part] for part in parts])
+    @property
+    def was_used(self) -> bool:
+        """Whether attention has asked for the layout."""
+        return bool(self._layouts)
+
+    def layout(self, device: torch.device) -> BranchLayout:
+        """Made by the first layer on a device."""
+        if device not in self._layouts:
+            self._layouts[device] = BranchLayout(self._branches, device)
+        return self._layouts[device]
 
 
 def tree_attention(
@@ -174,7 +165,7 @@ def tree_attention(
                 return args, kwargs | _with_mask(module, until, mask_t)
         if numbers is None:
             numbers = found.positions(mask_t.shape).to(mask_t.device)
-        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: found.fresh()}
+        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _Given(found)}
         return args, kwargs | given
 
     if may_go_in_pieces:
@@ -187,7 +178,7 @@ def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> 
     config = _transformer(model).config
     rows, length = mask_t.shape
     cost, saved = cost_of(config), rows * length**2 - branches.squares()
-    calls = cost_of_calls(config, mask_t.device.type, len(branches.pieces) - 1)
+    calls = cost_of_calls(config, mask_t.device.type, len(branches.calls) - 1)
     return cost is None or cost.attention * saved >= calls
 
 

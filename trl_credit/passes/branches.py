@@ -1,15 +1,19 @@
 """Which tokens of a forward pass see which, as runs of tokens: attention takes them instead of a dense mask."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 
+MERGED = 1.25
+
+
 class Piece(NamedTuple):
-    """Runs of tokens that see the same earlier tokens: one call of attention.
+    """Runs of tokens that see the same earlier tokens.
 
     Attributes:
         before: The parts that all runs see.
@@ -18,6 +22,26 @@ class Piece(NamedTuple):
 
     before: tuple[int, ...]
     runs: list[tuple[int, ...]]
+
+
+class Call(NamedTuple):
+    """Pieces with equally many tokens before their runs: one call of attention in each layer.
+
+    Attributes:
+        pieces: At least one.
+        before: Tokens before each run.
+        runs, width: Number of runs, and tokens of the longest, to which the others are padded.
+    """
+
+    pieces: list[Piece]
+    before: int
+    runs: int
+    width: int
+
+    @property
+    def squares(self) -> int:
+        """Pairs of tokens that attention computes."""
+        return self.runs * self.width * (self.before + self.width)
 
 
 @dataclass
@@ -31,60 +55,48 @@ class Branches:
 
     sizes: list[int]
     pieces: list[Piece]
-    _masks: dict[tuple, torch.Tensor] = field(default_factory=dict, repr=False)
-
-    @property
-    def were_used(self) -> bool:
-        """Whether attention has asked for a mask."""
-        return bool(self._masks)
 
     def tokens(self, parts: Sequence[int]) -> int:
         """Number of tokens of some parts."""
         return sum(self.sizes[part] for part in parts)
 
-    def width(self, piece: Piece) -> int:
-        """Number of tokens of a piece's longest run."""
-        return max(map(self.tokens, piece.runs))
-
-    def squares(self) -> int:
-        """Pairs of tokens that attention computes: in each piece runs are padded to the longest."""
-        found = 0
-        for piece in self.pieces:
-            width = self.width(piece)
-            found += len(piece.runs) * width * (self.tokens(piece.before) + width)
+    @cached_property
+    def calls(self) -> list[Call]:
+        """The calls of attention. Pieces share one if that adds at most a quarter to their pairs of tokens."""
+        alone = [Call([p], self.tokens(p.before), len(p.runs), max(map(self.tokens, p.runs))) for p in self.pieces]
+        found: list[Call] = []
+        separate = 0  # pairs of the pieces of the last call, if each had its own
+        for call in sorted(alone, key=lambda call: (call.before, call.width)):
+            if found and found[-1].before == call.before:
+                last = found[-1]
+                both = Call(last.pieces + call.pieces, call.before, last.runs + call.runs, call.width)
+                if both.squares <= MERGED * (separate + call.squares):
+                    found[-1], separate = both, separate + call.squares
+                    continue
+            found.append(call)
+            separate = call.squares
         return found
 
-    def mask(self, before: int, width: int, like: torch.Tensor) -> torch.Tensor | None:
-        """The mask added to the scores of runs of `width` tokens after `before` others, shape (1, 1, width, before +
-        width); `None` where causal attention is enough. All layers of a pass share it."""
-        if before == 0:
-            return None
-        kind, dtype = like.device.type, like.dtype
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # or each layer would copy it
-            dtype = torch.get_autocast_dtype(kind)
-        key = (before, width, dtype, like.device)
-        if key not in self._masks:
-            length = before + width
-            columns = -(-length // 8) * 8  # or CUDA kernels would copy it in each layer
-            low = torch.full((width, columns), -torch.inf, dtype=dtype, device=like.device)
-            self._masks[key] = low.triu(before + 1)[None, None, :, :length]
-        return self._masks[key]
+    def squares(self) -> int:
+        """Pairs of tokens that attention computes."""
+        return sum(call.squares for call in self.calls)
 
-    def fresh(self) -> "Branches":
-        """A copy without masks, so that masks live as long as a pass."""
-        return Branches(self.sizes, self.pieces)
+    def starts(self) -> np.ndarray:
+        """Where each part starts, counted through all rows."""
+        return np.cumsum([0, *self.sizes])
+
+    def places(self, parts: Sequence[int]) -> np.ndarray:
+        """The places of the tokens of some parts, counted through all rows."""
+        starts = self.starts()
+        return np.concatenate([np.arange(starts[part], starts[part + 1]) for part in parts])
 
     def positions(self, shape: tuple[int, int]) -> torch.Tensor:
         """Number of tokens that each token sees besides itself, in rows of `shape`; 0 at padding."""
-        ends = np.cumsum(self.sizes)
         found = np.zeros(shape[0] * shape[1], dtype=np.int64)
         for piece in self.pieces:
             before = self.tokens(piece.before)
             for run in piece.runs:
-                at = before
-                for part in run:
-                    found[ends[part] - self.sizes[part] : ends[part]] = at + np.arange(self.sizes[part])
-                    at += self.sizes[part]
+                found[self.places(run)] = before + np.arange(self.tokens(run))
         return torch.from_numpy(found.reshape(shape))
 
 

@@ -105,7 +105,7 @@ class SharedPrefix:
             return None
         before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
         made = (x for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
-        calls = sum(len(packing.branches.pieces) for packing in made)
+        calls = sum(len(packing.branches.calls) for packing in made)
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
         return found if self._mode == "on" or is_worth_it else None
 

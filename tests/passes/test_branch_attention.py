@@ -1,0 +1,197 @@
+"""Calls of attention over branches: their number, their kernels, and the size of their masks."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
+
+from trl_credit.passes import causal, flops
+from trl_credit.passes.attention import tree_attention
+from trl_credit.passes.branches import Branches, Piece, branches_of
+from trl_credit.passes.causal import CausalMasks
+from trl_credit.rollouts.policy import Continuation
+from trl_credit.rollouts.replay import visible_columns
+from trl_credit.rollouts.tree import Node, Tree, packed_rows
+
+
+class Made(TorchDispatchMode):
+    """Counts the calls of torch that make a tensor, by name, and notes the bytes of the largest mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.largest_mask = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if not function.is_view:
+            self.calls[name] += 1
+        if name == "full":
+            self.largest_mask = max(self.largest_mask, found.numel() * found.element_size())
+        return found
+
+
+@pytest.fixture
+def free_calls(monkeypatch):
+    """Calls of attention cost nothing, or trees as small as these would have a dense mask."""
+    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
+
+
+def prompts_and_responses(*lengths: int, prompts: int = 2, prompt: int = 5) -> Branches:
+    """Prompts of equal length, each with responses of these lengths, in one row."""
+    sizes = [prompt] * prompts + list(lengths) * prompts
+    pieces = [Piece((), [(k,)]) for k in range(prompts)]
+    first = prompts
+    for k in range(prompts):
+        pieces.append(Piece((k,), [(first + k * len(lengths) + i,) for i in range(len(lengths))]))
+    return Branches(sizes, pieces)
+
+
+def full_tree(*branching: int, segment: int) -> Tree:
+    """A tree without early ends, in which every node has an advantage."""
+    tree = Tree({"prompt": "x"}, list(range(3, 15)))
+    level = [tree.root]
+    for depth, count in enumerate(branching, 1):
+        below = []
+        for node in level:
+            for k in range(count):
+                ids = [3 + (7 * k + depth + i) % 11 for i in range(segment)]
+                child = Node(node, Continuation(ids, None), depth, advantage=k - count / 2 + 0.25, value=0.0)
+                node.children.append(child)
+                below.append(child)
+        level = below
+    return tree
+
+
+def pass_over(model, branches: Branches, rows: int = 1, **named) -> torch.Tensor:
+    """Logits of rows of fixed tokens with these branches."""
+    length = sum(branches.sizes) // rows
+    ids = 3 + torch.arange(rows * length).view(rows, length) % 11
+    with tree_attention(model, branches=branches, position_ids=branches.positions((rows, length))):
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **named).logits
+
+
+def logits_and_gradient(model, branches: Branches, rows: int = 1) -> list[torch.Tensor]:
+    logits = pass_over(model, branches, rows)
+    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
+
+
+def tiny(path: str, dtype: torch.dtype = torch.float64):
+    return AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa").to(dtype)
+
+
+def test_pieces_with_equally_many_tokens_before_them_share_a_call():
+    found = prompts_and_responses(7, 6, 8).calls
+    assert [(len(call.pieces), call.before, call.runs, call.width) for call in found] == [(2, 0, 2, 5), (2, 5, 6, 8)]
+    # but not a prompt of 100 tokens with one of 5, which would be padded to 100
+    uneven = Branches([5, 100], [Piece((), [(0,)]), Piece((), [(1,)])]).calls
+    assert [(call.runs, call.width) for call in uneven] == [(1, 5), (1, 100)]
+    pieces = [Piece((), [(k,)]) for k in range(40)]
+    growing = Branches([100 + 10 * k for k in range(40)], pieces)
+    alone = sum(size**2 for size in growing.sizes)
+    assert len(growing.calls) < 20 and growing.squares() <= 1.25 * alone
+
+
+def test_a_tree_takes_a_call_for_each_level():
+    """6-6-6 in eight rows, in a dozen pieces and more."""
+    rows = packed_rows(full_tree(6, 6, 6, segment=16), max_rows=8)
+    prompt_width, width = (max(len(getattr(row, name)) for row in rows) for name in ("prompt_ids", "completion_ids"))
+    until = visible_columns(rows, prompt_width=prompt_width, width=width)
+    mask = torch.zeros_like(until)
+    for row, own in zip(rows, mask, strict=True):
+        own[prompt_width - len(row.prompt_ids) : prompt_width + len(row.completion_ids)] = 1
+    branches = branches_of(until, mask_t=mask)
+    assert len(branches.pieces) > 30 and sum(len(piece.runs) for piece in branches.pieces) > 200
+    assert len(branches.calls) <= 8
+    assert branches.squares() < 0.5 * until.numel() * until.size(1)
+
+
+def test_the_operations_of_a_layer_do_not_grow_with_the_runs(tiny_model):
+    model, found = tiny(tiny_model), []
+    for count in (3, 30):
+        branches = prompts_and_responses(*range(5, 5 + count), prompts=1)
+        pass_over(model, branches)
+        with Made() as made:
+            torch.autograd.grad(pass_over(model, branches).sum(), list(model.parameters()))
+        found.append(made.calls)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("merged", [1.25, 0.0], ids=["calls shared", "a call for each piece"])
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "mask"])
+def test_kernels_without_a_mask_have_the_gradients_of_a_mask(tiny_model, monkeypatch, kernel, merged):
+    """What a GPU's kernels are given. On a CPU torch computes the same bias by a mask of its own."""
+    branches, model = prompts_and_responses(7, 4, 9), tiny(tiny_model)
+    assert model.config.num_attention_heads > model.config.num_key_value_heads
+    expected = logits_and_gradient(model, branches)
+    monkeypatch.setattr("trl_credit.passes.branches.MERGED", merged)
+    monkeypatch.setattr(causal, "HAVE_KERNELS", {"cpu"})
+    seen = []
+    monkeypatch.setattr(causal, "can_use_flash_attention", lambda params: kernel == "flash")
+    monkeypatch.setattr(causal, "can_use_efficient_attention", lambda params: kernel == "efficient")
+    attention = causal.scaled_dot_product_attention
+    monkeypatch.setattr(
+        causal,
+        "scaled_dot_product_attention",
+        lambda q, k, v, **given: (seen.append((q.size(1), k.size(1))), attention(q, k, v, **given))[1],
+    )
+    fresh = prompts_and_responses(7, 4, 9)
+    for left, right in zip(logits_and_gradient(model, fresh), expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
+    heads, of_keys = model.config.num_attention_heads, model.config.num_key_value_heads
+    # flash kernels take keys and values as they are; the others get copies for each head
+    assert set(seen) == {"flash": {(heads, of_keys)}, "efficient": {(heads, heads)}, "mask": set()}[kernel]
+
+
+def test_kernels_under_autocast_get_one_type(tiny_model, monkeypatch):
+    """Rotary embeddings leave queries and keys in float32 under autocast, and values in bfloat16."""
+    types = set()
+    monkeypatch.setattr(causal, "HAVE_KERNELS", {"cpu"})
+    monkeypatch.setattr(causal, "can_use_flash_attention", lambda params: True)
+    attention = causal.scaled_dot_product_attention
+    monkeypatch.setattr(
+        causal,
+        "scaled_dot_product_attention",
+        lambda *x, **given: (types.update(part.dtype for part in x), attention(*x, **given))[1],
+    )
+    model, branches = tiny(tiny_model, torch.float32), prompts_and_responses(7, 4, 9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = pass_over(model, branches).float()
+    assert types == {torch.bfloat16}
+    exact = pass_over(model, branches)
+    assert (found - exact).square().mean() < 1e-3 * exact.square().mean()
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_a_mask_stays_within_its_bytes(tiny_model, monkeypatch, free_calls, tree):
+    if tree:
+        rows = packed_rows(full_tree(3, 3, 3, segment=9), max_rows=2)
+        prompt_width, width = (max(len(getattr(row, x)) for row in rows) for x in ("prompt_ids", "completion_ids"))
+        until = visible_columns(rows, prompt_width=prompt_width, width=width)
+        branches, count = branches_of(until, mask_t=torch.ones_like(until)), 2
+    else:
+        branches, count = prompts_and_responses(70, 40, 90), 1
+    model, expected = tiny(tiny_model), None
+    for most, cuts in ((2**26, False), (2500, True)):
+        monkeypatch.setattr(causal, "MOST_BYTES", most)
+        with Made() as made:
+            found = logits_and_gradient(model, branches, count)
+        expected = expected or found
+        assert 0 < made.largest_mask <= max(most, 16 * 120 * 2)  # a row of a mask at least
+        assert (made.largest_mask < 5000) == cuts
+        for left, right in zip(found, expected, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("width", "length"), [(1, 1), (1, 9), (3, 7), (7, 9), (7, 16), (9, 9)])
+def test_a_mask_is_part_of_one_tensor(width, length):
+    masks, like = CausalMasks(16), torch.zeros(1, 2, 9, 4)
+    for other in (width, 9, 2):
+        masks.mask(other, other + 1, like)
+    mask = masks.mask(width, length, like)
+    expected = torch.ones(width, length).tril(length - width).bool()
+    assert mask.dtype == like.dtype and torch.equal(mask[0, 0] == 0, expected)
+    assert (mask[0, 0][~expected] == -torch.inf).all() and len(masks._whole) == 1

@@ -1,0 +1,107 @@
+"""Causal attention of the last w of n tokens: query i sees the keys up to n − w + i.
+
+GPUs have kernels for it, which make no mask. Elsewhere it takes an additive mask of at most `MOST_BYTES`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use_flash_attention
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+
+HAVE_KERNELS = {"cuda"}  # types of device
+MOST_BYTES = 64 * 2**20  # of a mask
+
+
+def lower_right_attention(
+    plain: Callable[..., tuple],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    masks: "CausalMasks",
+    **named: Any,
+) -> torch.Tensor:
+    """Shapes (B, heads, w, size) and (B, heads or fewer, n, size) → (B, w, heads, size).
+
+    Args:
+        plain (`Callable`):
+            transformers' `sdpa` attention, where no kernel needs no mask: `(query, key, value, mask, **named)`.
+        masks ([`CausalMasks`]):
+            Of the pass.
+        **named:
+            Arguments that a layer gives to its attention.
+    """
+    kind, dropout = query.device.type, named.get("dropout", 0.0)
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # kernels and masks come before it
+        query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
+    if kind not in HAVE_KERNELS:
+        return _masked(plain, query, key, value, masks, **named)
+    groups, keys, values = query.size(1) // key.size(1), key, value
+    # flash kernels take fewer heads of keys than of queries, others do not
+    is_flash = can_use_flash_attention(SDPAParams(query, key, value, None, dropout, False, groups > 1))
+    if not is_flash:
+        keys, values = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))
+        if not can_use_efficient_attention(SDPAParams(query, keys, values, None, dropout, False, False)):
+            return _masked(plain, query, key, value, masks, **named)
+    output = scaled_dot_product_attention(
+        query,
+        keys,
+        values,
+        attn_mask=causal_lower_right(query.size(2), key.size(2)),
+        dropout_p=dropout,
+        scale=named.get("scaling"),
+        enable_gqa=is_flash and groups > 1,
+    )
+    return output.transpose(1, 2)
+
+
+def _masked(
+    plain: Callable[..., tuple],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    masks: "CausalMasks",
+    **named: Any,
+) -> torch.Tensor:
+    """By an additive mask, for as many queries at a time as it has rows."""
+    before = key.size(2) - query.size(2)
+    at_once = masks.rows(query.size(2), query)
+    found = []
+    for start in range(0, query.size(2), at_once):
+        some = query[:, :, start : start + at_once]
+        end = before + start + some.size(2)
+        mask = masks.mask(some.size(2), end, query)
+        found.append(plain(some, key[:, :, :end], value[:, :, :end], mask, **named)[0])
+    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+
+
+class CausalMasks:
+    """The masks of a pass, for all its layers and calls: parts of one tensor.
+
+    Args:
+        most (`int`):
+            The largest n, in tokens.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._whole: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def rows(self, width: int, like: torch.Tensor) -> int:
+        """Queries that a mask has room for."""
+        return max(1, min(width, MOST_BYTES // (2 * self._most * like.element_size())))
+
+    def mask(self, width: int, length: int, like: torch.Tensor) -> torch.Tensor:
+        """Added to the scores of `width` queries, the last of `length` tokens: shape (1, 1, width, length)."""
+        kind = like.dtype, like.device
+        whole = self._whole.get(kind)
+        if whole is None or len(whole) < width:
+            # columns that all rows see, and a square in which a later row sees more: other masks are parts of it
+            low = torch.full((width, self._most + width), -torch.inf, dtype=like.dtype, device=like.device)
+            whole = self._whole[kind] = low.triu(self._most + 1)
+        first = self._most - (length - width)
+        return whole[None, None, :width, first : first + length]
