@@ -313,9 +313,13 @@ def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
     check_refused(make_trainer, experts, "experts.*router_aux_loss_coef=0", model_init_kwargs=None)
     plain = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
     check_refused(make_trainer, plain, "compiled again: set torch_compile=False", torch_compile=True)
-    for implementation in ("flash_attention_2", "flex_attention", "eager"):
+    for implementation in ("flex_attention", "eager"):
         plain.config._attn_implementation = implementation
         check_refused(make_trainer, plain, f"attn_implementation='sdpa', and has '{implementation}'")
+    plain.config._attn_implementation = "flash_attention_2"  # with "auto" rows lie end to end
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, plain)
+    with pytest.raises(ValueError, match="attn_implementation='sdpa', and has 'flash_attention_2'"):
+        make_trainer(pair, shared_prefix="on")
 
 
 def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):

@@ -1,8 +1,9 @@
-"""Rows that share a prompt, packed so that a forward pass computes it once.
+"""The rows of a micro-batch packed into one, in which every token sees what it saw in its own row.
 
-A packed row holds the prompts of a micro-batch, each once and without its last token. Behind them come the responses,
-each after the last token of its prompt, which predicts its first token. Every token sees what it saw in its own row,
-at the same position.
+Shared prompts: the row holds the prompts, each once and without its last token. Behind them come the responses, each
+after the last token of its prompt, which predicts its first token. They keep their positions.
+
+End to end: one row after the other, each with its prompt, and no padding between them. Positions start anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,22 +36,25 @@ class Packing:
 
     Attributes:
         groups: Rows with a response, by prompt.
-        padding: Padding tokens in front.
+        padding: Padding tokens, in front of shared prompts and behind rows end to end.
         length: Tokens of the packed row, with padding.
         kept: Tokens at the end for which the head is computed.
-        branches: Which token sees which. Each piece is a call of attention in each layer.
+        branches: Which token sees which; `None` where rows lie end to end.
+        ends: Lengths of the rows that lie end to end, then of the padding.
     """
 
     groups: list[list[int]]
     padding: int
     length: int
     kept: int
-    branches: Branches
+    branches: Branches | None
+    ends: tuple[int, ...] = ()
 
     @property
     def cost(self) -> Pass:
         """What the pass costs."""
-        return Pass(self.length, self.branches.squares(), self.kept)
+        squares = sum(n**2 for n in self.ends) if self.branches is None else self.branches.squares()
+        return Pass(self.length, squares, self.kept)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,18 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed))
 
 
+def end_to_end(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
+    """Lays the rows of a micro-batch end to end; `None` where none has a response. `multiple` as for [`packing_of`]."""
+    groups = [[i] for i, row in enumerate(rows) if row.response > 0]
+    if not groups:
+        return None
+    ends = [rows[i].prompt + rows[i].response for (i,) in groups]
+    length = -(-sum(ends) // multiple) * multiple
+    padding = length - sum(ends)
+    kept = length - rows[groups[0][0]].prompt
+    return Packing(groups, padding, length, kept, None, (*ends, *[padding] * (padding > 0)))
+
+
 def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
     members: dict[int, list[int]] = {}
     for i in which:
@@ -155,17 +171,18 @@ class Layout:
 
     Attributes:
         source: Which of the B · (P + T) columns each token comes from, shape (1, L); 0 at padding.
-        mask: Shape (1, L), 0 at padding.
-        branches: Which token sees which.
+        mask: Shape (1, L), 0 at padding; of rows end to end also at prompts, which need no probabilities.
+        branches, ends: As in [`Packing`].
         place: Index of each response token among the last K tokens of the packed row, shape (B, T); −1 at padding.
         kept: K, the number of tokens at the end for which the head is computed.
     """
 
     source: torch.Tensor
     mask: torch.Tensor
-    branches: Branches
+    branches: Branches | None
     place: torch.Tensor
     kept: int
+    ends: tuple[int, ...] = ()
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         """Results of a packed pass, shape (1, K, …), as those of the rows, shape (B, T, …); 0 at padding."""
@@ -184,18 +201,22 @@ def layout_of(
     (prompt_width, width), length = widths, packing.length
     source, mask = np.zeros((2, 1, length), dtype=np.int64)
     place = np.full((len(rows), width), -1, dtype=np.int64)
-    mask[:, packing.padding :] = 1
-    at = packing.padding
-    for group in packing.groups:
-        first = group[0] * (prompt_width + width) + prompt_width
-        before = rows[group[0]].prompt - 1
-        source[0, at : at + before] = np.arange(first - before - 1, first - 1)
-        at += before
+    is_shared = packing.branches is not None
+    at = packing.padding if is_shared else 0
+    if is_shared:
+        mask[:, packing.padding :] = 1
+        for group in packing.groups:
+            first = group[0] * (prompt_width + width) + prompt_width
+            before = rows[group[0]].prompt - 1
+            source[0, at : at + before] = np.arange(first - before - 1, first - 1)
+            at += before
     for i in (i for group in packing.groups for i in group):
-        # the last token of the prompt, and the response
-        first, response = i * (prompt_width + width) + prompt_width, rows[i].response
-        source[0, at : at + response + 1] = np.arange(first - 1, first + response)
-        place[i, :response] = at + 1 - (length - packing.kept) + np.arange(response)
-        at += response + 1
+        # the last token of a shared prompt, or all of it, and the response
+        first, prompt, response = i * (prompt_width + width) + prompt_width, rows[i].prompt, rows[i].response
+        before = 1 if is_shared else prompt
+        source[0, at : at + before + response] = np.arange(first - before, first + response)
+        mask[0, at + before : at + before + response] = 1
+        place[i, :response] = at + before - (length - packing.kept) + np.arange(response)
+        at += before + response
     found = (torch.from_numpy(x).to(device) for x in (source, mask))
-    return Layout(*found, packing.branches, torch.from_numpy(place).to(device), packing.kept)
+    return Layout(*found, packing.branches, torch.from_numpy(place).to(device), packing.kept, packing.ends)

@@ -9,6 +9,7 @@ import torch
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from .attention import tree_attention
+from .end_to_end import sequence_attention
 from .model_traits import PassTrainer, is_random, positions_of
 from .padding import Padding
 from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of, zero_where
@@ -163,9 +164,13 @@ class ReducedPasses(PlainPasses):
         """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
         if layout is not None:
             ids = args[0].flatten()[layout.source]
-            # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
-            positions = layout.source % args[0].size(1) + cut
-            with tree_attention(model, branches=layout.branches, position_ids=positions):
+            if layout.branches is None:
+                attention = sequence_attention(model, layout.ends, ids.device)
+            else:
+                # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
+                positions = layout.source % args[0].size(1) + cut
+                attention = tree_attention(model, branches=layout.branches, position_ids=positions)
+            with attention:
                 output = self._forward(model, ids, layout.mask, layout.kept, **kwargs | {"batch_size": len(ids)})
             return tuple(None if x is None else layout.rows_of(x) for x in output)
         if not self.padding.trims:

@@ -1,4 +1,5 @@
-"""Prompts that several rows of a micro-batch share, computed once. Credit, loss and metrics see unpacked tensors."""
+"""Rows of a micro-batch packed into one: prompts that several rows share are computed once, or, where attention cannot
+do that, no padding is computed. Credit, loss and metrics see unpacked tensors."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,16 +8,22 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from .attention import branch_problem, takes_branches
+from .end_to_end import KERNELS
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
 from .model_traits import PassTrainer
-from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, packing_of
+from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, end_to_end, packing_of
 from .row_order import longest
 
 
 logger = get_logger(__name__)
 
-IS_EXACT = "shared_prefix_is_exact"  # among a run's findings
-GAIN = 1.3  # "auto" packs where passes cost less by this factor: the estimate leaves out copies
+IS_EXACT, ENDS_ARE_EXACT = "shared_prefix_is_exact", "rows_end_to_end_are_exact"  # among a run's findings
+# "auto" packs where passes cost less by this factor: the estimate leaves out the copies that shared prompts take
+GAIN, WITHOUT_COPIES = 1.3, 1.05
+_OTHER_ATTENTION = (
+    "shared_prefix='auto' %s with attn_implementation=%r. With 'sdpa' rows share their prompt: set "
+    "model_init_kwargs={'attn_implementation': 'sdpa'} if prompts are long."
+)
 # Largest mean difference in nats between packed and unpacked rows, in float32 and in lower precision. Rounding causes
 # far smaller differences; a wrong attention mask or a wrong position causes far larger ones.
 TOLERANCE, OF_HALF = 1e-3, 0.05
@@ -42,11 +49,19 @@ class SharedPrefix:
     def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int, draws: bool) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self._trainer, self._mode, self._multiple = trainer, args.shared_prefix, multiple
-        trainer.findings.setdefault(IS_EXACT, None)
         # packed rows of trees share prompts already
         self.may_pack = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
-        cost = cost_of(model.config)
+        cost, implementation = cost_of(model.config), model.config.get_text_config()._attn_implementation
         problem = _problem(trainer, model, kind) if self.may_pack else None
+        self._end_to_end = False
+        is_attention_alone = problem is not None and _problem(trainer, model, kind, known=implementation) is None
+        if is_attention_alone and args.shared_prefix == "auto" and not draws:
+            self._end_to_end = implementation in KERNELS
+            problem = None if self._end_to_end else problem
+            instead = "computes each prompt once per row" + ", and no padding" * self._end_to_end
+            logger.warning(_OTHER_ATTENTION, instead, implementation)
+        self._finding = ENDS_ARE_EXACT if self._end_to_end else IS_EXACT
+        trainer.findings.setdefault(self._finding, None)
         if problem is None and cost is None:
             problem = "needs to know the size of the model's layers, and its configuration does not give it"
         if self.may_pack and args.shared_prefix == "on" and problem is not None:
@@ -61,7 +76,7 @@ class SharedPrefix:
     def is_exact(self) -> bool | None:
         """Whether packed rows were found to have the log-probabilities of unpacked ones; `None` before the first batch
         that would be packed."""
-        return self._trainer.findings[IS_EXACT]
+        return self._trainer.findings[self._finding]
 
     @property
     def packs(self) -> bool:
@@ -91,19 +106,25 @@ class SharedPrefix:
                 Rows that need a pass. Micro-batches without one of them are skipped, and come first.
         """
 
+        packed = end_to_end if self._end_to_end else packing_of
+
         def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
             places = by_prompt(part) if window > 1 else range(len(part))
             return places if needed is None else sorted(places, key=lambda k: needed[k])
 
         def form(part: Sequence[PromptRow]) -> tuple[Pass, Packing | None]:
-            packing, span = packing_of(part, multiple=self._multiple), longest(part)
+            packing, span = packed(part, multiple=self._multiple), longest(part)
             plain = rows_pass(len(part), length=sum(span), scored=span.completion)
             return packing.cost if packing else plain, packing
 
         found = arranged(rows, size, window=window, needed=needed, order=order, form=form)
         if not any(found.packings):
             return None
-        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
+        # kernels for unequal lengths skip the padding of plain rows too
+        cost = self.cost._replace(attention=0.0) if self._end_to_end else self.cost
+        before, after = (sum(map(cost.forward, passes)) for passes in (plain, found.costs))
+        if self._end_to_end:
+            return found if before >= WITHOUT_COPIES * after else None
         made = (x for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
         calls = sum(len(packing.branches.calls) for packing in made)
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
@@ -126,10 +147,11 @@ class SharedPrefix:
         if self.is_exact is None and not self._draws and processes.max(int(would_pack)):
             found = compared()
             failed = found is not None and not bool(found[0] <= found[1])  # NaN fails too
-            self._trainer.findings[IS_EXACT] = not processes.max(int(failed))
+            self._trainer.findings[self._finding] = not processes.max(int(failed))
             if not self.is_exact:
                 far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
-                message = f"log-probabilities of rows with a shared prompt are {far} those of plain rows of this model"
+                packed = "end to end" if self._end_to_end else "with a shared prompt"
+                message = f"log-probabilities of rows {packed} are {far} those of plain rows of this model"
                 if self._mode == "on":
                     raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
                 logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
@@ -144,8 +166,9 @@ class SharedPrefix:
         return torch.stack([mean, mean.new_tensor(TOLERANCE if is_whole else OF_HALF)])
 
 
-def _problem(trainer: PassTrainer, model: nn.Module, kind: str) -> str | None:
-    """Why passes over packed rows would differ from those over unpacked ones; `None` if they would not."""
+def _problem(trainer: PassTrainer, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:
+    """Why passes over packed rows would differ from those over unpacked ones; `None` if they would not, with the
+    `known` implementation of attention."""
     config = model.config
     text = config.get_text_config()
     if text is not config:
@@ -154,9 +177,9 @@ def _problem(trainer: PassTrainer, model: nn.Module, kind: str) -> str | None:
         return "cannot balance experts, whose auxiliary loss counts plain rows: set router_aux_loss_coef=0"
     if kind != "relative":
         return "needs relative positions (rotary embeddings that are not scaled by length)"
-    if (problem := branch_problem(config, known=("sdpa",))) is not None:
+    if (problem := branch_problem(config, known=(known,))) is not None:
         return problem
-    if not takes_branches(model):
+    if known == "sdpa" and not takes_branches(model):
         return f"needs layers that pass keyword arguments on to attention, and those of {text.model_type!r} do not"
     if trainer.args.torch_compile:
         return "makes another pass for each batch, which would be compiled again: set torch_compile=False"

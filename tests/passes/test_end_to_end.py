@@ -1,0 +1,124 @@
+"""Rows end to end, without padding, for attention whose kernels take sequences of unequal lengths. Kernels of GPUs are
+not here: "eager" stands for them, which finds the sequences by their positions."""
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from passes_helpers import CASES, check_equal, compared, model_of, trained, with_slow
+from tiny_models import LAYERS
+from transformers import NemotronConfig, Qwen3Config
+
+from trl_credit.passes import shared_prefix
+from trl_credit.passes.end_to_end import sequence_attention
+from trl_credit.passes.prefix_layout import PromptRow, end_to_end, layout_of
+
+
+PROMPTS = ["1+1=", "1234567-1234567+7654321-7654321=", "11-22+33-44+55="]
+SMALL = {"hidden_size": 32, "intermediate_size": 64, **LAYERS, "num_key_value_heads": 1, "initializer_range": 0.2}
+
+
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_rows_lie_one_after_the_other(multiple):
+    rows = [PromptRow(0, 4, 3), PromptRow(1, 2, 0), PromptRow(1, 1, 4), PromptRow(0, 4, 1)]
+    packing = end_to_end(rows, multiple=multiple)
+    layout = layout_of(packing, rows, widths=(5, 4))
+    real = 7 + 5 + 5
+    assert packing.length == -(-real // multiple) * multiple and packing.kept == packing.length - 4
+    assert packing.ends == ((7, 5, 5, 15) if multiple == 16 else (7, 5, 5))
+    assert packing.cost == (packing.length, sum(n**2 for n in packing.ends), packing.kept)
+    columns = [[*range(9 * i + 5 - rows[i].prompt, 9 * i + 5 + rows[i].response)] for i in (0, 2, 3)]
+    assert layout.source[0, :real].tolist() == sum(columns, [])
+    # probabilities of responses alone
+    scored = [[0] * rows[i].prompt + [1] * rows[i].response for i in (0, 2, 3)]
+    assert layout.mask[0].tolist() == sum(scored, []) + [0] * (packing.length - real)
+    places = layout.place + packing.length - packing.kept
+    for i, row in enumerate(rows):
+        for t in range(4):
+            assert (layout.place[i, t] >= 0) == (t < row.response)
+            if t < row.response:
+                assert layout.source[0, places[i, t]] == 9 * i + 5 + t
+    assert end_to_end([PromptRow(0, 3, 0)]) is None
+
+
+def test_models_get_the_lengths_of_the_sequences():
+    model, seen = torch.nn.Identity(), {}
+    model.forward = lambda x, **kwargs: seen.update(kwargs)
+    with sequence_attention(model, (3, 2, 4), torch.device("cpu")):
+        model(torch.zeros(1, 9), attention_mask=torch.ones(1, 9))
+    assert seen["attention_mask"] is None and seen["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
+    assert seen["cu_seq_lens_q"].tolist() == seen["cu_seq_lens_k"].tolist() == [0, 3, 5, 9]
+    assert seen["cu_seq_lens_q"].dtype == torch.int32 and seen["max_length_q"] == seen["max_length_k"] == 4
+    assert not model._forward_pre_hooks
+
+
+@pytest.fixture
+def run(make_trainer, tmp_path, tiny_model, monkeypatch):
+    """Trains a model with "eager" attention in float64, whose kernels are said to take sequences."""
+
+    def train(mode, algo="base", **settings):
+        monkeypatch.setattr(shared_prefix, "KERNELS", ("eager",))
+        settings = {"output_dir": str(tmp_path / mode), "max_completion_length": 9, **settings}
+        config = Qwen3Config(**SMALL, head_dim=16, attn_implementation="eager")
+        model = partial(model_of, config, tiny_model)
+        return trained(make_trainer, algo, model=model, prompts=PROMPTS, shared_prefix=mode, **settings)
+
+    return train
+
+
+def exact_softmax(monkeypatch):
+    """transformers rounds the softmax of eager attention to float32."""
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
+
+
+SLOW = ("chain", "difficulty", "grpo", "grpo_lambda", "gspo", "mask", "truncated", "td_upper_bound")
+
+
+@pytest.mark.parametrize("case", with_slow(CASES, *(name for name in SLOW if name in CASES)))
+def test_gradients_are_those_of_padded_rows(run, monkeypatch, case):
+    exact_softmax(monkeypatch)
+    algo, settings = CASES[case]
+    off, trainer, auto = compared(run, algo, mode="auto", **settings)
+    assert trainer._passes.prefix.is_exact and trainer.findings["rows_end_to_end_are_exact"]
+    assert any(rows == 1 for grad, (rows, _) in auto.shapes if grad)  # or padding was less than a twentieth
+    assert auto.tokens(trained=True) < off.tokens(trained=True)
+
+
+def test_no_padding_is_computed(run, monkeypatch):
+    exact_softmax(monkeypatch)
+    settings = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    (_, off), (trainer, auto) = (run(mode, "grpo", beta=0.0, length_sort="off", **settings) for mode in ("off", "auto"))
+    check_equal(off, auto)
+    batch = trainer._buffered_inputs[0]
+    real = int(batch["prompt_mask"].sum() + batch["completion_mask"].sum())
+    assert auto.shapes[-1] == (True, (1, real)) and real < 0.8 * off.shapes[-1][1][0] * off.shapes[-1][1][1]
+
+
+@pytest.mark.parametrize(
+    ("implementation", "words"),
+    [
+        ("flash_attention_2", "computes each prompt once per row, and no padding"),
+        ("eager", "computes each prompt once per row"),
+    ],
+)
+def test_other_attention_is_said_once_with_the_fix(make_trainer, tiny_model, caplog, implementation, words):
+    def made(config, **settings):
+        model = model_of(config, tiny_model, torch.float32)
+        model.config._attn_implementation = implementation  # no pass is made
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            trainer = make_trainer("grpo", trainer_kwargs={"model": model}, **settings)
+        return trainer, [record.getMessage() for record in caplog.records if "shared_prefix" in record.getMessage()]
+
+    trainer, said = made(Qwen3Config(**SMALL, head_dim=16))
+    assert len(said) == 1 and words in said[0] and "{'attn_implementation': 'sdpa'}" in said[0]
+    assert trainer._passes.prefix.may_pack == (implementation == "flash_attention_2")
+    # where sdpa would not help, nothing is said
+    for config, settings in (
+        (NemotronConfig(**SMALL), {"shared_prefix": "off"}),
+        (Qwen3Config(**SMALL, attention_dropout=0.1), {}),
+    ):
+        trainer, said = made(config, **settings)
+        assert not said and not trainer._passes.prefix.may_pack

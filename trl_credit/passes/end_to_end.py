@@ -1,0 +1,32 @@
+"""Passes over rows that lie end to end, for attention whose kernels take sequences of unequal lengths."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+
+KERNELS = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
+
+
+def sequence_attention(model: nn.Module, lengths: Sequence[int], device: torch.device) -> AbstractContextManager:
+    """A context in which forward passes over one row treat it as sequences of these lengths (tokens).
+
+    Kernels get the lengths. Other attention of transformers finds the sequences by their positions, which start at 0.
+    """
+    size = torch.tensor(lengths, device=device)
+    ends = size.cumsum(0)
+    positions = torch.arange(sum(lengths), device=device) - (ends - size).repeat_interleave(
+        size, output_size=sum(lengths)
+    )
+    bounds = torch.nn.functional.pad(ends, (1, 0)).int()
+    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    given |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
+    given |= {"position_ids": positions.unsqueeze(0), "attention_mask": None}
+
+    def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return args, kwargs | given
+
+    return model.register_forward_pre_hook(replace, with_kwargs=True)
