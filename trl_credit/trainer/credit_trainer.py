@@ -325,8 +325,7 @@ class CreditTrainer(ResumableTrainer):
             loss = super()._compute_loss(model, loss_pass.inputs)
         if loss_pass.hook_calls != 1:
             what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
-            tested = ", ".join(refusals.TESTED_TRL_MINORS)
-            raise RuntimeError(f"TRL {trl.__version__} {what}. Install one of trl {tested}.")
+            raise RuntimeError(f"TRL {trl.__version__} {what}. Install trl {' or '.join(refusals.TESTED_TRL_MINORS)}.")
         # not in the hook: TRL's `top_entropy_quantile` acts after it
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
