@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in under 10 minutes on one card: benchmarks/gpu.sh --help
+# Everything that only a GPU can show, within 8 minutes on one card: benchmarks/gpu.sh --help
 #
 #     benchmarks/gpu.sh                        # all parts, written to benchmarks/results/<date>-gpu-<card>.md
 #     benchmarks/gpu.sh correctness speed      # these parts

@@ -26,7 +26,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 def test_a_dry_run_of_all_parts(tmp_path):
     output = tmp_path / "found.md"
     # the usual limits are for a GPU that nobody shares
-    limits = [f"--{part}_seconds=400" for part in ("correctness", "vllm", "speed", "learning")]
+    limits = [f"--{part}_seconds=400" for part in ("correctness", "vllm", "passes", "speed", "learning")]
     done = run("--output", str(output), *limits)
     assert done.returncode == 0, done.stdout + done.stderr
     written = output.read_text(encoding="utf-8")
@@ -36,6 +36,7 @@ def test_a_dry_run_of_all_parts(tmp_path):
         assert [line.split("** (")[0] for line in lines] == [
             "**correctness: ok",
             "**vllm: not run",
+            "**passes: ok",
             "**speed: ok",
             "**learning: ok",
         ]
@@ -47,6 +48,12 @@ def test_a_dry_run_of_all_parts(tmp_path):
     assert sum(": a run |" in line for line in written.splitlines()) == 5
     for algo in ("grpo", "s_trace", "p_trace", "grpo_lambda", "spo_chain"):
         assert written.count(f"| `{algo}` | 8 × 32 |") == written.count(f"| `{algo}` | 4 × 64 |") == 1
+    # a model without layers, the same rows computed in four ways, and a tree in two
+    for algo in ("grpo", "s_trace"):
+        assert written.count(f"| `{algo}` | ") == written.count(f"| `{algo}`, logging step |") + 3
+    for form in ("plain rows, `sdpa`", "shared prompt, `sdpa`", "end to end, `eager`"):
+        assert written.count(f"| {form} |") == 2
+    assert written.count("| tree, in pieces |") == written.count("| tree, dense mask |") == 1
     assert "flash attention |" in written and "vLLM, colocated, with sleep mode |" in written
 
 

@@ -17,7 +17,7 @@ FIRST, LAST = 3, 10  # steps of 64 responses that are averaged
 
 def main(args: Namespace, recorder: Recorder) -> None:
     machine = Machine(args.dry_run)
-    steps = args.learning_steps or (3 if machine.dry else 80)
+    steps = args.learning_steps or (3 if machine.dry else 60)
     # three steps teach nothing: what a dry run shows is that it ends
     least = args.least_rise if args.least_rise is not None else (-1.0 if machine.dry else 0.2)
     small = {"per_device_train_batch_size": 16} if machine.dry else {}
