@@ -70,6 +70,8 @@ class SegmentKnobs:
             Value of truncated rollouts and leaves. `None`: what the reward functions give them (SPO, Alg. 1).
         rollout_batch_size (`int`, *optional*):
             Continuations per engine call. `None`: all in one call, which is fastest if memory allows (vLLM queues).
+            A chain's continuations also go to the reward functions in parts of this size; `None`: in parts of four per
+            response of the process, or more if responses are short.
             Where all prefixes of a call share one token limit (without vLLM, with its server or tensor parallelism),
             those with the largest token budgets come first, so that the continuations of a call have similar lengths.
         tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):

@@ -18,6 +18,7 @@ from ..credit.advantages import leave_one_out_mean
 from ..credit.selection import probability_mask
 from ..credit.steps import STEP_SPLITTERS, step_positions
 from .policy import Policy
+from .values import rollout_values, with_truncation
 
 
 logger = get_logger(__name__)
@@ -165,7 +166,7 @@ def chain_credit(
         config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=policy.decode, mask_t=mask_t
     )
     limits = [policy.remaining_budget(len(ids), 0) for ids in prompt_ids]
-    final_value = _with_truncation(policy, rewards[own].float(), completion_ids, limits)
+    final_value = with_truncation(policy, rewards[own].float(), completion_ids, limits)
     boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
 
     # values that need no rollouts
@@ -191,10 +192,10 @@ def chain_credit(
         reason = f": no token is less probable than probability_threshold={config.probability_threshold}"
         reason *= config.segmentation == "cutpoints"
         logger.warning(f"segmentation={config.segmentation!r} found no boundary, so this batch gets no credit{reason}.")
-    states = [(inputs[row], prompt_ids[row], completion_ids[row][:b]) for row, b in places]
-    values, tokens = _rollout_values(policy, states, filler=inputs[0], most=most_states)
-    without_rollouts = int(asked.sum()) - len(states) + int(known.sum())  # a known value, or another boundary's
-    if states:
+    given = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "most": most_states}
+    values, tokens = rollout_values(policy, inputs, places, **given)
+    without_rollouts = int(asked.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
+    if places:
         value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)
         boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
         value_t = value_t.nan_to_num()
@@ -206,7 +207,7 @@ def chain_credit(
         "segments_per_response": (boundaries.sum(), len(inputs)),
         "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),
         "responses_unsplit": (unsplit.sum(), len(inputs)),
-        "rollouts": (n * len(states), one),
+        "rollouts": (n * len(places), one),
         "rollouts_saved": (n * without_rollouts, one),
         "rollout_tokens": (tokens, one),
         "rollout_token_share": (tokens, tokens + int(mask_t.sum())),
@@ -219,37 +220,6 @@ def chain_credit(
     policy.record(stats)
     per_response = (advantages * boundaries).sum(-1)
     return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit, value_t, final_value)
-
-
-def _with_truncation(policy: Policy, rewards: torch.Tensor, ids: list[list[int]], budgets: list[int]) -> torch.Tensor:
-    """Rewards (n,), replaced by `truncated_value` for what did not end within its budget. NaN stays NaN."""
-    if policy.args.truncated_value is None:
-        return rewards
-    ended = [policy.is_finished(x, budget) for x, budget in zip(ids, budgets, strict=True)]
-    ended = torch.tensor(ended, dtype=torch.bool, device=rewards.device)
-    return rewards.where(ended | rewards.isnan(), policy.args.truncated_value)
-
-
-def _rollout_values(
-    policy: Policy, states: list[tuple[dict, list[int], list[int]]], *, filler: dict, most: int
-) -> tuple[torch.Tensor, int]:
-    """V of every state, float, shape (states,), and the number of tokens generated for it.
-
-    A state is a row of the data set, its prompt's ids and the ids written so far. `filler`: any row of the data set.
-    `most`: the largest number of states of all processes.
-    """
-    n = policy.args.rollouts_per_state
-    if most == 0:
-        return torch.zeros(0, device=policy.processes.device), 0
-    budgets = [policy.remaining_budget(len(prompt), len(written)) for _, prompt, written in states]
-    with policy.timed("rollouts"):
-        prefixes = [prompt + written for _, prompt, written in states]
-        found = [c.ids for c in policy.continue_prefixes(prefixes, n=n, budgets=budgets)]
-    responses = [states[i // n][2] + ids for i, ids in enumerate(found)]
-    examples = [example for example, _, _ in states for _ in range(n)] or [filler]
-    rewards = policy.total_reward(policy.score_responses(examples, responses, most=n * most)).float()
-    rewards = _with_truncation(policy, rewards, found, [budget for budget in budgets for _ in range(n)])
-    return rewards.view(-1, n).nanmean(1), sum(map(len, found))
 
 
 def _advantages(

@@ -92,7 +92,7 @@ class Policy(Protocol):
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list: ...
 
     def continue_prefixes(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
+        self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
     ) -> list[Continuation]:
         """`n` continuations of each prefix, in order. `label` names the progress bar. Collective."""
 
@@ -110,7 +110,7 @@ class Policy(Protocol):
     def remaining_budget(self, prompt_length: int, written: int) -> int:
         """Tokens that may follow `written` tokens of a response."""
 
-    def is_finished(self, ids: list[int], budget: int) -> bool:
+    def is_finished(self, ids: Sequence[int], budget: int) -> bool:
         """Whether a continuation ended by itself, and was not cut off by its budget."""
 
     # Measures

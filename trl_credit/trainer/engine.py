@@ -26,6 +26,7 @@ from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
 from ..rollouts.replay import Row, padded, visible_columns
 from ..runs.resumable import ResumableTrainer
+from .decoding import decode_rows
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
 from .scoring import TrlScoring
 
@@ -196,7 +197,7 @@ class TrlEngine:
     # Continuations
 
     def continue_prefixes(
-        self, prefixes: list[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
+        self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
     ) -> list[Continuation]:
         """`n` continuations of each prefix by the current policy, those of one prefix together. Collective.
 
@@ -204,8 +205,8 @@ class TrlEngine:
         budgets come first if the engine decodes a call until its last response ends. Results are in the given order.
 
         Args:
-            prefixes (`list[list[int]]`):
-                Token ids, which are not tokenised again. Processes may have different numbers of them, also none.
+            prefixes (sequence of `list[int]`):
+                Token ids, not tokenised again, each asked for once. Processes may have different numbers, also none.
             n (`int`):
                 Continuations per prefix.
             budgets (`list[int]`):
@@ -216,8 +217,7 @@ class TrlEngine:
         """
         size = max(1, (self.args.rollout_batch_size or n * max(len(prefixes), 1)) // n)
         max_of_each = self.processes.max_of_each
-        own = [-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)]
-        count, *most = max_of_each(own)
+        count, *most = max_of_each([-(-len(prefixes) // size), min(size, len(prefixes)), max(budgets, default=1)])
         order = list(range(len(prefixes)))
         if count > 1 and not self._limits_each_prefix:
             order.sort(key=lambda i: -budgets[i])
@@ -332,10 +332,10 @@ class TrlEngine:
         if is_chat and any(getattr(tokenizer, name, None) is not None for name in schemas):
             pairs = zip(completion_ids, self.tokenize(prompts), strict=True)
             return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
-        texts = self._trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+        texts = decode_rows(self._trainer.processing_class, completion_ids)
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 
-    def is_finished(self, ids: list[int], budget: int) -> bool:
+    def is_finished(self, ids: Sequence[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) within its budget."""
         return len(ids) < budget or ids[-1] in self._end_tokens
 

@@ -1,0 +1,109 @@
+"""What valuing the states of a chain holds and does, counted: bytes, responses scored at a time, unwrapped models."""
+
+import random
+import tracemalloc
+
+import pytest
+import torch
+from segment_helpers import CHAIN
+
+from trl_credit.rollouts.chain import chain_credit
+from trl_credit.rollouts.policy import Continuation
+from trl_credit.rollouts.values import PART_ROWS, Prefixes
+
+
+ROWS, SEGMENT, ROLLOUTS = 4, 25, 9
+
+
+def drawn(prefixes, *, n, budgets, **named) -> list[Continuation]:
+    """Continuations of four tokens that depend on the prefix alone."""
+    found = []
+    for prefix in prefixes:
+        draw = random.Random(repr((len(prefix), prefix[-20:])))
+        found += [Continuation(draw.choices(range(3, 18), k=4), None) for _ in range(n)]
+    return found
+
+
+def credit_of(trainer, length: int) -> torch.Tensor:
+    """Advantages of four responses of `length` tokens with a segment every 25."""
+    draw = random.Random(0)
+    return chain_credit(
+        trainer.engine,
+        [{"prompt": "1+1="}] * ROWS,
+        prompt_ids=[[3, 4, 5, 6]] * ROWS,
+        completion_ids=[draw.choices(range(3, 18), k=length) for _ in range(ROWS)],
+        old_logp_t=torch.full((ROWS, length), -0.5),
+        rewards=torch.tensor([0.0, 0.25, 0.5, 1.0]),
+        mask_t=torch.ones(ROWS, length, dtype=torch.long),
+    ).advantages
+
+
+@pytest.fixture
+def make_chain(make_trainer):
+    def make(reward_funcs=None, **settings):
+        settings = {**CHAIN, "segmentation": "fixed_length", "segment_length": SEGMENT, **settings}
+        settings |= {"rollouts_per_state": ROLLOUTS, "per_device_train_batch_size": ROWS, "num_generations": ROWS}
+        settings |= {"num_segments": None, "max_completion_length": 100_000}
+        given = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
+        trainer = make_trainer(**given, **settings)
+        trainer.model.train()
+        trainer.model.config.max_position_embeddings = 200_000
+        trainer.engine.continue_prefixes = drawn
+        return trainer
+
+    return make
+
+
+def test_bytes_per_token_do_not_grow_with_the_length(make_chain):
+    """They were 9 whole responses and 2 prefixes per state: 16 bytes × T² × 10 / 25."""
+    trainer = make_chain()
+    credit_of(trainer, 100)  # what a run does once
+    found = []
+    for length in (1000, 4000):
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        credit_of(trainer, length)
+        found.append((tracemalloc.get_traced_memory()[1] - before) / (ROWS * length))
+        tracemalloc.stop()
+    # nine continuations of four tokens per segment of 25 are 1.4 tokens more for each
+    assert max(found) < 200 * (1 + 4 * ROLLOUTS / SEGMENT) and found[1] < 1.2 * found[0]
+
+
+def test_a_state_has_its_prefix_without_keeping_it():
+    prompts, responses = [[1, 2], [3]], [[4, 5, 6], [7, 8]]
+    prefixes = Prefixes([(0, 2), (1, 0), (0, 0)], prompt_ids=prompts, completion_ids=responses)
+    assert list(prefixes) == [[1, 2, 4, 5], [3], [1, 2]] and len(prefixes) == 3
+    assert prefixes[0] is not prefixes[0]
+
+
+@pytest.mark.parametrize("size", [None, 1, 20, 10**6])
+def test_responses_are_scored_in_parts(make_chain, size):
+    calls: list[list[str]] = []
+
+    def reward(prompts, completions, **kwargs):
+        calls.append(completions)
+        return [None if text.endswith("0") else sum(text.encode()) % 101 / 101 for text in completions]
+
+    trainer = make_chain(reward, rollout_batch_size=size, truncated_value=0.5)
+    advantages = credit_of(trainer, 500)
+    states = ROWS * 500 // SEGMENT - (ROWS - 1)  # they begin with one and the same
+    at_once = {None: max(PART_ROWS * ROWS, 2**17 // 100_000), 1: 1, 20: 20, 10**6: 10**6}[size]
+    at_once = max(1, at_once // ROLLOUTS) * ROLLOUTS  # whole states
+    assert [len(call) for call in calls[:-1]] == [at_once] * (len(calls) - 1) and len(calls[-1]) <= at_once
+    assert sum(map(len, calls)) == ROLLOUTS * states
+    # every response is whole, and parts change no value
+    texts = [text for call in calls for text in call]
+    assert len(set(map(len, texts))) > 15 and max(map(len, texts)) > 450
+    again = make_chain(reward, rollout_batch_size=10**7, truncated_value=0.5)
+    assert torch.equal(credit_of(again, 500), advantages) and advantages.abs().max() > 0
+
+
+def test_states_do_not_unwrap_the_model(make_chain, monkeypatch):
+    """Which looks at every module of it."""
+    trainer, unwraps = make_chain(), []
+    unwrap = trainer.accelerator.unwrap_model
+    monkeypatch.setattr(trainer.accelerator, "unwrap_model", lambda *a, **k: (unwraps.append(1), unwrap(*a, **k))[1])
+    assert all(trainer.engine.remaining_budget(4, b) == 100_000 - b for b in range(100))
+    assert not any(trainer.engine.is_finished([5] * 7, 7) for _ in range(100))
+    credit_of(trainer, 500)
+    assert len(unwraps) <= 2  # for the length of its context, and its end tokens
