@@ -1,5 +1,6 @@
 """Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
 
+import gc
 import itertools
 import math
 import random
@@ -174,6 +175,19 @@ def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
         children = [sum(id(c) in needed for c in n.children) for n in tree.root.walk()]
         copies = sum(max(n - 1, 0) for n in children)
         assert lengths(packed) == [unique + copies]
+
+
+def test_a_packed_row_goes_away_without_a_search_for_cycles():
+    tree = credit([[0, 1], [1, [0, 1]]])
+    gc.collect()
+    gc.disable()
+    try:
+        rows = packed_rows(tree, max_rows=2)
+        assert len(rows) == 2
+        del rows
+        assert gc.collect() == 0  # objects that only this search found to be unused
+    finally:
+        gc.enable()
 
 
 def test_the_longest_of_many_packed_rows_is_not_what_repeated_ancestors_make_it():

@@ -260,34 +260,37 @@ def shortest_groups(paths: Sequence[Sequence[Node]], *, prompt: int, max_rows: i
 
 def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes, given depth first, and their ancestors."""
-    segment = {id(node): i for i, node in enumerate(credited)}
-    needed = {id(n) for node in credited for n in node.path()}
+    segment = {id(n): -1 for node in credited for n in node.path()} | {id(node): i for i, node in enumerate(credited)}
     root, prompt = tree.root, list(tree.prompt_ids)
-    while len(below := [c for c in root.children if id(c) in needed]) == 1 and id(below[0]) not in segment:
+    while len(below := [c for c in root.children if id(c) in segment]) == 1 and segment[id(below[0])] < 0:
         root = below[0]
         prompt += root.segment.ids  # a shared prefix without credit needs no logits
     tokens, until = [_uncredited(token) for token in prompt], [0] * len(prompt)
-
-    def place(node: Node, begin: int) -> None:
-        """Appends the branches below a node whose own tokens begin at `begin`."""
-        last = len(tokens) - 1
-        first_ends = None
-        for child in (c for c in node.children if id(c) in needed):
-            start = len(tokens)
-            if first_ends is not None:
-                tokens.append(_uncredited(tokens[last][0]))
-            tokens.extend(_tokens(child, segment.get(id(child), -1)))
-            until.extend([0] * (len(tokens) - start))
-            place(child, start)
-            first_ends = len(tokens) if first_ends is None else first_ends
-        until[begin : last + 1] = [len(tokens)] * (last + 1 - begin)
-        if first_ends is not None:  # the other branches have their own copy of the last token
-            until[last] = first_ends
-
-    place(root, 0)
-    nodes = [node for node in tree.root.walk() if id(node) in needed]
+    _place_below(root, 0, tokens, until, segment)
+    nodes = [node for node in tree.root.walk() if id(node) in segment]
     given = {"number": tree.numbers(), "accuracy": accuracy, "visible_until": until}
     return _row(tree, prompt, tokens[len(prompt) :], nodes=nodes, segments=credited, **given)
+
+
+def _place_below(node: Node, begin: int, tokens: list[tuple], until: list[int], segment: dict[int, int]) -> None:
+    """Appends the branches below the last placed node, whose own tokens begin at `begin`, to a packed row.
+
+    `segment` holds the nodes of the row by their `id`, with −1 for a node without credit. A nested function that calls
+    itself would keep the row until Python's next search for cycles.
+    """
+    last = len(tokens) - 1
+    first_ends = None
+    for child in (c for c in node.children if id(c) in segment):
+        start = len(tokens)
+        if first_ends is not None:
+            tokens.append(_uncredited(tokens[last][0]))
+        tokens.extend(_tokens(child, segment[id(child)]))
+        until.extend([0] * (len(tokens) - start))
+        _place_below(child, start, tokens, until, segment)
+        first_ends = len(tokens) if first_ends is None else first_ends
+    until[begin : last + 1] = [len(tokens)] * (last + 1 - begin)
+    if first_ends is not None:  # the other branches have their own copy of the last token
+        until[last] = first_ends
 
 
 def _tokens(node: Node, segment: int) -> Iterator[tuple]:
