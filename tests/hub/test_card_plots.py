@@ -1,20 +1,22 @@
 """The plots of a card: what of the logs is drawn, and on which axes."""
 
 import re
+import sys
 
 import pytest
 from matplotlib.figure import Figure
 
+from trl_credit.observe.credit_panels import PANELS
 from trl_credit.observe.credit_plot import plot_credit
 from trl_credit.observe.reward_curve import plot_rewards
 
 
 @pytest.fixture
 def figures(monkeypatch):
-    """All figures that are saved."""
-    saved, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: saved.append(self) or save(self, *args))
-    return saved
+    """All figures, once for each time that they are drawn."""
+    drawn, draw = [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
+    return drawn
 
 
 def legend(axes) -> list[str]:
@@ -67,6 +69,24 @@ def test_four_panels_that_have_something_to_say(tmp_path, figures):
     assert figures[-1].axes[0].get_ylim() == pytest.approx((0, 1.1 * 4.08))
     rising = [row | {"credit/groups_without_signal": 0.1 * row["step"]} for row in few]
     assert plot_credit(rising, tmp_path / "c.png", title="t") == ["groups_without_signal"]
+
+
+def test_a_figure_is_drawn_once_and_its_texts_do_not_meet(tmp_path, figures):
+    longest = sorted(PANELS, key=lambda panel: len(panel.sentence) * (not panel.unit.startswith("%")))[-4:]
+    names = [next(iter(panel.labels)) for panel in longest]
+    names = [f"{name}a" if name.endswith("/") else name for name in names]
+    logs = [{"step": step, **{f"credit/{name}": -123456.0 * step for name in names}} for step in (1, 2)]
+    assert plot_credit(logs, tmp_path / "c.png", title="t")
+    assert plot_rewards([{"step": s, "reward": -12345.0 * s} for s in (1, 2)], tmp_path / "r.png", title="t")
+    assert len(figures) == len(set(map(id, figures))) == 2
+    assert "matplotlib.pyplot" not in sys.modules
+    for figure in figures:
+        texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title)]
+        boxes = [text.get_window_extent() for text in [*texts, figure._suptitle] if text is not None]
+        boxes += [axes.get_window_extent() for axes in figure.axes]
+        for i, box in enumerate(boxes):
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+            assert not any(box.overlaps(other) for other in boxes[:i])
 
 
 def test_an_axis_of_both_signs_has_0_in_its_middle(tmp_path, figures):

@@ -11,10 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .credit_panels import PANELS, Panel
+from .figures import add_axes, save_png
 
 
 MOST_PANELS = 4
 PREFIX = "credit/"
+_WIDTH, _HEIGHT = 5.5, 3.9  # of a panel with its texts, in inches
+_LETTERS = 70  # of a line of a sentence, which may have three
 _SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of ordered lines, for panels of more than _MANY lines
 _NOISE = 0.1  # of its largest value: a panel whose values lie closer together has nothing to say
 _ALIKE = 0.02  # of the largest value: lines that never lie further apart are drawn as one
@@ -58,12 +61,14 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
         return []
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    # not pyplot, whose state is global and may need a display
-    figure = Figure(figsize=(5.5 * columns, 3.9 * rows + 0.4), dpi=110, layout="constrained")
-    for i, panel in enumerate(panels, start=1):
-        _draw(panel, series, figure.add_subplot(rows, columns, i))
-    figure.suptitle(title, fontsize=12)
-    figure.savefig(path)
+    height = _HEIGHT * rows + 0.4
+    figure = Figure(figsize=(_WIDTH * columns, height), dpi=110)
+    for i, panel in enumerate(panels):
+        left, top = _WIDTH * (i % columns), _HEIGHT * (rows - i // columns)
+        room = {"left": left + 0.8, "bottom": top - _HEIGHT + 0.9, "right": left + _WIDTH - 0.15, "top": top - 0.2}
+        _draw(panel, series, add_axes(figure, **room))
+    figure.suptitle(title, fontsize=12, y=1 - 0.1 / height)
+    save_png(figure, path)
     return [name for panel in panels for name in panel.labels]
 
 
@@ -87,15 +92,13 @@ def _draw(panel: Panel, series: _Series, axes: Axes) -> None:
         axes.set_ylim(-reach, reach)
     else:
         axes.set_ylim(0, 1.1 * high or 1)
-    axes.set_title(panel.title, fontsize=11)
+    axes.set_title(panel.title, fontsize=11, y=1)  # without y, its place is searched for
     axes.set_ylabel(panel.unit, fontsize=9)
     axes.tick_params(labelsize=8)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.3)
     if any(lines):
         size = {"fontsize": 6, "ncols": 2} if len(lines) > _MANY else {"fontsize": 8}
         axes.legend(framealpha=0.8, edgecolor="none", **size)
-    axes.set_xlabel("\n".join(["optimizer step", *textwrap.wrap(panel.sentence, 76)]), fontsize=9)
+    axes.set_xlabel("\n".join(["optimizer step", *textwrap.wrap(panel.sentence, _LETTERS)]), fontsize=9)
 
 
 def _lines(panel: Panel, series: _Series) -> dict[str, list[tuple[int, float]]]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from .figures import add_axes, save_png
+
 
 def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> tuple[float, float] | None:
     """Plots the mean reward by optimizer step to a PNG, with a band of one standard deviation over responses.
@@ -32,13 +34,12 @@ def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: 
         low.append(max(row["reward"] - std, row.get("reward_min", -math.inf)))
         high.append(min(row["reward"] + std, row.get("reward_max", math.inf)))
     steps, rewards = [row["step"] for row in rows], [row["reward"] for row in rows]
-    # not pyplot, whose state is global and may need a display
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(7, 4), dpi=120)
+    axes = add_axes(figure, left=0.75, bottom=0.55, right=6.9, top=3.65)
     axes.fill_between(steps, low, high, alpha=0.15, linewidth=0, label="± standard deviation over responses")
     axes.plot(steps, rewards, marker="." if len(steps) < 60 else None, label="mean reward")
-    axes.set(xlabel="optimizer step", ylabel="reward", title=title)
-    axes.grid(alpha=0.3)
+    axes.set(xlabel="optimizer step", ylabel="reward")
+    axes.set_title(title, y=1)
     axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path)
+    save_png(figure, path)
     return rewards[0], rewards[-1]
