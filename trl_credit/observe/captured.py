@@ -5,6 +5,7 @@ The run is not changed: hooks return nothing, and only copies are kept.
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -21,6 +22,9 @@ from ..loss.normalizer import Normalizer
 from ..rollouts.policy import Policy
 from ..support.processes import Processes
 from .banner import ShownTrainer
+
+
+_TOKENS = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS)
 
 
 class Row(NamedTuple):
@@ -124,25 +128,22 @@ class Captured:
                 credit_t = credit_t.masked_fill(credit_t.abs() <= 4 * self._rounding * rounded_t, 0.0)
             lists["credit"] = credit_t if self._is_finite and credit_t.isfinite().all() else None
         lists = {name: None if x is None else _compact(x) for name, x in lists.items()}
+        tags, prompts, masks, ids = (parts[name].tolist() for name in _TOKENS)
         found = []
-        for i, tag in enumerate(parts[keys.LOG_ROW].tolist()):
-            ids = parts[keys.COMPLETION_IDS][i].tolist()
-            length = int(parts[keys.COMPLETION_MASK][i].sum())
-            prompt_ids = parts[keys.PROMPT_IDS][i][parts[keys.PROMPT_MASK][i].bool()].tolist()
+        for i, length in enumerate(parts[keys.COMPLETION_MASK].sum(1).tolist()):
             own = {name: None if x is None else x[i, :length] for name, x in lists.items()}
-            found.append(Row(tag, prompt_ids, ids[:length], own))
+            found.append(Row(tags[i], list(compress(prompts[i], masks[i])), ids[i][:length], own))
         return found
 
     def _tensors(self, loss_pass: LossPass, tokens: Tokens, credit: Credit) -> dict[str, torch.Tensor | None]:
         """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
         config, inputs, shape = self._config, loss_pass.inputs, tokens.logp_t.shape
-        names = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
         kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
         if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
             kept_t = kept_t * (tokens.segment_ids >= 0)
         for mask in (credit.mask, loss_pass.entropy_mask_t):
             kept_t = kept_t if mask is None else kept_t * mask
-        return {name: inputs[name] for name in names} | {
+        return {name: inputs[name] for name in (*_TOKENS, keys.COMPLETION_MASK)} | {
             "segment_ids": inputs.get(keys.SEGMENT_IDS),
             "turn_ids": inputs.get(keys.TURN_IDS),
             "loss_mask": tokens.mask_t,

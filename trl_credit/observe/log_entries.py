@@ -1,6 +1,6 @@
 """The entries of a rollout log: responses, trees and the header."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePath
 from typing import Any
@@ -101,8 +101,10 @@ def _with_tokens(row: Row, ids: list[int]) -> Row:
     return row._replace(token_ids=ids, lists=lists)
 
 
-def response_of(trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTexts) -> dict[str, Any]:
-    """The entry of a row, with arrays where the log has lists."""
+def response_of(
+    trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
+) -> dict[str, Any]:
+    """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
     if (hidden := origin.hidden.get(row.tag)) is not None:
         row = _with_tokens(row, hidden)
     made, engine = origin.made, trainer.engine
@@ -110,7 +112,7 @@ def response_of(trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTe
     found: dict[str, Any] = {
         "group": group,
         "index": index,
-        "prompt": trainer.tokenizer.decode(row.prompt_ids, skip_special_tokens=False),
+        "prompt": prompts[tuple(row.prompt_ids)],
         "completion": engine.decode(row.token_ids),
         "answer": origin.answers.get(row.tag),
         "reward": None,

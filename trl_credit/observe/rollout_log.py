@@ -8,6 +8,7 @@ steps. The shard of step k holds the rows of the first pass that step k takes pa
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -153,7 +154,9 @@ class RolloutLog(TrainerCallback):
         with self._harmless():
             if self._problem is None and self._origin is not None:
                 self._texts = self._texts or TokenTexts(self._trainer.tokenizer)
-                responses = [response_of(self._trainer, self._origin, row, self._texts) for row in done.rows]
+                decode = partial(self._trainer.tokenizer.decode, skip_special_tokens=False)
+                prompts = {ids: decode([*ids]) for ids in {tuple(row.prompt_ids) for row in done.rows}}
+                responses = [response_of(self._trainer, self._origin, row, self._texts, prompts) for row in done.rows]
                 mine = responses, trees_of(self._trainer, self._origin)
         found = gather_object([(self._problem, mine)])
         problems = [problem for problem, _ in found if problem is not None]

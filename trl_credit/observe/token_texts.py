@@ -28,6 +28,7 @@ class TokenTexts:
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
+        self._incomplete: set[int] = set()  # tokens that are not whole characters
         # some decoders drop the space before the first token: a token is decoded after one that has a text of its own
         special = set(tokenizer.all_special_ids)
         plain = (i for i in range(min(len(tokenizer), 1000)) if i not in special and self._decode([i]).isalnum())
@@ -37,8 +38,12 @@ class TokenTexts:
     def of(self, ids: Sequence[int]) -> list[str]:
         """One text for each token id."""
         for token in set(ids) - self._known.keys():
-            self._known[token] = self._text([token])
+            self._known[token] = text = self._text([token])
+            if _BROKEN in text:
+                self._incomplete.add(token)
         texts = [self._known[token] for token in ids]
+        if self._incomplete.isdisjoint(ids):
+            return texts
         begin = None  # first token of an incomplete character
         for place, text in enumerate(texts):
             if begin is None and _BROKEN in text:
