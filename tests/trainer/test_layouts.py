@@ -66,6 +66,24 @@ def test_a_loss_that_is_not_finite_on_one_process_is_skipped_on_all(tmp_path, na
     assert all(p.isfinite().all() for p in load_file(tmp_path / "model.safetensors").values())
 
 
+@needs_deepspeed
+@pytest.mark.parametrize("name", ["zero2", "cpu_zero3"])
+def test_deepspeed_looks_at_losses_once_per_window(tmp_path, name):
+    run(*accelerate(name, tmp_path), "run_nonfinite_window.py", tmp_path)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        for case, window in {"clean": 4, "first": 4, "middle": 4, "last": 4, "cut": 2, "first_of_cut": 2}.items():
+            run_of = found[case]
+            ends = [False, False, False, True] + [False] * (window - 1) + [True]
+            assert run_of["ends"] == ends, case
+            assert run_of["collectives"] == [int(is_end) for is_end in ends], case  # beside those of TRL
+            if case in ("clean", "cut"):
+                assert (run_of["error"], run_of["updates"], run_of["moved"]) == (None, 2, True)
+            else:
+                assert "the loss is not finite. The last checkpoint is intact" in run_of["error"]
+                assert run_of["updates"] == 1 and run_of["as_before"], case
+
+
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_the_reference_moves(one_process, case):
     before = load_file(Path(demo_model_path()) / "model.safetensors")

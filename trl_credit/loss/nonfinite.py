@@ -31,9 +31,16 @@ class NonFinite:
         self._skipped: deque[bool] = deque(maxlen=WINDOW - 1)  # before the current update
 
     @property
-    def drops_gradients(self) -> bool:
-        """Whether an update can be skipped after its backward pass. A gradient scaler does this by itself."""
-        return not updates_in_backward(self._trainer) and self._trainer.accelerator.scaler is None
+    def looks_before_backward(self) -> bool:
+        """Whether losses must be looked at before the backward pass of the current micro-batch, and not only at the end
+        of the step: where that pass updates, or a gradient scaler skips single micro-batches.
+
+        DeepSpeed accumulates, and updates in the last pass of a window, also of one that the end of an epoch cuts.
+        """
+        trainer = self._trainer
+        if trainer.is_deepspeed_enabled:
+            return trainer.accelerator.sync_gradients
+        return updates_in_backward(trainer) or trainer.accelerator.scaler is not None
 
     @property
     def skips_batches(self) -> bool:

@@ -17,7 +17,7 @@ Metrics = Mapping[str, Mapping[str, list[float]]]  # TRL's, by mode ("train", "e
 class Meter:
     """Logs metrics under `credit/`.
 
-    In a training step, numerators, denominators and flags stay on the device; one collective call at the end of the
+    In a training step, numerators, denominators and a flag stay on the device; one collective call at the end of the
     optimizer step adds them over processes. Outside of a step they are added at once.
 
     Args:
@@ -39,7 +39,7 @@ class Meter:
         """Forgets the sums of a step that was not finished."""
         self._names: list[str] = []
         self._sums: list[torch.Tensor] = []
-        self._flags: list[torch.Tensor] = []
+        self._flag: torch.Tensor | None = None  # whether any micro-batch is bad
 
     @property
     def metrics(self) -> Mapping[str, list[float]]:
@@ -69,7 +69,12 @@ class Meter:
     def flag(self, is_bad: torch.Tensor) -> None:
         """Notes in a training step whether a micro-batch of this process is bad: a boolean without dimensions."""
         if self.in_step:
-            self._flags.append(is_bad)
+            self._flag = is_bad if self._flag is None else self._flag | is_bad
+
+    def take_flag(self) -> bool:
+        """Whether any process flagged a micro-batch of the current step, which is then forgotten. Collective."""
+        flag, self._flag = self._flag, None
+        return flag is not None and bool(self._processes.sum(flag.int().view(1)) > 0)
 
     def close_step(self, flags: Sequence[torch.Tensor]) -> tuple[bool, list[bool]]:
         """Logs the sums of an optimizer step by one collective call; makes none if there are no sums and no flags.
@@ -82,10 +87,10 @@ class Meter:
             `tuple[bool, list[bool]]`: whether any process flagged a micro-batch, and for each of `flags` whether any
             process set it.
         """
-        names, sums, of_micro_batches = self._names, self._sums, self._flags
+        names, sums, flag = self._names, self._sums, self._flag
         self.clear()
-        if of_micro_batches:
-            flags = [torch.stack(of_micro_batches).any(), *flags]
+        if flag is not None:
+            flags = [flag, *flags]
         if not names and not flags:
             return False, []
         device, split = self._processes.device, 2 * len(names)
@@ -94,7 +99,7 @@ class Meter:
         found = torch.cat([total[:split:2] / total[1:split:2], total[split:]]).tolist()
         self.append(zip(names, found, strict=False))
         bad = [x > 0 for x in found[len(names) :]]
-        return bool(of_micro_batches) and bad[0], bad[bool(of_micro_batches) :]
+        return (False, bad) if flag is None else (bad[0], bad[1:])
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

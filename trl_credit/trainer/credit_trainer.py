@@ -334,9 +334,8 @@ class CreditTrainer(ResumableTrainer):
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
             self._rollout_log.lost(loss_pass, loss)
-            if self._nonfinite.drops_gradients:
-                self._meter.flag(~torch.isfinite(loss.detach()))  # checked once, at the end of the step
-            elif self.processes.max(int(not torch.isfinite(loss))):
+            self._meter.flag(~torch.isfinite(loss.detach()))
+            if self._nonfinite.looks_before_backward and self._meter.take_flag():
                 self._nonfinite.found_in_loss()
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
