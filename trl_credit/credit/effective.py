@@ -52,7 +52,7 @@ def travelled(
 
     Args:
         back (`Callable`):
-            c ↦ Σ_t c_t ∂W_t/∂ℓ_k, shapes (…, B, T) → (…, B, T).
+            c ↦ Σ_t c_t ∂W_t/∂ℓ_k, shapes (B, T) → (B, T).
         coefficient_t (`torch.Tensor`):
             c ≥ 0, shape (B, T), |A|·M.
 
@@ -60,5 +60,5 @@ def travelled(
         `tuple[torch.Tensor, torch.Tensor]`: two scalars; the first in tokens times the unit of c.
     """
     position = torch.arange(coefficient_t.size(-1), device=coefficient_t.device, dtype=coefficient_t.dtype)
-    landed_t, from_t = back(torch.stack([coefficient_t, coefficient_t * position]))
-    return (from_t - position * landed_t).sum(), landed_t.sum()
+    landed_t = back(coefficient_t)
+    return (back(coefficient_t * position) - position * landed_t).sum(), landed_t.sum()
