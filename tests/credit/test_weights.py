@@ -74,6 +74,9 @@ def test_selection_counts_ties_and_mask():
         assert selection.select_high_entropy(entropy, rate=rate, mask_t=mask).sum(-1).tolist() == counts
     assert torch.equal(selection.select_high_entropy(entropy, rate=1.0, mask_t=mask), mask.float())
     assert selection.select_high_entropy(torch.ones(1, 4), rate=0.5, mask_t=torch.zeros(1, 4)).sum() == 0
+    ranks = torch.tensor([[3, 1, 2, 4]])  # any score of a custom selector, also one for all rows
+    found = selection.select_high_entropy(ranks, rate=0.5, mask_t=torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]))
+    assert found.is_floating_point() and found.tolist() == [[1, 0, 0, 1], [1, 0, 1, 0]]
 
 
 def test_random_selection_has_the_expected_share_and_a_seed():

@@ -101,3 +101,13 @@ def test_details_are_those_of_the_step_that_is_logged(make_trainer, settings, lo
     assert [step for step, names in enumerate(seen, 1) if IN_DETAIL & names] == logged
     rows = [row for row in trainer.state.log_history if "credit/clip_fraction" in row]
     assert rows and all(f"credit/{name}" in row for row in rows for name in EVERY_STEP | IN_DETAIL)
+
+
+def test_advantages_that_the_loss_does_not_see_may_be_anything(make_trainer, toy_loss):
+    trainer = make_trainer("grpo", beta=0.0)
+    mask = torch.tensor([[1, 1, 1], [0, 0, 0]])
+    old = torch.full((2, 3), -1.0)
+    inputs = toy_inputs(mask, advantages=torch.tensor([0.5, torch.nan]), old_per_token_logps=old)
+    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones(2, 3))
+    found = trainer._metrics["train" if trainer.model.training else "eval"]
+    assert found["credit/abs_advantage"] == found["credit/abs_advantage/quarter_1"] == [0.5]

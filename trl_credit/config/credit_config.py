@@ -177,9 +177,10 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
             rows and padding as in TRL, to the last bit. Rows of trees are trimmed in both cases.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
             Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
-            to save a quarter of the forward pass, and a comparison has found equal log-probabilities. `"on"`: whenever
-            two rows share a prompt; refused if the model does not support it. `"off"`: never, as in TRL. The same holds
-            for the passes for π_old and the reference (see `trl-credit help padding`).
+            to save a quarter of the forward pass, and a comparison has found equal log-probabilities. With flash
+            attention of transformers, which cannot share prompts, rows lie end to end without padding instead. `"on"`:
+            whenever two rows share a prompt; refused if the model does not support it. `"off"`: never, as in TRL. The
+            same holds for the passes for π_old and the reference (see `trl-credit help padding`).
         skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
             `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
             if its gradient is exactly 0. The update is TRL's, to the last bit (see `trl-credit help padding`).

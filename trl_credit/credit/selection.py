@@ -8,7 +8,7 @@ from .scan import check_fraction
 def entropy_order(entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """The tokens of each row from the highest entropy to the lowest, int64, shape (B, T). Tokens outside of the loss
     come last; of equal entropies the earlier token comes first."""
-    ranked = entropy_t.detach().masked_fill(mask_t == 0, -torch.inf)
+    ranked = torch.where(mask_t == 0, -torch.inf, entropy_t.detach())
     return torch.argsort(ranked, dim=-1, descending=True, stable=True)
 
 
@@ -43,7 +43,8 @@ def select_high_entropy(
     keep = torch.ceil(mask_t.sum(-1, keepdim=True, dtype=dtype) * rate - slack)
     order = entropy_order(entropy_t, mask_t=mask_t) if order is None else order
     first = torch.arange(order.size(-1), device=order.device) < keep
-    return torch.empty_like(entropy_t).scatter_(-1, order, first.to(entropy_t.dtype))  # `order` has every place
+    kind = entropy_t.dtype if entropy_t.is_floating_point() else torch.float32
+    return torch.empty_like(order, dtype=kind).scatter_(-1, order, first.to(kind))  # `order` has every place
 
 
 def select_random(rate: float, *, generator: torch.Generator | None = None, mask_t: torch.Tensor) -> torch.Tensor:

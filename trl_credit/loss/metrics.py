@@ -88,10 +88,8 @@ def loss_statistics(
     # a loss weight is no part of the advantage, and with a custom loss A is not an advantage
     given = wide(tokens.advantages) if carries_loss or config.loss_weight != "none" else advantage
     counted = mask_t * (tokens.segment_ids >= 0) if carries_loss else kept
-    size_t = given.detach().abs().float()
-    if size_t.size(1) > 1:  # where the loss is blind, values may not be finite
-        size_t = size_t.masked_fill(mask_t == 0, 0.0)
-    sized_t = size_t * counted
+    # where the loss is blind, values may not be finite
+    sized_t = given.detach().abs().float().masked_fill(mask_t == 0, 0.0) * counted
     stats["abs_advantage"] = (sized_t.sum(), counted.sum() if carries_loss else n_kept)
     selected_t = known_selection(config, credit, entropy_mask_t=entropy_mask_t)
     if selected_t is not None or in_detail:
@@ -126,10 +124,12 @@ def _spread(
     if traced:
         size_t = wide(credit.advantage.detach()).abs() * kept
         stats |= _trace_statistics(config, tokens, selected=credit.selected.float(), size_t=size_t)
-    gradient_t = _gradient(config, credit, tokens, kept=kept)
+    has_last = credit.log_weight is credit.traced and config.rollouts != "tree"
+    if traced or weighted or (has_last and entropy_mask_t is None):
+        gradient_t = _gradient(config, credit, tokens, kept=kept)
     if traced or weighted:
         stats |= _coefficients(tokens, gradient_t, kept=kept, quarter_t=quarter_t)
-    if credit.log_weight is credit.traced and config.rollouts != "tree":
+    if has_last:
         if entropy_mask_t is not None:
             gradient_t = _gradient(config, credit, tokens, kept=kept * entropy_mask_t)
         stats["last_tokens_share"] = last_tokens(gradient_t, mask_t=tokens.turn_ids >= 0)

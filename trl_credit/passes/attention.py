@@ -52,7 +52,7 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
     for name in ("layer_types", "mlp_layer_types"):
         if getattr(config, name, None):
             setattr(config, name, getattr(config, name)[:1])
-    branches = _Given(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
+    branches = _PassBranches(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
     _install()
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
@@ -102,19 +102,20 @@ def _install() -> None:
 
 def _attended(
     plain: Callable[..., tuple],
-    given: "_Given",
+    given: "_PassBranches",
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     **named: Any,
 ) -> torch.Tensor:
+    """Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding. The mask must be that of [`_never`]."""
     if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
         raise RuntimeError("a layer has made its own attention mask, which would be lost")
     return given.layout(query.device).attention(plain, query, key, value, **named)
 
 
-class _Given:
+class _PassBranches:
     """The branches of one pass, for its layers: places and masks live as long as the pass."""
 
     def __init__(self, branches: Branches) -> None:
@@ -165,7 +166,7 @@ def tree_attention(
                 return args, kwargs | _with_mask(module, until, mask_t)
         if numbers is None:
             numbers = found.positions(mask_t.shape).to(mask_t.device)
-        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _Given(found)}
+        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _PassBranches(found)}
         return args, kwargs | given
 
     if may_go_in_pieces:

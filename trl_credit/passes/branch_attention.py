@@ -76,8 +76,7 @@ class BranchLayout:
                 first += call.width
             self.before.append(_before(branches, call, device))
         self.into, self.out = Places.of(into, device), Places.of(out, device)
-        behind = [call for call in self.calls if call.before]
-        self.masks = CausalMasks(max((call.before + call.width for call in behind), default=0))
+        self.masks = CausalMasks(max((call.before + call.width for call in self.calls if call.before), default=0))
 
     def attention(
         self,
@@ -98,7 +97,7 @@ class BranchLayout:
             queries, keys, values = (x.unflatten(0, (call.runs, call.width)) for x in own)
             if before is not None:
                 keys, values = (
-                    torch.cat([_behind(x[before], call.runs), own], dim=1)
+                    torch.cat([_for_each_run(x[before], call.runs), own], dim=1)
                     for x, own in zip(flat[1:], (keys, values), strict=True)
                 )
             queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
@@ -111,19 +110,24 @@ class BranchLayout:
 
 
 def _before(branches: Branches, call: Call, device: torch.device) -> torch.Tensor | slice | None:
-    """Places of what the runs of a call see before themselves: (tokens,) if all see the same, else (runs, tokens)."""
+    """Places of what the runs of a call see before themselves: (tokens,) if all see the same, (pieces, tokens) if the
+    pieces have equally many runs, else (runs, tokens)."""
     if call.before == 0:
         return None
-    places = [branches.places(piece.before) for piece in call.pieces]
+    places = np.stack([branches.places(piece.before) for piece in call.pieces])
+    counts = [len(piece.runs) for piece in call.pieces]
     if len(places) > 1:
-        index = np.repeat(np.stack(places), [len(piece.runs) for piece in call.pieces], axis=0)
-    elif places[0][-1] - places[0][0] == len(places[0]) - 1:  # parts are in order
-        return slice(int(places[0][0]), int(places[0][-1]) + 1)
-    else:
-        index = places[0]
-    return torch.from_numpy(index).to(device)
+        places = places if len(set(counts)) == 1 else np.repeat(places, counts, axis=0)
+        return torch.from_numpy(places).to(device)
+    (own,) = places
+    if (np.diff(own) == 1).all():
+        return slice(int(own[0]), int(own[-1]) + 1)
+    return torch.from_numpy(own).to(device)
 
 
-def _behind(x: torch.Tensor, runs: int) -> torch.Tensor:
-    """Shape (runs, tokens, heads, size)."""
-    return x if x.dim() == 4 else x.expand(runs, -1, -1, -1)
+def _for_each_run(x: torch.Tensor, runs: int) -> torch.Tensor:
+    """What [`_before`] selects, shape (…, tokens, heads, size), as (runs, tokens, heads, size)."""
+    if x.dim() == 3:
+        return x.expand(runs, -1, -1, -1)
+    # an expanded dimension adds up its gradients in a fixed order, and places are not indexed once more for each run
+    return x.unsqueeze(1).expand(-1, runs // len(x), -1, -1, -1).flatten(0, 1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 
-MERGED = 1.25
+MERGED = 1.25  # most pairs of tokens of a shared call, relative to those of separate calls
 
 
 class Piece(NamedTuple):
@@ -81,14 +81,14 @@ class Branches:
         """Pairs of tokens that attention computes."""
         return sum(call.squares for call in self.calls)
 
+    @cached_property
     def starts(self) -> np.ndarray:
-        """Where each part starts, counted through all rows."""
+        """Where each part starts, counted through all rows, and where the last one ends."""
         return np.cumsum([0, *self.sizes])
 
     def places(self, parts: Sequence[int]) -> np.ndarray:
         """The places of the tokens of some parts, counted through all rows."""
-        starts = self.starts()
-        return np.concatenate([np.arange(starts[part], starts[part + 1]) for part in parts])
+        return np.concatenate([np.arange(self.starts[part], self.starts[part + 1]) for part in parts])
 
     def positions(self, shape: tuple[int, int]) -> torch.Tensor:
         """Number of tokens that each token sees besides itself, in rows of `shape`; 0 at padding."""

@@ -1,6 +1,6 @@
 """Causal attention of the last w of n tokens: query i sees the keys up to n − w + i.
 
-GPUs have kernels for it, which make no mask. Elsewhere it takes an additive mask of at most `MOST_BYTES`.
+NVIDIA's GPUs have kernels for it, which make no mask. Elsewhere it takes an additive mask of at most `MOST_BYTES`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 
-HAVE_KERNELS = {"cuda"}  # types of device
+# types of device; those of AMD, of the same type, align "causal" with the first key instead of the last
+HAVE_KERNELS = {"cuda"} if torch.version.hip is None else set()
 MOST_BYTES = 64 * 2**20  # of a mask
 
 
@@ -29,14 +30,15 @@ def lower_right_attention(
 
     Args:
         plain (`Callable`):
-            transformers' `sdpa` attention, where no kernel needs no mask: `(query, key, value, mask, **named)`.
+            transformers' `sdpa` attention, `(query, key, value, mask, **named)`, where no kernel works without a mask.
         masks ([`CausalMasks`]):
             Of the pass.
         **named:
             Arguments that a layer gives to its attention.
     """
     kind, dropout = query.device.type, named.get("dropout", 0.0)
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # kernels and masks come before it
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and value.dtype != torch.float64:
+        # autocast itself would cast in `sdpa`, when the kernel is chosen and the mask is made
         query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
     if kind not in HAVE_KERNELS:
         return _masked(plain, query, key, value, masks, **named)
@@ -102,6 +104,6 @@ class CausalMasks:
         if whole is None or len(whole) < width:
             # columns that all rows see, and a square in which a later row sees more: other masks are parts of it
             low = torch.full((width, self._most + width), -torch.inf, dtype=like.dtype, device=like.device)
-            whole = self._whole[kind] = low.triu(self._most + 1)
+            whole = self._whole[kind] = low.triu_(self._most + 1)
         first = self._most - (length - width)
         return whole[None, None, :width, first : first + length]

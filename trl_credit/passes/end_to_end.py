@@ -1,14 +1,24 @@
 """Passes over rows that lie end to end, for attention whose kernels take sequences of unequal lengths."""
 
+import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import trl
+from packaging.version import Version
 from torch import nn
 
 
 KERNELS = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
+
+
+def can_lie_end_to_end(model: nn.Module) -> bool:
+    """Whether a model passes the lengths of sequences on, and TRL computes no logits of the prompts between them."""
+    parameters = inspect.signature(type(model).forward).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return takes_all and Version(trl.__version__) >= Version("1.14")
 
 
 def sequence_attention(model: nn.Module, lengths: Sequence[int], device: torch.device) -> AbstractContextManager:

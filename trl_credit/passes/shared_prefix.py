@@ -8,7 +8,7 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from .attention import branch_problem, takes_branches
-from .end_to_end import KERNELS
+from .end_to_end import KERNELS, can_lie_end_to_end
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
 from .model_traits import PassTrainer
 from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, end_to_end, packing_of
@@ -18,11 +18,12 @@ from .row_order import longest
 logger = get_logger(__name__)
 
 IS_EXACT, ENDS_ARE_EXACT = "shared_prefix_is_exact", "rows_end_to_end_are_exact"  # among a run's findings
-# "auto" packs where passes cost less by this factor: the estimate leaves out the copies that shared prompts take
+# "auto" packs where passes cost less by this factor, since the estimate leaves out the copies that shared prompts take,
+# or have fewer tokens by this factor
 GAIN, WITHOUT_COPIES = 1.3, 1.05
 _OTHER_ATTENTION = (
-    "shared_prefix='auto' %s with attn_implementation=%r. With 'sdpa' rows share their prompt: set "
-    "model_init_kwargs={'attn_implementation': 'sdpa'} if prompts are long."
+    "shared_prefix='auto' computes each prompt once per row%s with attn_implementation=%r. With 'sdpa' rows can share "
+    "their prompt: set model_init_kwargs={'attn_implementation': 'sdpa'} if prompts are long."
 )
 # Largest mean difference in nats between packed and unpacked rows, in float32 and in lower precision. Rounding causes
 # far smaller differences; a wrong attention mask or a wrong position causes far larger ones.
@@ -56,10 +57,10 @@ class SharedPrefix:
         self._end_to_end = False
         is_attention_alone = problem is not None and _problem(trainer, model, kind, known=implementation) is None
         if is_attention_alone and args.shared_prefix == "auto" and not draws:
-            self._end_to_end = implementation in KERNELS
+            self._end_to_end = implementation in KERNELS and can_lie_end_to_end(model)
             problem = None if self._end_to_end else problem
-            instead = "computes each prompt once per row" + ", and no padding" * self._end_to_end
-            logger.warning(_OTHER_ATTENTION, instead, implementation)
+            padding = ", and no padding," if self._end_to_end else ""
+            logger.warning(_OTHER_ATTENTION, padding, implementation)
         self._finding = ENDS_ARE_EXACT if self._end_to_end else IS_EXACT
         trainer.findings.setdefault(self._finding, None)
         if problem is None and cost is None:
@@ -120,11 +121,10 @@ class SharedPrefix:
         found = arranged(rows, size, window=window, needed=needed, order=order, form=form)
         if not any(found.packings):
             return None
-        # kernels for unequal lengths skip the padding of plain rows too
-        cost = self.cost._replace(attention=0.0) if self._end_to_end else self.cost
-        before, after = (sum(map(cost.forward, passes)) for passes in (plain, found.costs))
-        if self._end_to_end:
-            return found if before >= WITHOUT_COPIES * after else None
+        if self._end_to_end:  # attention and the head skip the padding of plain rows too
+            tokens, left = (sum(x.tokens for x in passes) for passes in (plain, found.costs))
+            return found if tokens >= WITHOUT_COPIES * left else None
+        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
         made = (x for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
         calls = sum(len(packing.branches.calls) for packing in made)
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
