@@ -6,10 +6,12 @@ from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_reward, demo_settings
 
 
+# responses are scored in parts, of which the processes need different numbers
+CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "rollout_batch_size": 6}
 TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "difficulty": "history"}
 CASES = {
     # groups of 4 in batches of 6: the second group lies on both processes
-    "chain": {"rollouts": "chain", "rollouts_per_state": 3, "token_mask": "probability", "whiten_advantages": "batch"},
+    "chain": {**CHAIN, "token_mask": "probability", "whiten_advantages": "batch"},
     # the same, averaged over prompts
     "prompts": {"token_mask": "probability", "prompt_average": True},
     # the first process grows two trees, the second one
