@@ -124,3 +124,22 @@ def test_what_rows_share_is_decoded_once(monkeypatch):
     assert texts == tokenizer.batch_decode(rows, skip_special_tokens=True)
     # the response once, and for each row less than a piece more than its own tokens
     assert sum(seen) < len(response) + len(rows) * (decoding.PIECE + 10) < 0.05 * sum(map(len, rows))
+
+
+def test_bytes_that_are_no_character_take_a_small_multiple():
+    tokenizer, seen = TOKENIZERS["byte level"], []
+    broken = tokenizer.convert_tokens_to_ids("ð")  # the first byte of four
+
+    class Counting:
+        def decode(self, ids, **given):
+            seen.append(len(ids))
+            return tokenizer.backend_tokenizer.decode(ids, **given)
+
+    assert list(decoding._joined(Counting(), [[broken] * 10_000])) == ["\ufffd" * 10_000]
+    assert sum(seen) <= 30_000
+
+
+def test_a_replaced_method_is_asked():
+    tokenizer = byte_level()
+    tokenizer.batch_decode = lambda rows, skip_special_tokens: ["mine"] * len(rows)
+    assert decode_rows(tokenizer, [[3, 4]]) == ["mine"]
