@@ -19,6 +19,7 @@ WARM_UP = 2
 NAMES = {
     "flash_attn": "flash_attn",
     "flash": "flash",
+    "scaled_dot_product_efficient": "memory-efficient, with a mask or none",
     "efficient": "memory-efficient",
     "cudnn": "cuDNN",
     "overrideable": "overrideable",

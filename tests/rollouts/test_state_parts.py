@@ -1,7 +1,6 @@
-"""What valuing the states of a chain holds and does, counted: bytes, responses scored at a time, unwrapped models."""
+"""The prefixes of a chain's states, and the parts in which their responses are scored."""
 
 import random
-import tracemalloc
 
 import pytest
 import torch
@@ -54,21 +53,6 @@ def make_chain(make_trainer):
     return make
 
 
-def test_bytes_per_token_do_not_grow_with_the_length(make_chain):
-    """They were 9 whole responses and 2 prefixes per state: 16 bytes × T² × 10 / 25."""
-    trainer = make_chain()
-    credit_of(trainer, 100)  # what a run does once
-    found = []
-    for length in (1000, 4000):
-        tracemalloc.start()
-        before, _ = tracemalloc.get_traced_memory()
-        credit_of(trainer, length)
-        found.append((tracemalloc.get_traced_memory()[1] - before) / (ROWS * length))
-        tracemalloc.stop()
-    # nine continuations of four tokens per segment of 25 are 1.4 tokens more for each
-    assert max(found) < 200 * (1 + 4 * ROLLOUTS / SEGMENT) and found[1] < 1.2 * found[0]
-
-
 def test_a_state_has_its_prefix_without_keeping_it():
     prompts, responses = [[1, 2], [3]], [[4, 5, 6], [7, 8]]
     prefixes = Prefixes([(0, 2), (1, 0), (0, 0)], prompt_ids=prompts, completion_ids=responses)
@@ -96,14 +80,3 @@ def test_responses_are_scored_in_parts(make_chain, size):
     assert len(set(map(len, texts))) > 15 and max(map(len, texts)) > 450
     again = make_chain(reward, rollout_batch_size=10**7, truncated_value=0.5)
     assert torch.equal(credit_of(again, 500), advantages) and advantages.abs().max() > 0
-
-
-def test_states_do_not_unwrap_the_model(make_chain, monkeypatch):
-    """Which looks at every module of it."""
-    trainer, unwraps = make_chain(), []
-    unwrap = trainer.accelerator.unwrap_model
-    monkeypatch.setattr(trainer.accelerator, "unwrap_model", lambda *a, **k: (unwraps.append(1), unwrap(*a, **k))[1])
-    assert all(trainer.engine.remaining_budget(4, b) == 100_000 - b for b in range(100))
-    assert not any(trainer.engine.is_finished([5] * 7, 7) for _ in range(100))
-    credit_of(trainer, 500)
-    assert len(unwraps) <= 2  # for the length of its context, and its end tokens
