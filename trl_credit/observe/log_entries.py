@@ -214,10 +214,12 @@ def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) ->
     return shard
 
 
-def header_of(trainer: LoggedTrainer) -> dict[str, Any]:
-    """What the headers of all shards of a training say of the run."""
+def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[str, Any]:
+    """The header of a shard of optimizer step `step`, whose rows were trained on from `steps[0]` to `steps[1]`."""
     args, config = trainer.args, trainer.accelerator.unwrap_model(trainer.model).config
     return {
+        "step": step,
+        "steps": steps,
         "algorithm": credit_name(trainer),
         "trainer": type(trainer).__name__,
         "trl_credit": __version__,

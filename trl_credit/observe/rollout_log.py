@@ -69,7 +69,6 @@ class RolloutLog(TrainerCallback):
         self._open: list[Captured] = []
         self._in_window = 0  # micro-batches of the current optimizer step
         self._logged = step
-        self._header: dict[str, Any] = {}
         self.written: list[int] = []
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
@@ -175,9 +174,7 @@ class RolloutLog(TrainerCallback):
         if not shard.responses:
             return  # steps without a loss, or training ended inside a pass
         logged = len({response["group"] for response in shard.responses})
-        self._header = self._header or header_of(self._trainer)
-        # the rows were trained on from the first of the steps to the last
-        shard.header = {"step": done.due, "steps": [done.first, last], **self._header}
+        shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
         shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
         write_shard(shard_path(self._args.output_dir, done.due), shard)
         self.written.append(done.due)
