@@ -115,7 +115,7 @@ def test_other_attention_is_said_once_with_the_fix(make_trainer, tiny_model, cap
     trainer, said = made(Qwen3Config(**SMALL, head_dim=16))
     assert len(said) == 1 and words in said[0] and "{'attn_implementation': 'sdpa'}" in said[0]
     assert trainer._passes.prefix.may_pack == (implementation == "flash_attention_2")
-    # where sdpa would not help, nothing is said
+    # no warning where sdpa would not help
     for config, settings in (
         (NemotronConfig(**SMALL), {"shared_prefix": "off"}),
         (Qwen3Config(**SMALL, attention_dropout=0.1), {}),

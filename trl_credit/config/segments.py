@@ -159,7 +159,11 @@ class SegmentKnobs:
         None, "Value of truncated rollouts. `None`: that of the reward functions.", FINITE, acts=ROLLOUTS
     )
     rollout_batch_size: int | None = _rollout(
-        None, "Continuations per engine call. `None`: all.", COUNT, acts=ROLLOUTS, changes_loss=False
+        None,
+        "Continuations per engine call (`None`: all), and of chains per call of the rewards.",
+        COUNT,
+        acts=ROLLOUTS,
+        changes_loss=False,
     )
     tree_branching: list[int] = _rollout([6, 6, 6], "Children per node, from the root down.", BRANCHING, acts=TREE)
     tree_segment_length: int = _rollout(

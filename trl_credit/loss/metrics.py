@@ -43,7 +43,7 @@ def loss_statistics(
     * Noise share: the share of gradient noise outside of the selection ([`known_selection`]), over the loss tokens. See
       [`~trl_credit.credit.shares.noise_outside`]. ℓ is π_old's, of the training model at the sampling temperature
       (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not renormalised. Without
-      a selection in detail alone, since the fifth of highest entropy must be sorted out.
+      a selection it is measured in detail alone, because finding the fifth of highest entropy takes a sort.
 
     In detail also |A| by quarter of the response, how a trace spreads credit ([`_trace_statistics`]), and:
 

@@ -6,7 +6,7 @@ from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_reward, demo_settings
 
 
-# responses are scored in parts, of which the processes need different numbers
+# the processes have different numbers of responses to score, so one needs more parts than the other
 CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "rollout_batch_size": 6}
 TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "difficulty": "history"}
 CASES = {
