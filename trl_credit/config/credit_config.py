@@ -12,6 +12,7 @@ from trl import GRPOConfig
 
 from ..support.functions import errors_named, imports_functions, is_custom_function, name_of, resolve_function
 from .construction import Construction
+from .groups import BY_DIFFICULTY, CORRECT_READ, GroupKnobs
 from .knobs import (
     COUNT,
     FINITE,
@@ -58,11 +59,11 @@ _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
+class CreditConfig(SegmentKnobs, GroupKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
-    `shared_prefix`). The knobs of segments are documented in [`SegmentKnobs`].
+    `shared_prefix`). [`SegmentKnobs`] documents the knobs of segments, and [`GroupKnobs`] those of groups and prompts.
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
     as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
@@ -252,7 +253,10 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
     difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
     difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
     difficulty_reward: list[str] | None = _reward(
-        None, "Reward functions that decide what is correct. `None`: the accuracy reward.", NAMES, acts=DIFFICULTY
+        None,
+        "Reward functions that decide what is correct. `None`: the accuracy reward.",
+        NAMES,
+        acts=(DIFFICULTY, *CORRECT_READ),
     )
     prompt_average: bool = knob(False, "Mean over the tokens of each prompt, then over prompts (SPO-tree).")
     behavior_logps: str = knob(
@@ -295,7 +299,7 @@ class CreditConfig(SegmentKnobs, Construction, GRPOConfig):
         [0.0, 1.0],
         "Smallest and largest sum of the rewards of `difficulty_reward`.",
         LOW_HIGH,
-        acts=(DIFFICULTY, when(process_reward_weight=anything_but(0.0))),
+        acts=(DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0))),
     )
 
     def __post_init__(self) -> None:

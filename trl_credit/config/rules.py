@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
+from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
 from .segments import ROLLOUTS, TREE
 from .trl_settings import TRL_VALUES
@@ -134,6 +135,12 @@ RULES = (
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
+    Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
+    Rule(
+        TREE,
+        when(groups=("keep", "refill")),
+        "rows of a tree without signal are not in the batch already, so nothing is there to replace",
+    ),
     Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
     Rule(
         ROLLOUTS,

@@ -1,0 +1,108 @@
+"""The knobs of groups and prompts: what happens to groups without signal, and which prompts are drawn."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from .knobs import COUNT, SHARE, Values, anything_but, knob, number, one_of, when
+
+
+FILTERED = when(groups=anything_but("keep"))
+REFILLED = when(groups="refill")
+DROPPED_KL = when(dull_kl="drop")
+BY_DIFFICULTY = when(prompt_sampler="difficulty")
+SIGNAL_IS_CORRECT = when(group_signal="correct")
+# where it matters which of the rewards says what is correct
+CORRECT_READ = (FILTERED | SIGNAL_IS_CORRECT, DROPPED_KL | SIGNAL_IS_CORRECT, BY_DIFFICULTY)
+
+_group = partial(knob, heading="Groups and prompts")
+
+
+@dataclass
+class GroupKnobs:
+    r"""
+    Which groups and prompts a batch is made of: a part of [`CreditConfig`].
+
+    A group has signal if its responses differ, by `group_signal`. Without it all of them have the advantage 0.
+
+    Parameters:
+        groups (`str`, *optional*, defaults to `"keep"`):
+            What happens to groups without signal. `"keep"`: they stay in the batch (TRL). `"replace"`: they become
+            copies of groups of the batch that have signal (POLARIS), each copy a group of its own; a batch in which
+            less than a third of the groups have signal is kept as it is. `"refill"`: further prompts are sampled until
+            the batch is full of groups with signal (DAPO's dynamic sampling). Metrics of rewards and lengths are those
+            of all sampled responses.
+        group_signal (`str`, *optional*, defaults to `"correct"`):
+            What must differ within a group: `"correct"`, the sum of the rewards of `difficulty_reward` (DAPO, which
+            asks for responses that are correct and others that are not), `"reward"`, the total reward, or
+            `"advantage"`: any token has an advantage other than 0 (for chains after their continuations are paid for).
+            Responses that the loss leaves out or that have no reward do not count.
+        max_copies (`int`, *optional*, defaults to `2`):
+            Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. Ours.
+        max_refills (`int`, *optional*, defaults to `10`):
+            Further calls of the engine for one batch. After the last one, copies fill the batch as with `"replace"`.
+        refill_surplus (`str`, *optional*, defaults to `"keep"`):
+            `"keep"`: groups with signal beyond a full batch wait for the next one, with their π_old, if at most one
+            update lies between. With several updates per batch they are dropped. `"drop"`: as DAPO. Ours.
+        dull_kl (`str`, *optional*, defaults to `"keep"`):
+            KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for them, and what the loss is
+            divided by stays the same.
+        prompt_sampler (`str`, *optional*, defaults to `"data"`):
+            `"data"`: the order of the data set (TRL). `"difficulty"`: prompts are drawn without replacement within a
+            batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a prompt: the mean
+            correctness of its group. Unseen ones count as p = 1/2. A draw knows the rates of all earlier batches,
+            whatever the data loader has fetched ahead. Pass rates are kept in `prompt_rates.jsonl`. Ours.
+        prompt_floor (`float`, *optional*, defaults to `0.05`):
+            Smallest weight p(1 − p) of a prompt, in [0, 0.25]. With 0, prompts that were always or never solved in
+            their last group are not drawn again. Ours.
+        retire_above (`float`, *optional*):
+            Prompts whose last pass rate is above it are not drawn again, in [0, 1]; if too few are left for a batch,
+            they are. `None`: none retires.
+        prompt_rates (`str`, *optional*):
+            A `prompt_rates.jsonl` of an earlier run to start from. Prompts are found by their text.
+    """
+
+    groups: str = _group("keep", "What happens to groups without signal.", one_of("keep", "replace", "refill"))
+    group_signal: str = _group(
+        "correct",
+        "What must differ within a group.",
+        one_of("correct", "reward", "advantage"),
+        acts=(FILTERED, DROPPED_KL),
+    )
+    max_copies: int = _group(2, "Copies of a group in a batch, besides itself.", COUNT, acts=FILTERED)
+    max_refills: int = _group(10, "Further engine calls for one batch.", COUNT, acts=REFILLED)
+    refill_surplus: str = _group(
+        "keep",
+        "Whether groups beyond a full batch wait for the next one.",
+        one_of("keep", "drop"),
+        acts=REFILLED | when(rollouts=("none", "chain")),
+    )
+    dull_kl: str = _group(
+        "keep",
+        "KL term of groups without signal.",
+        one_of("keep", "drop"),
+        acts=when(beta=anything_but(0.0), rollouts=("none", "chain"), policy_loss="clip"),
+    )
+    prompt_sampler: str = _group(
+        "data", "Order of prompts: that of the data set, or by pass rate.", one_of("data", "difficulty")
+    )
+    prompt_floor: float = _group(
+        0.05,
+        "Smallest weight p(1 - p) of a prompt.",
+        number("in [0, 0.25]", lambda x: 0.0 <= x <= 0.25),
+        acts=BY_DIFFICULTY,
+    )
+    retire_above: float | None = _group(
+        None, "Prompts with a higher pass rate are not drawn again. `None`: none.", SHARE, acts=BY_DIFFICULTY
+    )
+    prompt_rates: str | None = _group(
+        None,
+        "Pass rates of an earlier run to start from (prompt_rates.jsonl).",
+        Values("a path", lambda x: isinstance(x, str) and x != ""),
+        acts=BY_DIFFICULTY,
+    )
+
+    @property
+    def reads_correct(self) -> bool:
+        """Whether it matters which responses are correct."""
+        by_signal = self.group_signal == "correct" and (self.groups != "keep" or self.dull_kl == "drop")
+        return by_signal or self.prompt_sampler == "difficulty"
