@@ -102,7 +102,17 @@ class GroupKnobs:
     )
 
     @property
+    def reads_signal(self) -> bool:
+        """Whether it matters which groups have signal."""
+        return self.groups != "keep" or self.dull_kl == "drop"
+
+    @property
+    def draws_prompts(self) -> bool:
+        """Whether rows of the data set are drawn by number, besides those of the data loader."""
+        return self.groups == "refill" or self.prompt_sampler == "difficulty"
+
+    @property
     def reads_correct(self) -> bool:
         """Whether it matters which responses are correct."""
-        by_signal = self.group_signal == "correct" and (self.groups != "keep" or self.dull_kl == "drop")
-        return by_signal or self.prompt_sampler == "difficulty"
+        by_signal = self.reads_signal and self.group_signal == "correct"
+        return by_signal or self.difficulty != "none" or self.prompt_sampler == "difficulty"

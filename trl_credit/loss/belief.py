@@ -18,7 +18,7 @@ _ACCURACY = ("accuracy", "accuracy_reward", "knights_and_knaves_reward", "demo_r
 
 
 def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:
-    """Columns of the reward functions that measure correctness; none without difficulty weights.
+    """Columns of the reward functions that measure correctness; none if nothing reads it.
 
     Args:
         config ([`CreditConfig`]):
@@ -32,24 +32,34 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
         ValueError: a name matches no function or several; no name is given and several functions are possible; or
             two different rewards would share one `reward_range`.
     """
-    if config.difficulty == "none":
+    if not config.reads_correct:
         return []
     known = ", ".join(names)
     if config.difficulty_reward is None:
         found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if name in _ACCURACY]
         if len(found) != 1:
-            what = f"difficulty={config.difficulty!r}: it is not clear which of the reward functions {known} measures"
-            raise ValueError(f"{what} the share of correct responses: set difficulty_reward to its name (or several).")
+            what = f"{_reader(config)}: it is not clear which of the reward functions {known} measures"
+            fix = "set difficulty_reward to its name (or several)"
+            fix += ", or group_signal='reward'" * (config.reads_signal and config.group_signal == "correct")
+            raise ValueError(f"{what} the share of correct responses: {fix}.")
     else:
         found = [_column(name, names) for name in dict.fromkeys(config.difficulty_reward)]
     is_total = len(found) == len(weights) and all(weight == 1.0 for weight in weights)
-    if config.process_reward_weight != 0.0 and not is_total:
+    reads_range = config.difficulty != "none" or config.prompt_sampler == "difficulty"
+    if config.process_reward_weight != 0.0 and reads_range and not is_total:
         raise ValueError(
             f"reward_range={config.reward_range!r} would be the range of difficulty_reward "
             f"({', '.join(names[i] for i in found)}) and, for process_reward_weight, of the total reward ({known}), "
             "which differ: set difficulty='none' or process_reward_weight=0, or train on one reward of weight 1."
         )
     return found
+
+
+def _reader(config: CreditConfig) -> str:
+    """The setting that needs to know what is correct."""
+    names = [name for name, off in (("difficulty", "none"), ("prompt_sampler", "data")) if getattr(config, name) != off]
+    name = (*names, "groups" if config.groups != "keep" else "dull_kl")[0]
+    return f"{name}={getattr(config, name)!r}"
 
 
 def _column(name: str, names: Sequence[str]) -> int:

@@ -39,6 +39,12 @@ TURN_IDS = "turn_ids"
 LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
 NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from
 
+DULL_ROW = "dull_row"  # whether the KL term of a row is dropped
+
+# what fills an entry (B, T) or (B, P) outside of a row; 0 for all others. "pad" stands for the padding token
+FILL = {PROMPT_IDS: "pad", COMPLETION_IDS: "pad", TOOL_MASK: 1, SEGMENT_IDS: -1, QUARTERS: -1, TURN_IDS: -1}
+OF_PROMPT = (PROMPT_IDS, PROMPT_MASK)  # padded on the left
+
 # ours, one for a whole micro-batch
 ZERO_ADVANTAGE = "zero_advantage"  # whether no process has a token with an advantage in it
 COLUMNS_CUT = "columns_cut"  # number of padding columns that were cut off in front

@@ -14,6 +14,7 @@ from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
 from ..passes.attention import branch_problem
 from .policy import Plan, Policy
+from .prompts import Prompts
 from .replay import ReplayBuffer, Row
 from .tree import (
     PACKED_LENGTH,
@@ -49,10 +50,12 @@ class Forest:
             Continues prefixes, scores responses, records metrics.
         can_pack (`bool`, *optional*, defaults to `False`):
             Whether packed passes may replace passes over plain rows.
+        prompts ([`Prompts`], *optional*):
+            Further prompts, for `groups="refill"`.
     """
 
-    def __init__(self, policy: Policy, *, can_pack: bool = False) -> None:
-        self.policy, self.can_pack = policy, can_pack
+    def __init__(self, policy: Policy, *, can_pack: bool = False, prompts: Prompts | None = None) -> None:
+        self.policy, self.can_pack, self._prompts = policy, can_pack, prompts or Prompts(policy, None)
         config = policy.args
         rules = {"seed": config.seed, "legacy": config.uses_released_code("spo_replay")}
         self.buffer = ReplayBuffer(life=config.replay_iterations, cap=config.replay_cap, **rules)
@@ -61,25 +64,18 @@ class Forest:
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
         policy, config = self.policy, self.policy.args
         processes, rank, group = policy.processes.count, policy.processes.rank, policy.group_size
-        examples = [example for i, example in enumerate(inputs) if (rank * len(inputs) + i) % group == 0]
-        prompt_ids = policy.tokenize([example["prompt"] for example in examples]) if examples else []
-        trees = [Tree(example, ids) for example, ids in zip(examples, prompt_ids, strict=True)]
-
-        with policy.timed("rollouts"):
-            grow_trees(trees, policy, branching=config.tree_branching, segment_length=config.tree_segment_length)
-        self._score(trees, inputs[:1])
-        assign_tree_credit(trees, config)
+        trees, logged_trees, useful = self._grow(inputs)
 
         iteration, expired = self.buffer.iteration, self.buffer.expired
         seed = f"{config.seed} {iteration}"
-        leaves = [(tree, leaf) for tree in trees for leaf in sample_paths(tree, group, seed=seed)]
+        leaves = [(tree, leaf) for tree in logged_trees for leaf in sample_paths(tree, group, seed=seed)]
         prompts = [tree.example["prompt"] for tree, _ in leaves]
         texts = policy.decode_responses(prompts, [leaf.written() for _, leaf in leaves])
         logged = [
             (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
             for (tree, leaf), text in zip(leaves, texts, strict=True)
         ]
-        mine = self._new_rows(trees), logged, [row_accuracy(tree, config) for tree in trees]
+        mine = self._new_rows(useful), logged, [row_accuracy(tree, config) for tree in trees]
         everyone = zip(*gather_object([mine]), strict=True)  # in the order of processes
         new_rows, logged, accuracies = ([x for part in parts for x in part] for parts in everyone)
         rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
@@ -102,6 +98,49 @@ class Forest:
             drawn=drawn,
             trees=trees,
         )
+
+    def _grow(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[Tree], list[Tree]]:
+        """The scored trees of a batch: all, those of its first prompts, and those to train on.
+
+        With `groups="refill"` further trees are grown until as many have signal as the batch has prompts. The others
+        then have no rows.
+        """
+        config, processes = self.policy.args, self.policy.processes
+        trees = first = self._grown(inputs)
+        if config.groups == "keep":
+            return trees, first, trees
+        wanted, calls = len(inputs) * processes.count // self.policy.group_size, 1
+        while True:
+            useful = [tree for tree in trees if has_signal(tree, config)]
+            mine = torch.tensor([len(useful), len(trees)], device=processes.device)
+            found, sampled = (int(n) for n in processes.sum(mine).tolist())
+            missing = wanted - found
+            if missing <= 0 or calls > config.max_refills:
+                break
+            count = self._prompts.available(min(wanted, -(-missing * sampled // max(found, 1))))
+            if count == 0:
+                break
+            trees = trees + self._grown(self._prompts.further(min(count, wanted)))
+            calls += 1
+        self.policy.record({"groups/signal": mine.unbind(), "groups/calls": (calls, 1)})
+        return trees, first, useful if missing <= 0 else trees
+
+    def _grown(self, inputs: list[dict[str, Any]]) -> list[Tree]:
+        """Scored trees for the prompts that begin on this process. Collective."""
+        policy, config, size = self.policy, self.policy.args, self.policy.group_size
+        start = policy.processes.rank * len(inputs)
+        examples = [example for i, example in enumerate(inputs) if (start + i) % size == 0]
+        prompt_ids = policy.tokenize([example["prompt"] for example in examples]) if examples else []
+        trees = [Tree(example, ids) for example, ids in zip(examples, prompt_ids, strict=True)]
+        with policy.timed("rollouts"):
+            grow_trees(trees, policy, branching=config.tree_branching, segment_length=config.tree_segment_length)
+        self._score(trees, inputs[:1])
+        assign_tree_credit(trees, config)
+        if config.draws_prompts:
+            correct = [tree.root.mean_correct() for tree in trees]
+            everyone = [x for part in gather_object([correct]) for x in part]
+            self._prompts.note(torch.tensor(everyone))
+        return trees
 
     def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
         policy, truncated_value = self.policy, self.policy.args.truncated_value
@@ -160,6 +199,15 @@ class Forest:
             stats[f"segment_value/level_{depth}"] = _sums([node.value for node in level])
             stats[f"segment_abs_advantage/level_{depth}"] = _sums([abs(node.advantage) for node in level])
         self.policy.record(stats)
+
+
+def has_signal(tree: Tree, config: CreditConfig) -> bool:
+    """Whether a tree's leaves differ by `group_signal`, or with "advantage", whether a node has an advantage."""
+    if config.group_signal == "advantage":
+        return any(node.advantage for node in tree.root.walk())
+    leaves = tree.root.leaves()
+    values = [leaf.correct if config.group_signal == "correct" else leaf.value for leaf in leaves]
+    return len({value for value in values if not math.isnan(value)}) > 1
 
 
 def row_accuracy(tree: Tree, config: CreditConfig) -> float:

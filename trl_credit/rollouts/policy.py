@@ -54,6 +54,22 @@ class Plan:
     trees: list[Any]
 
 
+class BatchLog(Protocol):
+    """What TRL logs of a batch. [`~trl_credit.trainer.trl_log.TrlLog`] implements it."""
+
+    def planned(self, plan: Plan) -> None:
+        """Replaces what TRL logged by the responses of the plan."""
+
+    def entries(self, count: int) -> list[dict[str, Any]]:
+        """The last entries of the table of completions, the same on all processes."""
+
+    def show(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Makes these entries the table."""
+
+    def pooled(self) -> AbstractContextManager[None]:
+        """A context in which all calls of the engine count as one batch."""
+
+
 class Policy(Protocol):
     """The current policy, behind any generation engine. [`~trl_credit.trainer.engine.TrlEngine`] implements it.
 
@@ -62,11 +78,23 @@ class Policy(Protocol):
 
     args: "CreditConfig"
     processes: Processes
+    log: BatchLog
     use_vllm: bool
 
     @property
     def group_size(self) -> int:
         """Rows per prompt."""
+
+    @property
+    def pad_token_id(self) -> int:
+        """The token that rows are padded with."""
+
+    @property
+    def updates_done(self) -> int:
+        """Optimizer steps of the run so far."""
+
+    def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
+        """Rows of the training data by number, as the data loader gives them: a new `dict` for each."""
 
     # Batches
 
@@ -117,8 +145,5 @@ class Policy(Protocol):
 
     def record(self, stats: dict[str, tuple[Any, Any]]) -> None:
         """Logs Σ numerators / Σ denominators under `credit/`. Collective, with the same names on all processes."""
-
-    def log_planned(self, planned: Plan) -> None:
-        """Replaces what TRL logged by the responses of the plan."""
 
     def timed(self, phase: str) -> AbstractContextManager[None]: ...

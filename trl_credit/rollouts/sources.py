@@ -21,6 +21,7 @@ from ..passes.attention import check_tree_attention, tree_attention
 from .chain import chain_credit, described
 from .forest import Forest, can_pack
 from .policy import Plan, Policy
+from .prompts import Prompts
 from .replay import padded, question_number, visible_columns
 
 
@@ -47,6 +48,7 @@ class GenerationBatch:
         values: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
+        examples: This process's rows of the data set, where they are not those that the trainer gave.
     """
 
     batch: Batch
@@ -61,6 +63,7 @@ class GenerationBatch:
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
     moves_belief: bool = True
+    examples: list[dict[str, Any]] | None = None
 
 
 class Responses:
@@ -86,8 +89,11 @@ class Responses:
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
+        return self.credit(self.policy.sample(inputs), inputs)
+
+    def credit(self, batch: Batch, inputs: list[dict[str, Any]]) -> GenerationBatch:
+        """A sampled batch with its advantages. `inputs` are its rows of the data set. Collective."""
         policy, config = self.policy, self.policy.args
-        batch = policy.sample(inputs)
         advantages = batch.advantages
         if (baseline := baseline_function(config)) is not None:
             # a masked response has length 0: it has no gradient whose variance a baseline could lower
@@ -118,9 +124,8 @@ class Chain(Responses):
 
     calls_engine_again = True
 
-    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
+    def credit(self, batch: Batch, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy = self.policy
-        batch = policy.sample(inputs)
         policy.fill_old_logps(batch)
         credit = chain_credit(
             policy,
@@ -146,15 +151,17 @@ class Trees(Responses):
     calls_engine_again = True
     name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
 
-    def __init__(self, policy: Policy, *, model_config: Any) -> None:
+    def __init__(self, policy: Policy, *, model_config: Any, prompts: Prompts) -> None:
         super().__init__(policy)
-        self.forest, self.stateful = Forest(policy, can_pack=can_pack(model_config)), (self,)
+        self._prompts = prompts
+        self.forest = Forest(policy, can_pack=can_pack(model_config), prompts=prompts)
+        self.stateful = (self, *prompts.stateful)
         self._packed = policy.args.tree_rows == "packed"
         if self._packed:
             check_tree_attention(model_config)
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
-        policy = self.policy
+        policy, inputs = self.policy, self._prompts.begin(inputs)
         plan = self.forest.plan(inputs)
         batch = policy.sample(inputs, planned=plan)
         rows = plan.rows
@@ -172,14 +179,14 @@ class Trees(Responses):
             batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
         if plan.has_replayed:  # the same on all processes
             self._fill_old_logps(batch, plan, replayed)
-        policy.log_planned(plan)
+        policy.log.planned(plan)
         if not plan.drawn:
             logger.warning("no segment of this generation batch has an advantage: no process makes an update")
         advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
         p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
         prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
         shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
-        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, **shown)
+        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, examples=inputs, **shown)
 
     def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
         return padded(rows, value=value, width=width).to(self.policy.processes.device)
@@ -225,17 +232,6 @@ class Trees(Responses):
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
         """Reads the replay buffer."""
         self.forest.buffer.load(folder / REPLAY_FILE)
-
-
-def make_source(policy: Policy, *, model_config: Any) -> Responses:
-    """The source that a configuration selects.
-
-    Raises:
-        ValueError: the model does not support the attention of packed trees.
-    """
-    if policy.args.rollouts == "tree":
-        return Trees(policy, model_config=model_config)
-    return Chain(policy) if policy.args.rollouts == "chain" else Responses(policy)
 
 
 def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, float]:

@@ -98,6 +98,6 @@ class BatchSteps:
         if self._args.prompt_average:
             batch.row_weight = batch.own_rows(prompt_weights(found["kept"], found["prompts"]))
         if not made.is_logged:
-            self._engine.log_advantages(found["shown"].tolist())
+            self._engine.log.advantages(found["shown"].tolist())
             given = {"num_generations": self._engine.group_size, "credited": found.get("credited")}
             self._meter.append(group_statistics(batch.rewards, found["hashes"], **given).items())

@@ -42,7 +42,8 @@ from ..passes.reduced import make_passes
 from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Forest
-from ..rollouts.sources import GenerationBatch, Responses, Trees, make_source
+from ..rollouts.groups import make_source
+from ..rollouts.sources import GenerationBatch, Responses, Trees
 from ..runs.resumable import ResumableTrainer
 from ..support.functions import method_label
 from ..support.signals import let_threads_finish
@@ -155,7 +156,7 @@ class CreditTrainer(ResumableTrainer):
         self.engine = TrlEngine(self, self._meter)
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
-        self._train_source = make_source(self.engine, model_config=self.model.config)
+        self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
         self.has_custom_loss = refusals.has_custom_loss(type(self))
         self._probes = Probes(self)
         self._passes = make_passes(self, self._trl_forward)
@@ -273,7 +274,7 @@ class CreditTrainer(ResumableTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
-            self._rollout_log.sampled(made, inputs)
+            self._rollout_log.sampled(made, inputs if made.examples is None else made.examples)
             note_sample(self, made.batch.rewards)
             if made.is_empty and self._nonfinite.skips_batches:
                 made.batch.no_update = [True] * len(inputs)

@@ -19,8 +19,7 @@ from trl.data_utils import is_conversational
 from ..config import CreditConfig
 from ..loss import keys
 from ..loss.assignment import known_or
-from ..loss.batch import Batch, replace_last, segment_ratio
-from ..loss.metrics import length_statistics
+from ..loss.batch import Batch, segment_ratio
 from ..observe.meter import Meter
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
@@ -29,6 +28,7 @@ from ..runs.resumable import ResumableTrainer
 from .decoding import decode_rows
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
 from .scoring import TrlScoring
+from .trl_log import TrlLog
 
 
 logger = get_logger(__name__)
@@ -67,6 +67,8 @@ class TrlEngine:
     Attributes:
         meter, processes:
             The meter and the processes of the run.
+        log ([`~trl_credit.trainer.trl_log.TrlLog`]):
+            What TRL logs of a batch.
         sampling ([`SamplePass`] or `None`):
             Set while TRL samples a batch.
     """
@@ -75,7 +77,7 @@ class TrlEngine:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.sampling: SamplePass | None = None
-        self.record, self.timed = meter.record, meter.timed
+        self.record, self.timed, self.log = meter.record, meter.timed, TrlLog(trainer, meter)
         self._scoring = TrlScoring(trainer, meter, self.decode_responses)
         self.score_responses = self._scoring.of_responses
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
@@ -92,16 +94,24 @@ class TrlEngine:
         return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
 
     @property
+    def updates_done(self) -> int:
+        """Optimizer steps so far."""
+        return self._trainer.state.global_step
+
+    def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
+        """Rows of the training data by number, as the data loader gives them."""
+        return [self._trainer.train_rows[number] for number in numbers]
+
+    @property
     def _model(self) -> torch.nn.Module:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
-
-    # Batches
 
     def sample(self, inputs: list[dict[str, Any]], *, planned: Plan | None = None) -> Batch:
         """TRL's batch of rows of the data set, or of `planned` rows instead of what TRL would generate. Collective.
 
         With `behavior_logps="sampler"` π_old is the engine's own.
         """
+        self.log.begin_call(len(inputs) * self.processes.count)
         with temporarily(self, sampling=SamplePass(planned)):
             with self.timed("generate"):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
@@ -296,17 +306,6 @@ class TrlEngine:
             known = logps and [math.nan if x is None else x for x in logps[i][:budget]]
             found.append(Continuation(list(ids[i][:budget]), known))
         return found
-
-    def log_planned(self, planned: Plan) -> None:
-        """Logs whole responses instead of the rows that TRL logged."""
-        replace_last(self._trainer._logs["completion"], planned.logged_texts)
-        self.log_advantages(planned.logged_advantages)
-        for name, value in length_statistics(planned.logged_lengths, planned.logged_truncated).items():
-            self.meter.metrics[f"completions/{name}"][-1] = value
-
-    def log_advantages(self, values: list[float]) -> None:
-        """Logs advantages of the batch's responses instead of those that TRL logged."""
-        replace_last(self._trainer._logs["advantages"], values)
 
     # Tokens
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import trl
 from accelerate.logging import get_logger
+from datasets import IterableDataset
 from packaging.version import Version
 
 from ..config import CreditConfig
@@ -66,6 +67,11 @@ def check_arguments(
             raise ValueError(
                 f"{name} does nothing for a model that is loaded already: give `model` as a name, or leave {name} out."
             )
+    if args.draws_prompts and isinstance(kwargs.get("train_dataset"), IterableDataset):
+        name = "prompt_sampler" if args.prompt_sampler != "data" else "groups"
+        what = f"{name}={getattr(args, name)!r} draws rows by number, and train_dataset is a stream"
+        fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
+        raise ValueError(f"{what}: {fix}.")
     if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
         what = f"max_tool_calling_iterations={args.max_tool_calling_iterations} does nothing without tools"
         raise ValueError(f"{what}: give the trainer tools or environment_factory, or leave it out.")

@@ -109,7 +109,7 @@ class TrlScoring:
 
     def correct(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Unweighted sum of the functions that say what is correct, shape (N, functions) → (N,); NaN where none of them
-        applies, or without difficulty weights."""
+        applies, or nothing reads it."""
         chosen = rewards_per_func[:, self._correct]
         return chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
 

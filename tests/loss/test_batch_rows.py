@@ -1,0 +1,87 @@
+"""Batches as single rows without padding, and rows of several batches joined to one."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trl_credit.loss import keys
+from trl_credit.loss.batch_rows import join_rows, split_rows
+
+
+PAD = 0
+
+
+def batch_of(shapes, *, prompt_width, width, masked=(), seed=0):
+    """A batch of TRL's form: `shapes` are the lengths of prompt and response of each row."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = len(shapes)
+    data = {
+        keys.PROMPT_IDS: torch.full((rows, prompt_width), PAD),
+        keys.PROMPT_MASK: torch.zeros(rows, prompt_width, dtype=torch.long),
+        keys.COMPLETION_IDS: torch.full((rows, width), PAD),
+        keys.COMPLETION_MASK: torch.zeros(rows, width, dtype=torch.long),
+        keys.TOOL_MASK: torch.ones(rows, width, dtype=torch.long),
+        keys.TURN_IDS: torch.full((rows, width), -1),
+        keys.OLD_LOGPS: torch.zeros(rows, width),
+        keys.OLD_EXPERTS: torch.zeros(rows, width, 2, 3, dtype=torch.int16),
+        keys.ENGINE_RATIO: torch.rand(rows, 1, generator=draw),
+        keys.ADVANTAGES: torch.randn(rows, generator=draw),
+        keys.NUM_ITEMS: torch.tensor(7),
+    }
+    for i, (p, t) in enumerate(shapes):
+        data[keys.PROMPT_IDS][i, prompt_width - p :] = torch.randint(1, 9, (p,), generator=draw)
+        data[keys.PROMPT_MASK][i, prompt_width - p :] = 1
+        data[keys.COMPLETION_IDS][i, :t] = torch.randint(1, 9, (t,), generator=draw)
+        data[keys.COMPLETION_MASK][i, :t] = 0 if i in masked else 1
+        data[keys.TOOL_MASK][i, :t] = torch.randint(0, 2, (t,), generator=draw)
+        data[keys.TURN_IDS][i, :t] = torch.randint(0, 3, (t,), generator=draw)
+        data[keys.OLD_LOGPS][i, :t] = torch.randn(t, generator=draw)
+        data[keys.OLD_EXPERTS][i, :t] = torch.randint(0, 9, (t, 2, 3), generator=draw).short()
+    return data
+
+
+LENGTHS = st.tuples(st.integers(1, 5), st.integers(1, 6))
+HOW = {"pad_token_id": PAD, "per_row": (keys.ENGINE_RATIO,)}
+
+
+@given(st.lists(LENGTHS, min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 3), st.data())
+def test_rows_that_are_joined_are_the_batch_without_idle_columns(shapes, more_prompt, more, data):
+    masked = data.draw(st.sets(st.integers(0, len(shapes) - 1)))
+    widths = {"prompt_width": max(p for p, _ in shapes), "width": max(t for _, t in shapes)}
+    wide = {"prompt_width": widths["prompt_width"] + more_prompt, "width": widths["width"] + more}
+    padded, tight = (batch_of(shapes, **w, masked=masked) for w in (wide, widths))
+    order = data.draw(st.permutations(range(len(shapes))))
+    found = join_rows(split_rows(padded, rows=order, **HOW), **HOW)
+    assert found.keys() == tight.keys() - {keys.NUM_ITEMS}  # which is no entry of a row
+    for name, x in found.items():
+        assert torch.equal(x, tight[name][torch.tensor(order)]) and x.dtype == tight[name].dtype, name
+
+
+def test_rows_of_two_batches():
+    first = batch_of([(2, 3), (1, 1)], prompt_width=2, width=3)
+    second = batch_of([(4, 6)], prompt_width=4, width=6, seed=1)
+    rows = [*split_rows(first, rows=[1], **HOW), *split_rows(second, rows=[0], **HOW)]
+    del rows[0][keys.OLD_LOGPS]  # an entry that only some rows have
+    found = join_rows(rows, **HOW, multiple=4)
+    assert found[keys.PROMPT_IDS].shape == (2, 4) and found[keys.COMPLETION_IDS].shape == (2, 8)
+    assert found[keys.PROMPT_IDS][0].tolist() == [0, 0, 0, int(first[keys.PROMPT_IDS][1, 1])]
+    assert found[keys.TURN_IDS][0].tolist()[1:] == [-1] * 7 and found[keys.TOOL_MASK][0].tolist()[1:] == [1] * 7
+    assert found[keys.OLD_LOGPS][0].tolist() == [0.0] * 8
+    assert torch.equal(found[keys.OLD_LOGPS][1, :6], second[keys.OLD_LOGPS][0])
+    assert found[keys.ENGINE_RATIO].shape == (2, 1) and found[keys.OLD_EXPERTS].shape == (2, 8, 2, 3)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_response_that_ends_with_the_padding_token(width):
+    """As where end and padding are one token: the mask says that the last one was written."""
+    data = batch_of([(1, width)], prompt_width=1, width=width)
+    data[keys.COMPLETION_IDS][0, -1] = PAD
+    assert len(split_rows(data, rows=[0], **HOW)[0][keys.COMPLETION_IDS]) == width
+
+
+def test_rows_do_not_share_memory_with_the_batch():
+    data = batch_of([(2, 3)], prompt_width=2, width=3)
+    row = split_rows(data, rows=[0], **HOW)[0]
+    data[keys.OLD_LOGPS].fill_(99.0)
+    assert row[keys.OLD_LOGPS].max() < 99.0 and row[keys.OLD_LOGPS].untyped_storage().nbytes() == 12

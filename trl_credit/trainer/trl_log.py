@@ -1,0 +1,95 @@
+"""TRL's log of a batch: its table of completions and its metrics, where a batch is not what one call of TRL sampled."""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trl import GRPOTrainer
+
+from ..loss.batch import replace_last
+from ..loss.metrics import length_statistics
+from ..observe.meter import Meter
+from ..rollouts.policy import Plan
+
+
+class TrlLog:
+    """Changes what TRL has logged of the current batch.
+
+    Args:
+        trainer (`GRPOTrainer`):
+            Its table of completions is changed.
+        meter ([`~trl_credit.observe.meter.Meter`]):
+            With TRL's metrics.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, meter: Meter) -> None:
+        self._trainer, self._meter = trainer, meter
+        self._calls: list[tuple[int, dict[str, int]]] | None = (
+            None  # of a pool: rows, and lengths of the metrics before
+        )
+
+    def planned(self, plan: Plan) -> None:
+        """Logs whole responses instead of the rows that TRL logged."""
+        replace_last(self._trainer._logs["completion"], plan.logged_texts)
+        self.advantages(plan.logged_advantages)
+        for name, value in length_statistics(plan.logged_lengths, plan.logged_truncated).items():
+            self._meter.metrics[f"completions/{name}"][-1] = value
+
+    def advantages(self, values: list[float]) -> None:
+        """Logs advantages of the batch's responses instead of those that TRL logged."""
+        replace_last(self._trainer._logs["advantages"], values)
+
+    def entries(self, count: int) -> list[dict[str, Any]]:
+        """The last entries of the table, without advantages: column → value, the same on all processes."""
+        columns = self._columns()
+        return [{name: log[i] for name, log in columns.items() if len(log) >= -i} for i in range(-count, 0)]
+
+    def show(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Makes these [`entries`] the table."""
+        for name, log in self._columns().items():
+            replace_last(log, [entry.get(name) for entry in entries])
+
+    def _columns(self) -> dict[str, Any]:
+        logs = self._trainer._logs
+        found = {name: logs[name] for name in ("prompt", "completion")}
+        for part in ("rewards", "extra"):
+            found |= {f"{part}/{name}": log for name, log in logs[part].items()}
+        return found
+
+    # Metrics of several calls
+
+    @contextlib.contextmanager
+    def pooled(self) -> Iterator[None]:
+        """A context in which all calls count as one batch: each metric gets one value, the mean over all responses
+        (of a minimum or maximum: the smallest or largest)."""
+        self._calls = []
+        try:
+            yield
+        finally:
+            calls, self._calls = self._calls, None
+        if len(calls) < 2:
+            return
+        weights = [rows for rows, _ in calls]
+        for name, values in self._meter.metrics.items():
+            starts = [before.get(name, 0) for _, before in calls]
+            new = [values[a:b] for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
+            known = [(x, w) for part, w in zip(new, weights, strict=True) for x in part if not math.isnan(x)]
+            if sum(map(len, new)) > 1:
+                values[starts[0] :] = [_pool(name, known)]
+
+    def begin_call(self, rows: int) -> None:
+        """Notes that TRL begins to sample and log `rows` rows."""
+        if self._calls is not None:
+            self._calls.append((rows, {name: len(values) for name, values in self._meter.metrics.items()}))
+
+
+def _pool(name: str, known: list[tuple[float, int]]) -> float:
+    """The value of a metric over several calls, from its values and their numbers of rows."""
+    if not known:
+        return math.nan
+    for word, choose in (("min", min), ("max", max)):
+        if re.search(rf"(^|[/_]){word}(_|$)", name):
+            return choose(x for x, _ in known)
+    return sum(x * w for x, w in known) / sum(w for _, w in known)
