@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from ..support.functions import imports_functions
 from .knobs import COUNT, SHARE, Values, anything_but, knob, number, one_of, when
 
 
@@ -106,3 +109,21 @@ class GroupKnobs:
         """Whether it matters which responses are correct."""
         by_signal = self.group_signal == "correct" and (self.groups != "keep" or self.dull_kl == "drop")
         return by_signal or self.prompt_sampler == "difficulty"
+
+
+def check_prompt_rates(config: Any) -> None:
+    """Checks that the file `prompt_rates` can be opened, where it acts. Its lines are read when the data is known.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    path = config.prompt_rates
+    # what only reads the settings of another run needs no file of it
+    if path is None or config.prompt_sampler != "difficulty" or not imports_functions():
+        return
+    try:
+        with open(Path(path).expanduser(), "rb"):
+            pass
+    except OSError as error:
+        what = f"prompt_rates={path!r} cannot be read ({error.strerror})"
+        raise ValueError(f"{what}: name the prompt_rates.jsonl of an earlier run, or leave it out.") from error
