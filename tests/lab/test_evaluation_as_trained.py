@@ -117,6 +117,20 @@ def test_two_runs_on_rows_that_neither_sampled_for_and_then_from_stored_samples(
     assert code == 2 and "there is no file 'mine.jsonl'" in error
 
 
+def test_a_run_whose_prompts_were_drawn_by_difficulty(here):
+    change("a", "identity", prompt_sampler="difficulty")
+    with pytest.raises(ValueError, match="^'a': its order of rows is not known.*prompt_rates.jsonl: give --sets"):
+        plan_as_trained(["a"])
+    lines = [{"row": row, "prompt": "0" * 16, "rate": 0.5, "groups": 1} for row in (1, 4, 31)]
+    for folder, sampled in (("a", lines), ("a/checkpoint-2", lines[:1])):
+        text = "".join(json.dumps(line) + "\n" for line in sampled)
+        (Path(folder) / "prompt_rates.jsonl").write_text(text)
+    # row 31 is a copy of row 1; rows 0 and 30 are copies of each other
+    assert plan_as_trained(["a"]).problems == "all 29 rows of mine.jsonl that a did not train on"
+    plan = plan_as_trained(["a/checkpoint-2"])
+    assert plan.problems == "all 30 rows of mine.jsonl that a/checkpoint-2 did not train on"
+
+
 def test_a_model_beside_a_run_is_evaluated_as_the_run_was_trained(here):
     plan = plan_as_trained(["demo", "a"], changes={"temperature": 0.5})
     assert plan.problems == "all 14 rows of mine.jsonl that a did not train on"

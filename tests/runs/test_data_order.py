@@ -1,11 +1,15 @@
 """`rows_reached` gives the rows that the run sampled for."""
 
+import json
+
 import pytest
 from passes_helpers import with_slow
 from run_helpers import SAVES
 
+from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE
 from trl_credit.runs.checkpoints import read_run
 from trl_credit.runs.data_order import rows_reached, steps_of_weights
+from trl_credit.runs.identity import identity
 
 
 ORDERS = {
@@ -57,3 +61,63 @@ def test_an_unknown_order_is_refused():
         rows_reached(RECORD | {"lives": lives}, steps=1)
     lives[1]["changed"] = {"learning_rate": [0.1, 0.2]}
     assert rows_reached(RECORD | {"lives": lives}, steps=1) == rows_reached(RECORD, steps=1)
+
+
+def with_settings(record=RECORD, changed=None, **settings):
+    lives = [*record["lives"], *([{"from": 1, "id": "1", "changed": changed}] if changed else [])]
+    return record | {"identity": record["identity"] | settings, "lives": lives}
+
+
+def write_rates(folder, *lines):
+    """A file of pass rates: (row, rate, groups) of each line."""
+    rows = [{"row": row, "prompt": "0" * 16, "rate": rate, "groups": n} for row, rate, n in lines]
+    (folder / PROMPT_RATES_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_an_order_by_pass_rates_is_read_from_the_file(tmp_path):
+    # row 3 has the rate of an earlier run, and this one did not sample for it; row 8 was not scored
+    write_rates(tmp_path, (0, 0.5, 2), (3, 0.25, 0), (7, 1.0, 1), (8, None, 1), (9, None, 0))
+    by_difficulty = with_settings(prompt_sampler="difficulty", groups="keep")
+    assert rows_reached(by_difficulty, steps=1, folder=tmp_path) == {0, 7, 8, 9}
+    assert rows_reached(by_difficulty, steps=100, folder=tmp_path) == {0, 7, 8, 9}
+    refilled = with_settings(prompt_sampler="data", groups="refill")
+    in_order = rows_reached(RECORD, steps=1)
+    assert rows_reached(refilled, steps=1, folder=tmp_path) == in_order | {0, 7, 8, 9} != in_order
+    both = with_settings(prompt_sampler="difficulty", groups="refill")
+    assert rows_reached(both, steps=1, folder=tmp_path) == {0, 7, 8, 9}
+    # what does not follow from results needs no file; records of earlier versions lack both settings
+    for groups in ("keep", "replace"):
+        record = with_settings(prompt_sampler="data", groups=groups)
+        assert rows_reached(record, steps=1, folder=tmp_path / "none") == in_order
+
+
+def test_a_resume_that_changed_the_sampler_adds_the_rows_of_both(tmp_path):
+    write_rates(tmp_path, (7, 1.0, 1))
+    in_order = rows_reached(RECORD, steps=1)
+    changed = {"prompt_sampler": ["difficulty", "data"]}
+    record = with_settings(changed=changed, prompt_sampler="data", groups="keep")
+    assert rows_reached(record, steps=1, folder=tmp_path) == in_order | {7}
+    # the seed decides nothing where results do, and other data decides everything
+    by_difficulty = with_settings(changed={"seed": [1, 2]}, prompt_sampler="difficulty")
+    assert rows_reached(by_difficulty, steps=1, folder=tmp_path) == {7}
+    with pytest.raises(ValueError, match="not known, as a resume changed data$"):
+        rows_reached(with_settings(changed={"data": [{}, {}]}, prompt_sampler="difficulty"), steps=1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{"prompt_sampler": "difficulty"}, {"groups": "refill"}])
+def test_without_the_file_an_order_by_results_is_unknown(tmp_path, settings):
+    record = with_settings(**settings)
+    for folder in (None, tmp_path):
+        with pytest.raises(ValueError, match="order of rows is not known.* there is no .*prompt_rates.jsonl"):
+            rows_reached(record, steps=1, folder=folder)
+    (tmp_path / PROMPT_RATES_FILE).write_text("{}\n")
+    with pytest.raises(ValueError, match="order of rows is not known.*prompt_rates.jsonl cannot be read .line 1"):
+        rows_reached(record, steps=1, folder=tmp_path)
+    write_rates(tmp_path, (10, 0.5, 1))
+    with pytest.raises(ValueError, match="order of rows is not known.* has row 10, and the data 10 rows"):
+        rows_reached(record, steps=1, folder=tmp_path)
+
+
+def test_the_identity_of_a_run_has_what_decides_its_order(make_trainer):
+    found = identity(make_trainer("grpo", groups="replace"))
+    assert found["groups"] == "replace" and found["prompt_sampler"] == "data"

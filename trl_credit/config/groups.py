@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from ..support.functions import imports_functions
 from .knobs import COUNT, SHARE, Values, anything_but, knob, number, one_of, when
 
 
@@ -99,6 +102,7 @@ class GroupKnobs:
         "Pass rates of an earlier run to start from (prompt_rates.jsonl).",
         Values("a path", lambda x: isinstance(x, str) and x != ""),
         acts=BY_DIFFICULTY,
+        changes_loss=False,  # a checkpoint has the rates, so a resume does not need the file
     )
 
     @property
@@ -116,3 +120,21 @@ class GroupKnobs:
         """Whether it matters which responses are correct."""
         by_signal = self.reads_signal and self.group_signal == "correct"
         return by_signal or self.difficulty != "none" or self.prompt_sampler == "difficulty"
+
+
+def check_prompt_rates(config: Any) -> None:
+    """Checks that the file `prompt_rates` can be opened, where it acts. Its lines are read when the data is known.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    path = config.prompt_rates
+    # what only reads the settings of another run needs no file of it
+    if path is None or config.prompt_sampler != "difficulty" or not imports_functions():
+        return
+    try:
+        with open(Path(path).expanduser(), "rb"):
+            pass
+    except OSError as error:
+        what = f"prompt_rates={path!r} cannot be read ({error.strerror})"
+        raise ValueError(f"{what}: name the prompt_rates.jsonl of an earlier run, or leave it out.") from error

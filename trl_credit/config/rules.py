@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
-from .groups import FILTERED
+from .groups import FILTERED, check_prompt_rates
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
 from .segments import ROLLOUTS, TREE
 from .trl_settings import TRL_VALUES
@@ -191,11 +191,13 @@ RULES = (
 
 
 def check_combinations(config: GRPOConfig) -> None:
-    """Refuses settings that do not go together, by `RULES`, and segments that are longer than a response.
+    """Refuses settings that do not go together, by `RULES`, segments that are longer than a response, and a file of
+    pass rates that cannot be read.
 
     Raises:
         ValueError: the message names the fields and the fix.
     """
+    check_prompt_rates(config)
     for rule in RULES:
         if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
             name = next(iter(wrong))

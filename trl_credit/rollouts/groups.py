@@ -151,6 +151,7 @@ class SignalGroups:
             stats = {"signal": (len(fresh), len(sampled)), "calls": (len(calls), 1), "copies": (copies, 1)}
             stats |= {"waiting": (len(self._waiting), 1)}
             policy.record({f"groups/{name}": parts for name, parts in stats.items()})
+        self._prompts.record()
         return made
 
     # Sampling

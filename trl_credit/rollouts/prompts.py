@@ -60,3 +60,8 @@ class Prompts:
             size = len(correct) // len(self._last)
             rates = group_accuracy(correct, num_generations=size, reward_range=config.reward_range)
             self.order.note(self._last, rates.tolist())
+
+    def record(self) -> None:
+        """Logs what the order knows of the data set. Collective outside of a training step."""
+        if self.order is not None:
+            self._policy.record({name: (value, 1) for name, value in self.order.stats().items()})

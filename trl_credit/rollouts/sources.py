@@ -163,6 +163,7 @@ class Trees(Responses):
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy, inputs = self.policy, self._prompts.begin(inputs)
         plan = self.forest.plan(inputs)
+        self._prompts.record()
         batch = policy.sample(inputs, planned=plan)
         rows = plan.rows
         batch.segment_ids = self._padded([row.segments for row in rows], value=-1, width=batch.width)

@@ -10,9 +10,11 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from ..hub.results import ResultsCallback
 from ..observe.console import ConsoleCallback
 from ..observe.no_signal import NoSignalWarning
+from ..observe.prompt_rates_file import PromptRatesFile
 from ..observe.rollout_log import RolloutLog
 from ..observe.samples import Sample
 from ..observe.selector_warning import SelectorWarning, has_selector
+from ..rollouts.prompt_order import PromptOrder
 from ..runs.resumable import ResumableTrainer
 
 
@@ -27,6 +29,9 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))
     if has_selector(trainer.args):
         trainer.add_callback(SelectorWarning(trainer._metrics["train"]))
+    for part in trainer.stateful:
+        if isinstance(part, PromptOrder):
+            trainer.add_callback(PromptRatesFile(part))
     rollout_log, results = RolloutLog(trainer), ResultsCallback(trainer)
     trainer.add_callback(rollout_log)
     trainer.add_callback(results)

@@ -115,7 +115,7 @@ def _unseen_by(run: Run, arguments: DataArguments, trust_remote_code: bool) -> l
     if steps is None:
         raise ValueError(f"{run.name!r} has no checkpoint that says how far it trained: give --sets")
     try:
-        reached = rows_reached(run.record, steps=steps)
+        reached = rows_reached(run.record, steps=steps, folder=run.name)
     except ValueError as error:
         raise ValueError(f"{run.name!r}: {error}: give --sets") from error
     texts = [json.dumps(prompt) for prompt in data["prompt"]]

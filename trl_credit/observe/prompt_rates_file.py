@@ -1,0 +1,28 @@
+"""Keeps `prompt_rates.jsonl` in the folder of a run that draws prompts by number."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..config import CreditConfig
+from ..rollouts.prompt_order import PromptOrder
+from ..rollouts.prompt_rates import PROMPT_RATES_FILE
+
+
+class PromptRatesFile(TrainerCallback):
+    """Writes the file when training begins, with every checkpoint, and when training ends.
+
+    Args:
+        order ([`~trl_credit.rollouts.prompt_order.PromptOrder`]):
+            Has the pass rates.
+    """
+
+    def __init__(self, order: PromptOrder) -> None:
+        self._order = order
+
+    def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._order.write(Path(args.output_dir) / PROMPT_RATES_FILE)
+
+    on_save = on_train_end = on_train_begin
