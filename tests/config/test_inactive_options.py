@@ -29,6 +29,11 @@ def accuracy(completions: list[str], **kwargs) -> list[float]:
     return [float(len(text) % 2) for text in completions]
 
 
+def half(prompts: list[str], completions: list[str], **kwargs) -> list[float]:
+    """Without signal for prompts that begin with an even digit."""
+    return [int(p[0]) % 2 * x for p, x in zip(prompts, sums(completions), strict=True)]
+
+
 CHAIN = {"rollouts": "chain", "loss_type": "dapo", "rollouts_per_state": 3, "temperature": 1.3}
 PAIRS = {**CHAIN, "segmentation": "fixed_length", "segment_length": 2}
 TREE = {"rollouts": "tree", "loss_type": "dapo"}
@@ -38,6 +43,8 @@ WINDOW = {"difficulty": "history", "difficulty_window": 1, "max_steps": 4}
 RATE = {**WINDOW, "difficulty_window": 2, "difficulty_rate_min": 0.0, "difficulty_rate": 100.0}
 MASKED = {"token_mask": "probability", "probability_threshold": 0.06, "beta": 0.5, "max_steps": 3}
 S_TRACE, HA_DW = {"algo": "s_trace"}, {"algo": "ha_dw"}
+DULL = {"reward_funcs": half, "per_device_train_batch_size": 24, "max_steps": 5}
+BY_DIFFICULTY = {**DULL, "prompt_sampler": "difficulty", "n_prompts": 24}
 # of each knob a value that is the default of no preset, and settings beside which it acts
 KNOWN = {
     "trace_lambda": (0.3, S_TRACE),
@@ -76,6 +83,14 @@ KNOWN = {
     "tree_segment_length": (1, TREE),
     "process_reward_best_of": (2, PROCESS),
     "process_reward_form": ("value", PROCESS),
+    "group_signal": ("reward", {**DULL, "groups": "replace", "reward_funcs": [sums, accuracy], "temperature": 0.01}),
+    "max_copies": (1, {**DULL, "groups": "replace"}),
+    "max_refills": (1, {**DULL, "groups": "refill"}),
+    "refill_surplus": ("drop", {**DULL, "groups": "refill"}),
+    "dull_kl": ("drop", {**DULL, "beta": 0.5}),
+    "prompt_floor": (0.25, BY_DIFFICULTY),
+    "retire_above": (0.1, BY_DIFFICULTY),
+    "prompt_rates": ("prompt_rates.jsonl", None),  # a file of an earlier run: test_prompt_sampler.py
     "log_credit_groups": (2, None),  # changes what is written, not what is learned: test_rollout_log.py
 }
 SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_splitter": f"{__name__}.every_character"}

@@ -97,9 +97,7 @@ class LossPass:
             advantages = wide(advantages) + td_upper_bound(self.eos_probs.masked_fill(turn_ids < 0, 0.0))
         if config.advantage_floor is not None:  # once, after all other changes of the advantages
             advantages = advantages.clamp(min=config.advantage_floor)
-        if (
-            dull := inputs.get(keys.DULL_ROW)
-        ) is not None:  # π_ref = π makes their KL term, and its gradient, exactly 0
+        if (dull := inputs.get(keys.DULL_ROW)) is not None:  # with π_ref = π their KL term, and its gradient, is 0
             inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, inputs[keys.REF_LOGPS])
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
         return Tokens(

@@ -144,7 +144,7 @@ class SignalGroups:
         if config.difficulty != "none":  # the belief sees what was sampled, each response once
             correct = torch.cat([call.made.batch.correct for call in calls])
             made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
-        if config.dull_kl == "drop":
+        if config.dull_kl == "drop" and keys.REF_LOGPS in made.batch.data:
             is_dull = torch.tensor([place in set(dull) for place in groups], device=policy.processes.device)
             made.batch.data[keys.DULL_ROW] = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
         if config.groups != "keep":
