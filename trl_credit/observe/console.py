@@ -22,6 +22,7 @@ _SHOWN = (
     ("completions/mean_length", "length {:.1f}", 1),
     ("completions/clipped_ratio", "cut off {:.1f} %", 100),
     ("credit/groups_without_signal", "no signal {:.1f} %", 100),
+    ("credit/groups/sampled", "sampled {:.0f} prompts", 1),
     ("kl", "KL {:.2g}", 1),
     ("entropy", "entropy {:.2f}", 1),
     ("step_time", "{:.2f} s/step", 1),
@@ -35,7 +36,8 @@ class ConsoleCallback(ProgressCallback):
     Example: `step   25  reward 0.842 ± 0.366  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`. Length is in
     tokens. `clipped` is the share of tokens that lose their gradient to clipping, `cut off` the share of responses that
     reached the length limit, and `no signal` the share of groups whose rewards are equal or whose segments have no
-    advantage. The mean of each reward function follows the reward if there are several. A loss below 0.001 is left out.
+    advantage. With `groups` it is that of the batch that is trained on, and `sampled` counts all prompts. The mean of each
+    reward function follows the reward if there are several. A loss below 0.001 is left out.
 
     Before the lines come those of [`~trl_credit.observe.banner.banner`]. A prompt and a response are shown after the
     first step and at the end. Evaluation scores and warnings of this package get lines of their own. Every

@@ -110,6 +110,12 @@ PANELS = (
         "Prompts whose responses all earn the same, or whose segments have no advantage: they teach nothing.",
     ),
     Panel(
+        "prompts of a batch",
+        "number",
+        {"groups/sampled": "sampled", "groups/copies": "copies", "groups/waiting": "waiting for the next batch"},
+        "Prompts sampled until the batch was full, groups that are copies, and groups with signal beyond a full batch.",
+    ),
+    Panel(
         "different responses",
         "per group",
         {"unique_responses": ""},

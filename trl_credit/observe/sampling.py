@@ -9,6 +9,11 @@ from typing import Any
 from ..config import CreditConfig, settings_of_preset
 
 
+_GROUPS = {
+    "keep": "",
+    "replace": "; copies replace groups without signal",
+    "refill": "; further prompts replace groups without signal",
+}
 _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed": "of several branches each"}
 
 
@@ -22,16 +27,17 @@ def describe_sampling(args: CreditConfig, log_history: Sequence[dict[str, Any]] 
             `trainer.state.log_history`: for trees, the number of nodes that were sampled.
     """
     responses = f"{args.num_generations} responses per prompt"
+    groups = _GROUPS[args.groups] + "; prompts by difficulty" * (args.prompt_sampler == "difficulty")
     if args.rollouts == "chain":
-        return f"{responses}, with {args.rollouts_per_state} rollouts from the start of a segment"
+        return f"{responses}, with {args.rollouts_per_state} rollouts from the start of a segment{groups}"
     if args.rollouts != "tree":
-        return responses
+        return responses + groups
     widths = [math.prod(args.tree_branching[: level + 1]) for level in range(len(args.tree_branching))]
     shape, prompts = "-".join(map(str, args.tree_branching)), args.generation_batch_size // args.num_generations
     text = (
         f"a tree of {shape} per prompt (at most {widths[-1]:,} leaves and {sum(widths):,} nodes); of {prompts:,} "
         f"prompts in a generation batch at most {args.generation_batch_size:,} rows {_ROWS[args.tree_rows]} are "
-        "trained on"
+        f"trained on{groups}"
     )
     sampled, trained = (
         [row[name] for row in log_history if row.get(name) is not None]

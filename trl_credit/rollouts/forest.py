@@ -122,7 +122,8 @@ class Forest:
                 break
             trees = trees + self._grown(self._prompts.further(min(count, wanted)))
             calls += 1
-        self.policy.record({"groups/signal": mine.unbind(), "groups/calls": (calls, 1)})
+        stats = {"signal": tuple(mine.unbind()), "sampled": (sampled, 1), "calls": (calls, 1)}
+        self.policy.record({f"groups/{name}": parts for name, parts in stats.items()})
         return trees, first, useful if missing <= 0 else trees
 
     def _grown(self, inputs: list[dict[str, Any]]) -> list[Tree]:

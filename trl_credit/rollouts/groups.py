@@ -148,8 +148,8 @@ class SignalGroups:
             is_dull = torch.tensor([place in set(dull) for place in groups], device=policy.processes.device)
             made.batch.data[keys.DULL_ROW] = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
         if config.groups != "keep":
-            stats = {"signal": (len(fresh), len(sampled)), "calls": (len(calls), 1), "copies": (copies, 1)}
-            stats |= {"waiting": (len(self._waiting), 1)}
+            stats = {"signal": (len(fresh), len(sampled)), "sampled": (len(sampled), 1), "calls": (len(calls), 1)}
+            stats |= {"copies": (copies, 1), "waiting": (len(self._waiting), 1)}
             policy.record({f"groups/{name}": parts for name, parts in stats.items()})
         self._prompts.record()
         return made

@@ -144,14 +144,17 @@ def _amounts(row: dict[str, Any], steps: float, before: float, identity: dict[st
     rows, batch_rows = identity["batch_size"], identity["generation_batch_size"]
     share = rows / (batch_rows * identity["num_iterations"])  # generation batches per optimizer step
     batches = math.ceil((before + steps) * share - 1e-9) - math.ceil(before * share - 1e-9)
-    response_tokens = _number(row, "completions/mean_length") * batch_rows
+    prompts = batch_rows / identity["num_generations"]
+    if "credit/groups/sampled" in row:  # refills sample more than the batch has
+        prompts = _number(row, "credit/groups/sampled")
+    response_tokens = _number(row, "completions/mean_length") * prompts * identity["num_generations"]
     rollout_tokens = _number(row, "credit/rollout_tokens")
     generated = {"none": response_tokens, "tree": rollout_tokens}.get(
         identity["rollouts"], response_tokens + rollout_tokens
     )
     return {
         "steps": steps,
-        "prompts": batches * batch_rows / identity["num_generations"],
+        "prompts": batches * prompts,
         "generated": batches * generated if batches else 0.0,
         "trained": _number(row, "credit/trained_tokens_per_row") * rows * steps,
         "seconds": _number(row, "step_time") * steps,

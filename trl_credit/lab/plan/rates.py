@@ -157,7 +157,10 @@ def _lengths(args: CreditConfig, logged: list[dict[str, Any]], batches: list[flo
     if args.rollouts == "tree":
         return Measured(None, response)
     rows = args.per_device_train_batch_size * args.steps_per_generation
-    prompt = [row["num_tokens"] for row in logged if "num_tokens" in row][-1] / (rows * sum(batches)) - response
+    sampled = rows * sum(batches)
+    if any("credit/groups/sampled" in row for row in logged):  # refills sample more than a batch has
+        sampled *= mean("credit/groups/sampled") * args.num_generations / args.generation_batch_size
+    prompt = [row["num_tokens"] for row in logged if "num_tokens" in row][-1] / sampled - response
     if args.rollouts == "none":
         return Measured(prompt, response)
     continued, tokens = mean("credit/rollouts"), mean("credit/rollout_tokens")
