@@ -36,7 +36,7 @@ class ConsoleCallback(ProgressCallback):
     Example: `step   25  reward 0.842 ± 0.366  length 23.9  no signal 25.0 %  entropy 0.31  0.21 s/step`. Length is in
     tokens. `clipped` is the share of tokens that lose their gradient to clipping, `cut off` the share of responses that
     reached the length limit, and `no signal` the share of groups whose rewards are equal or whose segments have no
-    advantage. With `groups` it is that of the batch that is trained on, and `sampled` counts all prompts. The mean of each
+    advantage. With `groups` it is that of the batch that is trained on; `sampled` counts all prompts. The mean of each
     reward function follows the reward if there are several. A loss below 0.001 is left out.
 
     Before the lines come those of [`~trl_credit.observe.banner.banner`]. A prompt and a response are shown after the
