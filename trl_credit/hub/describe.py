@@ -17,8 +17,9 @@ from .recipe import PRIVATE, TRL_FIELDS, build
 PARTS = {
     "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style behavior_logps",
     "advantage A": "rollouts baseline scale_rewards",
+    "batch": "groups group_signal max_copies max_refills refill_surplus prompt_sampler prompt_floor retire_above",
     "mask M": "token_mask probability_threshold top_entropy_quantile mask_truncated_completions",
-    "loss": "loss_type prompt_average policy_loss clip_form epsilon epsilon_high beta loss_weight "
+    "loss": "loss_type prompt_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
 }
 

@@ -13,8 +13,8 @@ class DAPOConfig(GRPOConfig):
 
     Two parts of the paper are not in the configuration. Its soft overlong punishment is a reward function
     (`trl_credit.rewards.soft_overlong_punishment`, `--reward accuracy soft_overlong`). Its dynamic sampling, which
-    draws prompts until every group has a signal, is not implemented: groups without signal stay in the batch and are
-    counted as `credit/groups_without_signal`. To come close to it, remove prompts that are always or never solved.
+    draws prompts until every group has responses that are right and others that are not, is `groups="refill"`. The
+    default is `groups="keep"`, which is ours: a refill may sample up to `max_refills` times as much.
 
     Parameters:
         loss_type (`str`, *optional*, defaults to `"dapo"`)

@@ -27,7 +27,8 @@ _RUN_ORDER = (
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
 _TRL, _TRANSFORMERS = "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"
 _CLASSES = {TrainingArguments: _TRANSFORMERS, GRPOConfig: _TRL, DataArguments: "Data", ModelConfig: "Model"}
-_HEADINGS = (RUN, "Model", "Data", "Rewards", "Credit", "Segments", "Rollouts", "Evaluation", _TRL, _TRANSFORMERS)
+_OURS = ("Model", "Data", "Rewards", "Credit", "Groups and prompts", "Segments", "Rollouts", "Evaluation")
+_HEADINGS = (RUN, *_OURS, _TRL, _TRANSFORMERS)
 # the flags of TRL and transformers on the short page, in its order, with what it says of them
 _ESSENTIAL = {
     "output_dir": "Folder of the run.",
