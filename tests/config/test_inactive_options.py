@@ -103,6 +103,7 @@ RELEASED_CODE_IN = {
 }
 # of each field of TRL that acts only beside others a value that is no default
 TRL_KNOWN = {
+    "shuffle_dataset": False,
     "warmup_steps": 1,
     "vllm_mode": "server",
     "vllm_structured_outputs_regex": "a+",
@@ -163,6 +164,7 @@ TRL_BESIDE = {
     "entropy_target": ADAPTIVE,
     **dict.fromkeys(("entropy_coef_delta", "entropy_coef_max"), ADAPTIVE | {"entropy_target": 9.0}),
     **dict.fromkeys(("ref_model_mixup_alpha", "ref_model_sync_steps"), SYNCED),
+    "shuffle_dataset": {},
     "warmup_steps": {"max_steps": 2},
     "use_bias_correction_kl": {"beta": 0.5, "max_steps": 2},
     "scale_rewards": {},

@@ -113,7 +113,17 @@ def test_the_task_with_filler_brings_its_model_and_its_settings(words, tmp_path)
 
 
 HEADINGS = [
-    *("Run and checkpoints", "Model", "Data", "Rewards", "Credit", "Groups and prompts", "Segments", "Rollouts", "Evaluation"),
+    *(
+        "Run and checkpoints",
+        "Model",
+        "Data",
+        "Rewards",
+        "Credit",
+        "Groups and prompts",
+        "Segments",
+        "Rollouts",
+        "Evaluation",
+    ),
     *("TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
 ]
 RUN_ORDER = (

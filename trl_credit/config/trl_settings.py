@@ -67,6 +67,7 @@ _CLIPPED = when(policy_loss="clip", loss_type=("grpo", "dapo", "dr_grpo", "bnpo"
 _CISPO = when(policy_loss="clip", loss_type="cispo")  # clips from above alone
 # fields, and the conditions of which one must hold for them to have an effect; as TRL's `GRPOTrainer` reads them
 _ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
+    ("shuffle_dataset", (when(prompt_sampler="data"),)),
     ("warmup_steps", (when(lr_scheduler_type=anything_but("constant")),)),
     ("vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction", (_VLLM,)),
     (
