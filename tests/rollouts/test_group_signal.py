@@ -164,3 +164,11 @@ def test_rows_with_images_are_refused(make_trainer):
     trainer = make_trainer(groups="replace", trainer_kwargs={"train_dataset": data})
     with pytest.raises(ValueError, match="^groups='replace' joins rows of text, without their images: use a data set"):
         trainer.train()
+
+
+def test_a_plan_says_that_refills_come_on_top(command_said):
+    code, said, _ = command_said("plan", "--algo", "dapo", "--groups", "refill", "--max_refills", "4")
+    assert code == 0 and "sampling takes twice as much, and at most 5 times as much (max_refills)" in " ".join(
+        said.split()
+    )
+    assert "no refills" not in command_said("plan", "--algo", "dapo")[1]

@@ -115,6 +115,9 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
             What the settings do not give.
     """
     notes: list[str] = []
+    if args.groups == "refill":
+        limit = f"and at most {1 + args.max_refills} times as much (max_refills)"
+        notes.append(f"no refills: if half of the groups have signal, sampling takes twice as much, {limit}")
     rows, most = args.per_device_train_batch_size * args.steps_per_generation, args.max_completion_length
     prompts, count = rows / args.num_generations, rows
     prompt, length = _prompt(assumed, notes), Range(_response(assumed, most, notes), most)
