@@ -45,7 +45,7 @@ def make_source(policy: Policy, *, model_config: Any, data: Any) -> "Responses |
     """
     config, order = policy.args, None
     if config.draws_prompts and data is not None:
-        order = PromptOrder(config, rows=len(data), prompt_of=lambda row: data[row]["prompt"])
+        order = PromptOrder(config, rows=len(data), prompt_of=lambda row: data[row].get("prompt"))
     prompts = Prompts(policy, order)
     if config.rollouts == "tree":
         return Trees(policy, model_config=model_config, prompts=prompts)
