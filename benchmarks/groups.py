@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from trl_credit.lab.comparison.histories import read_history
 from trl_credit.runs.checkpoints import last_checkpoint
 
@@ -47,16 +49,16 @@ def row_of(name: str, folder: Path) -> str:
     def mean(key: str, default: float) -> float:
         return fmean(row.get(key, default) for log in logs for row in log)
 
-    useful, copies = 1 - mean("credit/groups_without_signal", 0.0), mean("credit/groups/copies", 0.0)
-    totals = {
-        axis: fmean(history.totals[axis] for history in histories) for axis in ("prompts", "generated", "trained")
-    }
-    scores = [fmean(history.values) for history in histories]
-    equal = min(history.totals["generated"] for history in histories)
-    return (
-        f"| `{name}` | {len(histories)} | {100 * useful:.1f} % | {copies:.2f} | {totals['prompts']:,.0f} | "
-        f"{totals['generated']:,.0f} | {fmean(scores):.3f} | {fmean(h.values[-1] for h in histories):.3f} | {equal:,.0f} |"
-    )
+    shares = 1 - mean("credit/groups_without_signal", 0.0), mean("credit/groups/copies", 0.0)
+    prompts, tokens = (fmean(h.totals[axis] for h in histories) for axis in ("prompts", "generated"))
+    # at equally many tokens: those of `keep`, which generates the fewest
+    limit = fmean(read_history(run, metric=METRIC).totals["generated"] for run in (folder / "runs" / "keep").iterdir())
+    area = fmean(h.values.mean() for h in histories)
+    at_equal = fmean(float(np.interp(limit, h.axes["generated"], h.values)) for h in histories)
+    end = fmean(h.values[-1] for h in histories)
+    cells = [f"`{name}`", len(histories), f"{100 * shares[0]:.1f} %", f"{shares[1]:.2f}", f"{prompts:,.0f}"]
+    cells += [f"{tokens:,.0f}", f"{area:.3f}", f"{end:.3f}", f"{at_equal:.3f}"]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def main() -> None:
