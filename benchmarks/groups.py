@@ -69,10 +69,9 @@ def main() -> None:
     args = parser.parse_args()
     if not args.table:
         subprocess.run(command(args.output_dir, args.seeds), check=True)
-    print(
-        "| mode | runs | groups with signal in a batch | copies | prompts sampled | generated tokens | pass@1, mean | end |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    heads = "mode, runs, groups with signal in a batch, copies, prompts sampled, tokens generated".split(", ")
+    heads += ["pass@1: mean over the run", "end", "at equal tokens"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in MODES:
         print(row_of(name, args.output_dir))
 
