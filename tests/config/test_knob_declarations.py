@@ -12,9 +12,9 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
 from trl_credit.config.credit_config import acts_of
+from trl_credit.config.groups import GroupKnobs
 from trl_credit.config.knobs import COUNT, knob, knobs_of, when
 from trl_credit.config.rules import RULES
-from trl_credit.config.groups import GroupKnobs
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_VALUES
 

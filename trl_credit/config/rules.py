@@ -13,7 +13,7 @@ from ..support.errors import did_you_mean
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
 from .segments import ROLLOUTS, TREE
-from .trl_settings import TRL_VALUES
+from .trl_settings import TRL_ACTS, TRL_VALUES
 
 
 TRACES = ("eligible", "lambda_trace")
@@ -45,11 +45,19 @@ def _optional_fields(config_class: type) -> set[str]:
     return {name for name, hint in get_type_hints(config_class).items() if NoneType in get_args(hint)}
 
 
+def acts_of(config_class: type) -> dict[str, tuple[Condition, ...]]:
+    """Field → the conditions of which one must hold for it to have an effect: our knobs', and those of TRL's fields."""
+    return TRL_ACTS | {name: declared.acts for name, declared in knobs_of(config_class).items()}
+
+
 class Rule(NamedTuple):
     """If the settings `given` hold, those of `needed` must hold too.
 
+    `RULES` holds for all configurations. A preset's configuration class may have rules of its own, in the class
+    attribute `RULES`.
+
     Attributes:
-        given: A condition.
+        given: A condition; empty if it always holds.
         needed: A condition.
         why: The reason, for the message.
     """
@@ -191,16 +199,18 @@ RULES = (
 
 
 def check_combinations(config: GRPOConfig) -> None:
-    """Refuses settings that do not go together, by `RULES`, and segments that are longer than a response.
+    """Refuses settings that do not go together, by `RULES` and those of the class, and segments that are longer than a
+    response.
 
     Raises:
         ValueError: the message names the fields and the fix.
     """
-    for rule in RULES:
+    of_class = [rule for base in type(config).__mro__ for rule in vars(base).get("RULES", ())]
+    for rule in (*RULES, *of_class):
         if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
-            name = next(iter(wrong))
-            pair = f"{values_of(config, [name])} with {values_of(config, rule.given)}"
-            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
+            name, of = next(iter(wrong)), type(config).__name__
+            pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or of}"
+            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given) or 'the algorithm'}."
             raise ValueError(f"{pair}: {rule.why}. {fix}")
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
