@@ -1,7 +1,7 @@
 """Checks of a configuration: each field by itself, and which settings do not go together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from types import NoneType
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
+from ..support.functions import declared, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
 from .segments import ROLLOUTS, TREE
@@ -212,6 +213,7 @@ def check_combinations(config: GRPOConfig) -> None:
             pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or of}"
             fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given) or 'the algorithm'}."
             raise ValueError(f"{pair}: {rule.why}. {fix}")
+    _check_batch_statistics(config)
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
         raise ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
@@ -223,3 +225,38 @@ def check_combinations(config: GRPOConfig) -> None:
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
         levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
         raise ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
+
+
+def batch_statistics_of(function: Callable | None, config: GRPOConfig) -> Callable | None:
+    """The function that a credit function declares as `batch_statistics`, or `None` if it has none, or if its attribute
+    `acts`, a condition on a configuration, does not hold."""
+    found = None if function is None else declared(function, "batch_statistics")
+    return None if found is None or unmet(config, declared(found, "acts") or {}) else found
+
+
+def no_batch_logps(config: GRPOConfig) -> str:
+    """Why there are no log-probabilities of a generation batch before its first update, and the fix."""
+    window, names = config.gradient_accumulation_steps, ("gradient_accumulation_steps", "num_iterations")
+    why = f"steps_per_generation={config.steps_per_generation} with {values_of(config, names)} is one update per batch"
+    return f"{why}, for which no π_old is computed. Set steps_per_generation={2 * window} or num_iterations=2"
+
+
+_BATCH_STATISTICS = (
+    (when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it"),
+    (when(td_upper_bound=False), "it changes the advantages after the statistics"),
+    (when(whiten_advantages=("none", "batch")), "it changes the advantages after the statistics"),
+)
+
+
+def _check_batch_statistics(config: GRPOConfig) -> None:
+    function = config.custom_function("credit") if imports_functions() else None
+    if (found := batch_statistics_of(function, config)) is None:
+        return
+    others = "".join(f", or change {name}" for name in declared(found, "acts") or ())
+    for needed, why in _BATCH_STATISTICS:
+        if wrong := unmet(config, needed):
+            what = f"{values_of(config, wrong)} with credit={config.credit!r}, which takes statistics over the batch"
+            raise ValueError(f"{what}: {why}. Set {in_words(wrong)}{others}.")
+    if config.is_aligned and not config.use_vllm:
+        what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
+        raise ValueError(f"{what}, and {no_batch_logps(config)}{others}.")

@@ -47,6 +47,7 @@ class GenerationBatch:
         values: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
+        place: Optimizer steps before it, and micro-batches since the last one: the same after a resume.
     """
 
     batch: Batch
@@ -61,6 +62,7 @@ class GenerationBatch:
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
     moves_belief: bool = True
+    place: tuple[int, int] = (0, 0)
 
 
 class Responses:

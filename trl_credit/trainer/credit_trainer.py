@@ -170,11 +170,11 @@ class CreditTrainer(ResumableTrainer):
         has_state = type(self).credit_state is not CreditTrainer.credit_state
         custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if has_state else None
         self.stateful += [part for part in (belief, custom, *self._train_source.stateful) if part is not None]
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty)
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.custom_credit)
         self._rollout_log, self.results = add_observers(self)
         has_reference = getattr(self, "ref_model", None) is not None
         refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
-        refusals.warn_off_policy(args)
+        refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
@@ -288,6 +288,7 @@ class CreditTrainer(ResumableTrainer):
         made.batch.advantages = made.advantages
         # false in evaluation, and for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
+        made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
         self._batch_steps(made)
         return made
 
