@@ -6,6 +6,7 @@ from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
 from .presets.dapo import DAPOConfig
 from .presets.dr_grpo import DrGRPOConfig
+from .presets.fipo import FIPOConfig
 from .presets.grpo import GRPOConfig
 from .presets.grpo_lambda import GRPOLambdaConfig
 from .presets.gspo import GSPOConfig
@@ -22,6 +23,7 @@ from .trainer.named import (
     ALGORITHMS,
     DAPOTrainer,
     DrGRPOTrainer,
+    FIPOTrainer,
     GRPOLambdaTrainer,
     GRPOTrainer,
     GSPOTokenTrainer,
@@ -47,6 +49,8 @@ __all__ = [
     "DAPOTrainer",
     "DrGRPOConfig",
     "DrGRPOTrainer",
+    "FIPOConfig",
+    "FIPOTrainer",
     "GRPOConfig",
     "GRPOLambdaConfig",
     "GRPOLambdaTrainer",

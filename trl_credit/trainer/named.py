@@ -65,6 +65,12 @@ class OPOTrainer(CreditTrainer):
     preset = PRESETS["opo"]
 
 
+class FIPOTrainer(CreditTrainer):
+    """FIPO: [`CreditTrainer`] with [`FIPOConfig`]."""
+
+    preset = PRESETS["fipo"]
+
+
 class SPOChainTrainer(CreditTrainer):
     """SPO-chain: [`CreditTrainer`] with [`SPOChainConfig`]."""
 
