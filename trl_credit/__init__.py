@@ -16,6 +16,7 @@ _MODULES = {
     "lab.viewer": ("show_credit",),
     "lab.viewer.trackers": ("CreditPageCallback",),
     "loss.assignment": ("assign_credit",),
+    "presets.clip_cov": ("ClipCovConfig",),
     "presets.dapo": ("DAPOConfig",),
     "presets.dr_grpo": ("DrGRPOConfig",),
     "presets.fipo": ("FIPOConfig",),
@@ -33,6 +34,7 @@ _MODULES = {
     "trainer": ("CreditTrainer",),
     "trainer.named": (
         "ALGORITHMS",
+        "ClipCovTrainer",
         "DAPOTrainer",
         "DrGRPOTrainer",
         "FIPOTrainer",

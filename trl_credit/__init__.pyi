@@ -4,6 +4,7 @@ from .credit.tokens import Credit, Tokens
 from .lab.viewer import show_credit
 from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
+from .presets.clip_cov import ClipCovConfig
 from .presets.dapo import DAPOConfig
 from .presets.dr_grpo import DrGRPOConfig
 from .presets.fipo import FIPOConfig
@@ -21,6 +22,7 @@ from .presets.vine_ppo import VinePPOConfig
 from .trainer import CreditTrainer
 from .trainer.named import (
     ALGORITHMS,
+    ClipCovTrainer,
     DAPOTrainer,
     DrGRPOTrainer,
     FIPOTrainer,
@@ -41,6 +43,8 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "ClipCovConfig",
+    "ClipCovTrainer",
     "Credit",
     "CreditConfig",
     "CreditPageCallback",

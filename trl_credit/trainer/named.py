@@ -71,6 +71,12 @@ class FIPOTrainer(CreditTrainer):
     preset = PRESETS["fipo"]
 
 
+class ClipCovTrainer(CreditTrainer):
+    """Clip-Cov: [`CreditTrainer`] with [`ClipCovConfig`]."""
+
+    preset = PRESETS["clip_cov"]
+
+
 class SPOChainTrainer(CreditTrainer):
     """SPO-chain: [`CreditTrainer`] with [`SPOChainConfig`]."""
 
