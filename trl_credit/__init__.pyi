@@ -13,6 +13,7 @@ from .presets.grpo_lambda import GRPOLambdaConfig
 from .presets.gspo import GSPOConfig
 from .presets.gspo_token import GSPOTokenConfig
 from .presets.ha_dw import HADWConfig
+from .presets.kl_cov import KLCovConfig
 from .presets.opo import OPOConfig
 from .presets.p_trace import PTraceConfig
 from .presets.s_trace import STraceConfig
@@ -31,6 +32,7 @@ from .trainer.named import (
     GSPOTokenTrainer,
     GSPOTrainer,
     HADWTrainer,
+    KLCovTrainer,
     OPOTrainer,
     PTraceTrainer,
     SPOChainTrainer,
@@ -65,6 +67,8 @@ __all__ = [
     "GSPOTrainer",
     "HADWConfig",
     "HADWTrainer",
+    "KLCovConfig",
+    "KLCovTrainer",
     "OPOConfig",
     "OPOTrainer",
     "PTraceConfig",

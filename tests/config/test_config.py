@@ -32,6 +32,7 @@ def test_published_settings():
             "cov_range": [1.0, 5.0],
             "steps_per_generation": 8,
         },
+        "kl_cov": {"loss_type": "dapo", "cov_share": 2e-3, "cov_penalty": 1.0, "steps_per_generation": 8},
         "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "gspo_token": {"importance": "sequence_token", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "ha_dw": {"difficulty": "history", "difficulty_scale": 1.3, "difficulty_window": 10},

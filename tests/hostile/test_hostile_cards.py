@@ -237,6 +237,7 @@ LINES = {
     "grpo_lambda": ["--advantage_floor", "None", "--trace_style", "both", "--evaluation_protocol", "demo"],
     "fipo": ["--future_clip", "0.8", "1.2", "--future_half_life", "16", "--steps_per_generation", "8"],
     "clip_cov": ["--cov_range", "0.5", "4", "--cov_statistics", "microbatch", "--reward", "accuracy"],
+    "kl_cov": ["--cov_penalty", "0.1", "--cov_share", "0.0002", "--steps_per_generation", "4"],
     "ha_dw": "--difficulty hard --reward_range -0.00001 2 --difficulty_window 3 --optim_args a=1,b=2".split(),
     "vine_ppo": ["--rollouts_per_state", "5", "--temperature", "0.7", "--gradient_checkpointing", "false"],
     "spo_chain": ["--cutpoint_interval", "3", "--model_init_kwargs", '{"trust_remote_code": true, "x": {"y": [1]}}'],

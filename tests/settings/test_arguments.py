@@ -8,9 +8,10 @@ import pytest
 import yaml
 from trl import ModelConfig
 
-from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit import ALGORITHMS
 from trl_credit.cli.training import make_data, make_rewards
 from trl_credit.config import KNOBS
+from trl_credit.config.knobs import knobs_of
 from trl_credit.data import DataArguments
 from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.hub.public import Public
@@ -149,9 +150,10 @@ def test_every_flag_is_listed_once_under_its_heading(algo, capsys, monkeypatch):
     assert list(parts) == HEADINGS and all(parts.values())
     shown = {flag: text for flags in parts.values() for flag, text in flags.items()}
     assert len(shown) == sum(map(len, parts.values()))
-    known = {f.name for of in (CreditConfig, DataArguments, ModelConfig, ScriptArguments) for f in fields(of) if f.init}
+    config_class = ALGORITHMS[algo][0]
+    known = {f.name for of in (config_class, DataArguments, ModelConfig, ScriptArguments) for f in fields(of) if f.init}
     assert set(shown) == known | {"config"}
-    for name in KNOBS:
+    for name in knobs_of(config_class):
         assert "(default: " in shown[name] and len(shown[name].partition(" (default: ")[0].split()) > 2, name
     for title, flags in (
         ("Run and checkpoints", "algo config learning_rate log_credit"),

@@ -77,6 +77,12 @@ class ClipCovTrainer(CreditTrainer):
     preset = PRESETS["clip_cov"]
 
 
+class KLCovTrainer(CreditTrainer):
+    """KL-Cov: [`CreditTrainer`] with [`KLCovConfig`]."""
+
+    preset = PRESETS["kl_cov"]
+
+
 class SPOChainTrainer(CreditTrainer):
     """SPO-chain: [`CreditTrainer`] with [`SPOChainConfig`]."""
 

@@ -48,7 +48,8 @@ def explain(
     """The credit of one algorithm, computed by the functions that training uses.
 
     State that a run keeps between batches is in its initial state: HA-DW's belief is the accuracy of these responses,
-    and there is no replay. There is no KL term. A random selector draws again.
+    and there is no replay. There is no KL term. A random selector draws again, and statistics of a generation batch are
+    those of these responses.
 
     Args:
         shard ([`Shard`]):
