@@ -26,6 +26,8 @@ class CreditFunction(Protocol):
       sampling engine is left out.
     * `needs_drift = True`: the function changes nothing while the policy is still the one that sampled. A run with one
       update per generation batch says so once.
+    * `by_row = condition`: the credit of a row does not depend on the other rows of its micro-batch, in configurations
+      for which the condition holds (`{}`: always). Then `length_sort` may sort the rows.
     * `batch_statistics = g`: `g(config, batch) -> (N, T)`, called once per generation batch with a
       [`~trl_credit.credit.tokens.BatchTokens`]. The function gets its result as `tokens.statistics_t`, so how the batch
       is cut into micro-batches does not matter. An attribute `g.acts`, a condition on a configuration

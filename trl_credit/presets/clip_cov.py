@@ -36,7 +36,7 @@ def credit(config: "ClipCovConfig", tokens: Tokens) -> Credit:
     return replace(found, mask=1.0 - chosen_t)
 
 
-choose.acts, credit.batch_statistics = BATCH, choose
+credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
 
 
 @dataclass

@@ -30,7 +30,7 @@ def credit(config: "FIPOConfig", tokens: Tokens) -> Credit:
     return replace(found, advantage=wide(found.advantage) * factor_t)
 
 
-credit.needs_drift = True
+credit.needs_drift, credit.by_row = True, {}
 
 
 @dataclass

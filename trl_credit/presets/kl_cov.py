@@ -31,7 +31,7 @@ def credit(config: "KLCovConfig", tokens: Tokens) -> Credit:
     return Credit(torch.zeros_like(tokens.logp_t), gain_t - config.cov_penalty * chosen_t * log_ratio_t.abs())
 
 
-choose.acts, credit.batch_statistics = BATCH, choose
+credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
 credit.carries_loss = credit.needs_drift = True
 
 
@@ -41,8 +41,8 @@ class KLCovConfig(GRPOConfig):
     Configuration of [`KLCovTrainer`]: [`GRPOConfig`] with the published setting.
 
     The statistics are those of [`ClipCovConfig`], with `cov_statistics="batch"` as our default. The gradient of |log ρ|
-    is 0 at ρ = 1, so KL-Cov is plain GRPO in the first update of a batch. The paper makes 8 updates of a batch, and so
-    does this class (see [`FIPOConfig`]).
+    is 0 at ρ = 1 and ±1 next to it: in the first update of a batch KL-Cov is plain GRPO if the pass for π_old and that
+    of the loss agree to the last bit, else the chosen tokens get the sign of a rounding. A batch makes 8 updates.
 
     Parameters:
         credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`)
