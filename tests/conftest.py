@@ -39,9 +39,11 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 import trl_credit
 from trl_credit.config import active_part
 from trl_credit.config import defaults as knob_defaults
+from trl_credit.config.rules import batch_statistics_of
 from trl_credit.demo import demo_model_path
 from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.lab.evaluation.samplers import TransformersSampler
+from trl_credit.loss.statistics import over_processes
 from trl_credit.rewards import watchdog
 
 
@@ -232,6 +234,12 @@ def toy_loss(monkeypatch):
             lambda self, *args, **kwargs: (logps, entropies, None),
         )
         trainer.current_gradient_accumulation_steps = 1
+        custom = getattr(trainer, "custom_credit", None)  # a trainer of TRL has none
+        if custom is not None and (statistics := batch_statistics_of(custom.declaring, trainer.args)) is not None:
+            given = {"logp_t": inputs["old_per_token_logps"], "advantages": inputs["advantages"], "seed": 0}
+            given["mask_t"] = inputs["completion_mask"] * inputs["tool_mask"]
+            taken = over_processes(statistics, trainer.args, trainer.processes, **given)
+            inputs = {"batch_statistics": taken, **inputs}  # as the trainer's step, which is not run here
         return trainer.compute_loss(trainer.model, inputs)
 
     return run

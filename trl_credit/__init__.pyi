@@ -4,13 +4,16 @@ from .credit.tokens import Credit, Tokens
 from .lab.viewer import show_credit
 from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
+from .presets.clip_cov import ClipCovConfig
 from .presets.dapo import DAPOConfig
 from .presets.dr_grpo import DrGRPOConfig
+from .presets.fipo import FIPOConfig
 from .presets.grpo import GRPOConfig
 from .presets.grpo_lambda import GRPOLambdaConfig
 from .presets.gspo import GSPOConfig
 from .presets.gspo_token import GSPOTokenConfig
 from .presets.ha_dw import HADWConfig
+from .presets.kl_cov import KLCovConfig
 from .presets.opo import OPOConfig
 from .presets.p_trace import PTraceConfig
 from .presets.s_trace import STraceConfig
@@ -20,13 +23,16 @@ from .presets.vine_ppo import VinePPOConfig
 from .trainer import CreditTrainer
 from .trainer.named import (
     ALGORITHMS,
+    ClipCovTrainer,
     DAPOTrainer,
     DrGRPOTrainer,
+    FIPOTrainer,
     GRPOLambdaTrainer,
     GRPOTrainer,
     GSPOTokenTrainer,
     GSPOTrainer,
     HADWTrainer,
+    KLCovTrainer,
     OPOTrainer,
     PTraceTrainer,
     SPOChainTrainer,
@@ -39,6 +45,8 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "ClipCovConfig",
+    "ClipCovTrainer",
     "Credit",
     "CreditConfig",
     "CreditPageCallback",
@@ -47,6 +55,8 @@ __all__ = [
     "DAPOTrainer",
     "DrGRPOConfig",
     "DrGRPOTrainer",
+    "FIPOConfig",
+    "FIPOTrainer",
     "GRPOConfig",
     "GRPOLambdaConfig",
     "GRPOLambdaTrainer",
@@ -57,6 +67,8 @@ __all__ = [
     "GSPOTrainer",
     "HADWConfig",
     "HADWTrainer",
+    "KLCovConfig",
+    "KLCovTrainer",
     "OPOConfig",
     "OPOTrainer",
     "PTraceConfig",

@@ -13,6 +13,7 @@ from .config import CreditConfig
 from .credit.tokens import Credit, Tokens, turn_numbers
 from .loss.assignment import CreditFunction
 from .loss.custom_credit import credit_problem, has_gradient, no_credit, tensors_of, without_gradient, written_into
+from .loss.statistics import with_statistics
 from .support.digests import function_label
 from .support.functions import declared
 
@@ -20,7 +21,7 @@ from .support.functions import declared
 # each is a method of `_Case`
 PROPERTIES = (
     *("inputs unchanged", "form", "learning", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
-    *("float32", "evaluation"),
+    *("float32", "evaluation", "batch statistics"),
 )
 _CLIP = (0.8, 1.2)
 _RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that lacks an input
@@ -46,6 +47,8 @@ def check_credit(
     * `row order`, `micro-batches`: a row's gradient depends neither on its place nor on the rows beside it.
     * `float32`: the gradient equals that of float64 to 1e-3 of its size.
     * `evaluation`: W, A and M are the same without a graph.
+    * `batch statistics`: what it declares as `batch_statistics` depends neither on padding nor on values outside of the
+      mask, and draws from the generator alone. The other properties use its result for all rows.
     * `GRPO`, with `is_grpo_when`: under these knobs the gradient is GRPO's.
 
     Args:
@@ -117,10 +120,26 @@ class _Case:
     """A credit function, its configuration, and tokens. A check returns what is wrong, or `None`."""
 
     def __init__(self, function: CreditFunction, config: CreditConfig, tokens: Tokens) -> None:
-        self.function, self.config, self.tokens = function, config, tokens
+        self.function, self.config, self.tokens = function, config, with_statistics(function, config, tokens)
         self.carries_loss = bool(declared(function, "carries_loss"))
         self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
         self.size = 1.0
+
+    def batch_statistics(self) -> str | None:
+        def taken(tokens: Tokens) -> torch.Tensor | None:
+            return with_statistics(self.function, self.config, tokens).statistics_t
+
+        plain, inside = taken(self.tokens), self.tokens.mask_t.bool()
+        if plain is None:
+            return None
+        if not torch.equal(taken(self.tokens), plain):
+            return "differs in a second call: draw from batch.generator"
+        if not torch.equal(taken(self.changed(_padded))[:, : plain.size(1)][inside], plain[inside]):
+            return "columns of padding change it: use batch.mask_t"
+        dirty = self.changed(lambda name, x: torch.where(inside, x, 7.0) if name == "old_logp_t" else x)
+        if not torch.equal(taken(dirty)[inside], plain[inside]):
+            return "values outside of the mask change it: use batch.mask_t"
+        return None
 
     def form(self) -> str | None:
         problem = credit_problem(self.call(self.tokens), self.tokens, **self.graph)
@@ -180,11 +199,7 @@ class _Case:
         return None
 
     def padding(self) -> str | None:
-        def padded(name: str, x: torch.Tensor) -> torch.Tensor:
-            fill = -1 if name in ("segment_ids", "turn_ids") else 0
-            return torch.nn.functional.pad(x, (0, 5), value=fill) if x.dim() == 2 else x
-
-        gradient = self.gradient(self.changed(padded))
+        gradient = self.gradient(self.changed(_padded))
         if gradient[:, -5:].any():
             return "columns of padding get a gradient: multiply sums over tokens by mask_t"
         return self.differs(gradient[:, :-5], self.gradient(self.tokens))
@@ -257,6 +272,12 @@ class _Case:
         if error <= tolerance * max(self.size, 1.0):
             return None
         return f"by up to {error:.3g}, where gradients are of size {self.size:.3g}"
+
+
+def _padded(name: str, x: torch.Tensor) -> torch.Tensor:
+    """With five more columns."""
+    fill = -1 if name in ("segment_ids", "turn_ids") else 0
+    return torch.nn.functional.pad(x, (0, 5), value=fill) if x.dim() == 2 else x
 
 
 def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

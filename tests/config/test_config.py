@@ -16,6 +16,24 @@ def test_published_settings():
         "p_trace": {"importance": "eligible", "selector": "none", "trace_lambda": 0.9, "gamma": 1.0, "beta": 0.001},
         "s_trace": {"importance": "eligible", "selector": "entropy", "selective_rate": 0.2, "leave_own_out": True},
         "grpo_lambda": {"importance": "lambda_trace", "trace_lambda": 0.99, "advantage_floor": -0.1, "beta": 0.04},
+        "fipo": {
+            "loss_type": "dapo",
+            "epsilon": 0.2,
+            "epsilon_high": 0.28,
+            "future_half_life": 32.0,
+            "future_clip": [1.0, 1.2],
+            "future_ratio_max": None,
+            "steps_per_generation": 16,
+        },
+        "clip_cov": {
+            "loss_type": "dapo",
+            "epsilon": 1.0,
+            "epsilon_high": 1.0,
+            "cov_share": 2e-4,
+            "cov_range": [1.0, 5.0],
+            "steps_per_generation": 8,
+        },
+        "kl_cov": {"loss_type": "dapo", "cov_share": 2e-3, "cov_penalty": 1.0, "steps_per_generation": 8},
         "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "gspo_token": {"importance": "sequence_token", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "ha_dw": {"difficulty": "history", "difficulty_scale": 1.3, "difficulty_window": 10},
@@ -83,7 +101,8 @@ def test_any_knob_on_any_preset(name):
         assert args_of(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo").baseline == "optimal"
     if config.importance != "sequence" and config.baseline == "group":  # which segments are refused with
         args_of(ALGORITHMS[name][0], rollouts="chain", replay_iterations=1)
-        args_of(ALGORITHMS[name][0], rollouts="tree", mask_truncated_completions=False)
+        if not config.custom_functions():  # which decides itself
+            args_of(ALGORITHMS[name][0], rollouts="tree", mask_truncated_completions=False)
 
 
 VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"rollouts": "chain"}, {"rollouts": "tree"}

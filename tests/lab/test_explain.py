@@ -207,7 +207,9 @@ RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips w
 
 
 @pytest.mark.parametrize(
-    ("name", "own"), [*((name, {}) for name in PLAIN), *(("grpo_lambda", own) for own in (RATIO, BOTH, GRAD))]
+    ("name", "own"),
+    # without Clip-Cov, which chooses at random, and KL-Cov, whose W is 0
+    [*((name, {}) for name in PLAIN if "_cov" not in name), *(("grpo_lambda", own) for own in (RATIO, BOTH, GRAD))],
 )
 def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own):
     def some(completions, **kwargs):
@@ -240,6 +242,28 @@ def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own
                 assert [x > 0 for x in left] == [x > 0 for x in right]
             else:
                 assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
+def test_statistics_of_a_batch_are_those_of_the_responses(make_trainer, tmp_path, name):
+    settings = {"log_credit": 1, "log_credit_groups": 8, "max_steps": 2, "num_iterations": 2, "cov_share": 0.2}
+    settings |= {"cov_range": [0.0, 9.0]} if name == "clip_cov" else {}
+    trainer = make_trainer(name, **settings)
+    trainer.train()
+    shard = read_rollouts(tmp_path / "run", step=2)
+    found = explain(shard, trainer.args, name=name)
+    logged, ours = (
+        [x for response in part.responses for x in response["policy_mask"]] for part in (shard, found.shard)
+    )
+    if name == "clip_cov":  # as many as in training, of the same tokens
+        assert logged.count(0) - ours.count(0) == 0 and 0 < ours.count(0) < len(ours)
+    else:
+        pairs = [
+            (x, y)
+            for a, b in zip(shard.responses, found.shard.responses, strict=True)
+            for x, y in zip(a["credit"], b["credit"], strict=True)
+        ]
+        assert all(x == pytest.approx(y, rel=1e-3, abs=1e-5) for x, y in pairs) and any(x for x, _ in pairs)
 
 
 def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):

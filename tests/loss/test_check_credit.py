@@ -12,7 +12,7 @@ from trl_credit.testing import check_credit
 def test_check_credit_passes_custom_functions(name, tmp_path):
     args = config(tmp_path, credit=custom(name))
     done = check_credit(args.custom_function("credit"), config=args)
-    assert done[1] == "form" and len(done) == 10
+    assert done[1] == "form" and len(done) == 11
 
 
 @pytest.mark.parametrize(

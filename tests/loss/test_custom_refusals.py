@@ -183,9 +183,11 @@ def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_lo
     t, other = toy(), toy()
     t["sampling"], other["sampling"] = t["old"], other["old"].clone()
     t["reference"], other["reference"] = t["entropies"].clone(), other["entropies"].clone()
+    t["statistics"], other["statistics"] = t["entropies"].clone(), other["entropies"].clone()
 
     def ran(trainer, t):
-        return run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"], ref_entropies=t["reference"])
+        more = {"ref_entropies": t["reference"], "batch_statistics": t["statistics"]}
+        return run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"], **more)
 
     with pytest.raises(ValueError, match=r"writes into tokens\.\w+: make a new tensor"):
         ran(trainer, t)

@@ -58,6 +58,10 @@ OWN_CASES = CASES | {
     "whitened batch": ("base", {"whiten_advantages": "batch"}),
     "paths": ("base", {**ROWS, "tree_rows": "paths"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
+    # credit functions that declare `by_row`; KL-Cov's |log ρ| makes a sign of the rounding of ρ = 1
+    "fipo": ("fipo", {"mask_truncated_completions": False}),
+    "clip_cov": ("clip_cov", {"cov_range": [0.0, 9.0], "cov_share": 0.3}),
+    "kl_cov": ("kl_cov", {"cov_share": 0.3, "cov_penalty": 0.0, "beta": 0.1}),
 }
 SLOW = (
     "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, "
@@ -214,11 +218,12 @@ DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropou
     [
         ("base", {"credit": compares}, "your custom credit"),
         ((trl_credit.CreditConfig, CustomMethod), {}, "your custom credit"),
+        ("kl_cov", {"cov_statistics": "microbatch"}, "your custom credit"),
         ("base", {"importance": "eligible", "selector": "random"}, "selector='random'"),
         ("base", {"neftune_noise_alpha": 5.0}, "dropout or noise"),
         ("base", {"trainer_kwargs": DROPOUT}, "dropout"),
     ],
-    ids=["credit", "method", "selector", "noise", "dropout"],
+    ids=["credit", "method", "microbatch", "selector", "noise", "dropout"],
 )
 def test_rows_stay_where_sorting_may_change_the_step(make_trainer, caplog, algo, settings, words):
     padding = make_trainer(algo, **SIZES, **settings)._passes.padding

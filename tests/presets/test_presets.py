@@ -1,23 +1,30 @@
 """An algorithm is one file: what is derived from it, for the package's algorithms and for one that is made up here."""
 
+import dataclasses
 import functools
 import importlib
 import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trl
 import yaml
 from custom_functions import FILE, args_of
 from scripts import ROOT, load_script
 
 import trl_credit
 from trl_credit import ALGORITHMS
+from trl_credit.config import settings_of_preset
+from trl_credit.config.knobs import knob, one_of
 from trl_credit.hub.describe import describe_credit, function_comments, preset_of
 from trl_credit.hub.papers import papers_of
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import changed, recipe_of, to_yaml
+from trl_credit.lab.comparison.settings_tables import settings_beside_credit, settings_of_credit
+from trl_credit.observe.log_entries import settings_of
 from trl_credit.presets import PRESETS
 from trl_credit.presets.__main__ import readme_table
 from trl_credit.settings.arguments import parse_arguments
@@ -29,7 +36,10 @@ MADE_UP = '''
 
 from dataclasses import dataclass
 
+from trl_credit.config.knobs import SHARE, knob
 from trl_credit.presets import Preset, paper
+from trl_credit.config.knobs import when
+from trl_credit.config.rules import Rule
 from trl_credit.loss.assignment import assign_credit
 from trl_credit.config import CreditConfig
 from trl_credit.trainer import CreditTrainer
@@ -141,6 +151,75 @@ def test_a_made_up_algorithm_is_found_by_name(make_up, tmp_path):
     assert readme_table().splitlines()[-1] == f"{row}2701.00001) |"
     script, _, args, _, _ = parse_arguments(["--algo", "made_up", "--output_dir", str(tmp_path)])
     assert script.algo == "made_up" and type(args) is module.MadeUpConfig
+
+
+def test_a_knob_of_a_made_up_algorithm_is_known_everywhere(make_up, script, tmp_path, monkeypatch, capsys):
+    """Flags, help, YAML, card, recipe, identity, rollout log and the tables of a comparison."""
+    module = make_up("made_up_of_own_knob", credit='my_rate: float = knob(0.5, "A rate of mine.", SHARE)')
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("my_rate: 0.25\n")
+    given = ["--algo", "made_up", *QUICK, "--save_steps", "1", "--config", "mine.yaml"]
+    script.main(given)
+    folder = tmp_path / "runs" / "made_up"
+    assert "| my\\_rate | 0.25 | 0.5 |" in (folder / "README.md").read_text()
+    assert yaml.safe_load((folder / "recipe.yaml").read_text())["my_rate"] == 0.25
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        script.main([*given, "--my_rate", "0.75", "--max_steps", "3", "--resume_from_checkpoint", "true"])
+    assert "my_rate 0.25 → 0.75" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_arguments(["--algo", "made_up", "--help", "all"])
+    assert "--my_rate" in (text := capsys.readouterr().out) and "A rate of mine. Must be in [0, 1]." in " ".join(
+        text.split()
+    )
+    args = args_of(module.MadeUpConfig, my_rate=0.25)
+    assert settings_of(args)["my_rate"] == 0.25 and settings_of(args_of(module.MadeUpConfig))["my_rate"] == 0.5
+    groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x})]) for x in (0.1, 0.2)]
+    assert settings_of_credit(groups) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
+    assert settings_beside_credit(groups) == {0.1: {}, 0.2: {}}
+    with pytest.raises(ValueError, match=r"my_rate must be in \[0, 1\], got 2"):
+        args_of(module.MadeUpConfig, my_rate=2.0)
+
+
+def test_a_knob_of_a_subclass_is_shown_beside_its_own_default(make_up):
+    module = make_up("made_up_below_own_knob", credit="")
+
+    @dataclass
+    class BelowConfig(module.MadeUpConfig):
+        my_count: int = knob(3, "A count of mine.", acts={"loss_type": one_of("grpo")})
+
+    (row,) = [row for row in describe_credit(args_of(BelowConfig, my_count=4)) if row.name == "my_count"]
+    assert (row.value, row.published) == ("4", "3")
+    with pytest.raises(ValueError, match="my_count=4 does nothing, since loss_type='dapo'"):
+        args_of(BelowConfig, my_count=4, loss_type="dapo")
+    assert "my_count" not in shown(args_of(BelowConfig, loss_type="dapo"))
+
+
+def test_a_made_up_algorithm_may_have_rules_and_updates(make_up):
+    rule = 'RULES = (Rule({}, when(beta=0.0), "it has no reference"),)\n    updates_per_batch = 3'
+    config_class = make_up("made_up_of_rules", credit=rule).MadeUpConfig
+    with pytest.raises(
+        ValueError, match="^beta=0.1 with MadeUpConfig: it has no reference. Set beta=0.0, or change the algorithm.$"
+    ):
+        args_of(config_class, beta=0.1)
+    for given, steps in (
+        ({}, 3),
+        ({"gradient_accumulation_steps": 4}, 12),
+        ({"num_iterations": 2}, 1),
+        ({"gradient_accumulation_steps": 4, "num_iterations": 2}, 4),
+        ({"steps_per_generation": 1}, 1),
+        ({"generation_batch_size": 16}, 2),
+    ):
+        args = args_of(config_class, **given)
+        assert args.steps_per_generation == steps and args.generation_batch_size == 8 * steps
+        assert dataclasses.replace(args, generation_batch_size=None).steps_per_generation == steps
+        said = settings_of_preset(args).get("steps_per_generation")
+        assert said == ((steps // 3, steps) if steps % 3 == 0 else None)
+    theirs = trl.GRPOConfig("unused", use_cpu=True, bf16=False, gradient_accumulation_steps=2)
+    assert config_class.from_trl(theirs).steps_per_generation == 6
+    assert config_class.from_trl(theirs, steps_per_generation=2).steps_per_generation == 2
+    theirs = trl.GRPOConfig("unused", use_cpu=True, bf16=False, steps_per_generation=4)
+    assert config_class.from_trl(theirs).steps_per_generation == 4
 
 
 def help_of_algo(capsys) -> str:
@@ -277,7 +356,7 @@ def test_every_algorithm_says_what_it_is(algo):
     assert preset.uses is None or preset.uses(args)
     assert preset_of(args) is preset and papers_of(args)[0] == ALGORITHMS[algo][1]._paper
     rows = describe_credit(args)
-    assert len({row.part for row in rows}) == 4 and not any(row.published for row in rows)
+    assert len({row.part for row in rows}) == 5 and not any(row.published for row in rows)
 
 
 def test_registry_named_trainers_package_and_readme_agree():

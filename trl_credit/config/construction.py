@@ -17,9 +17,14 @@ class Construction:
     Keywords are checked in `__new__`, since each subclass that is a dataclass gets an `__init__` of its own. The check
     reads the signature of that `__init__`, which a subclass may also have written itself.
 
+    Attributes:
+        updates_per_batch: Optimizer steps that a preset makes of a generation batch, see [`fill_in_updates`].
+
     Raises:
         TypeError: the constructor does not take a keyword; the message names the field that was meant.
     """
+
+    updates_per_batch = 1
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         parameters = inspect.signature(cls.__init__).parameters
@@ -28,6 +33,16 @@ class Construction:
             hint = did_you_mean(unknown[0], list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
             raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}{hint}")
         return super().__new__(cls)
+
+    def fill_in_updates(self) -> None:
+        """Sets `steps_per_generation` to `updates_per_batch` times `gradient_accumulation_steps`.
+
+        Only if nothing that decides about the number of updates was set: `steps_per_generation`,
+        `generation_batch_size` and `num_iterations` have their defaults. TRL would make one update then.
+        """
+        given = self.steps_per_generation is not None or self.generation_batch_size is not None
+        if self.updates_per_batch > 1 and self.num_iterations == 1 and not given:
+            self.steps_per_generation = self.updates_per_batch * self.gradient_accumulation_steps
 
     @classmethod
     def from_trl(cls, args: GRPOConfig, **knobs: Any) -> Self:

@@ -19,7 +19,7 @@ from .knobs import (
     POSITIVE,
     RUN,
     SHARE,
-    Condition,
+    Knob,
     Values,
     anything_but,
     check_inactive_options,
@@ -32,7 +32,7 @@ from .knobs import (
     when,
     whole,
 )
-from .rules import TRACES, check_combinations, check_values
+from .rules import TRACES, acts_of, check_combinations, check_values
 from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
 from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
 
@@ -319,6 +319,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, Construction, GRPOConfig):
             for name, function in self.custom_functions().items():
                 resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
         check_values(self)
+        self.fill_in_updates()
         check_groups(self)
         check_deepspeed(self.deepspeed)
         super().__post_init__()
@@ -388,12 +389,9 @@ CHOICES = {name: knob.values.names for name, knob in KNOBS.items() if knob.value
 FUNCTION_KNOBS = {name: knob.values.names for name, knob in KNOBS.items() if knob.values and knob.values.custom}
 
 
-def acts_of(config_class: type) -> dict[str, tuple[Condition, ...]]:
-    """Field → the conditions of which one must hold for it to have an effect: our knobs', and those of TRL's fields."""
-    return TRL_ACTS | {name: declared.acts for name, declared in knobs_of(config_class).items()}
-
-
-def active_part(settings: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `settings` that has an effect in a configuration whose fields have the values of `beside`."""
-    config, acts = SimpleNamespace(**beside), acts_of(CreditConfig)
+def active_part(
+    settings: Mapping[str, Any], beside: Mapping[str, Any], knobs: Mapping[str, Knob] = KNOBS
+) -> dict[str, Any]:
+    """The part of `settings` that has an effect in a configuration with these knobs and the values of `beside`."""
+    config, acts = SimpleNamespace(**beside), TRL_ACTS | {name: declared.acts for name, declared in knobs.items()}
     return {name: x for name, x in settings.items() if is_active(config, acts.get(name, ()))}

@@ -44,14 +44,19 @@ def changed_defaults(config_class: type) -> dict[str, tuple[Any, Any]]:
     theirs, ours = defaults(GRPOConfig), defaults(config_class)
     if ours["importance"] == "sequence":
         ours["importance_sampling_level"] = "sequence"  # set by `__post_init__`
+    if (updates := config_class.updates_per_batch) > 1:  # both are filled in, for gradient_accumulation_steps=1
+        theirs["steps_per_generation"], ours["steps_per_generation"] = 1, updates
     return {name: (default, ours[name]) for name, default in theirs.items() if ours[name] != default}
 
 
 def settings_of_preset(args: Any) -> dict[str, tuple[Any, Any]]:
     """The part of `changed_defaults` that has an effect in a [`CreditConfig`] and still has the value of its class."""
+    changed, window = changed_defaults(type(args)), args.gradient_accumulation_steps
+    if "steps_per_generation" in changed:
+        changed["steps_per_generation"] = tuple(window * steps for steps in changed["steps_per_generation"])
     return {
         name: (theirs, ours)
-        for name, (theirs, ours) in changed_defaults(type(args)).items()
+        for name, (theirs, ours) in changed.items()
         if getattr(args, name) == ours and is_active(args, TRL_ACTS.get(name, ()))
     }
 

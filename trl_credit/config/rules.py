@@ -1,7 +1,7 @@
 """Checks of a configuration: each field by itself, and which settings do not go together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from types import NoneType
@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
+from ..support.functions import declared, imports_functions
 from .groups import FILTERED, check_prompt_rates
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
 from .segments import ROLLOUTS, TREE
-from .trl_settings import TRL_VALUES
+from .trl_settings import TRL_ACTS, TRL_VALUES
 
 
 TRACES = ("eligible", "lambda_trace")
@@ -45,11 +46,19 @@ def _optional_fields(config_class: type) -> set[str]:
     return {name for name, hint in get_type_hints(config_class).items() if NoneType in get_args(hint)}
 
 
+def acts_of(config_class: type) -> dict[str, tuple[Condition, ...]]:
+    """Field → the conditions of which one must hold for it to have an effect: our knobs', and those of TRL's fields."""
+    return TRL_ACTS | {name: declared.acts for name, declared in knobs_of(config_class).items()}
+
+
 class Rule(NamedTuple):
     """If the settings `given` hold, those of `needed` must hold too.
 
+    `RULES` holds for all configurations. A preset's configuration class may have rules of its own, in the class
+    attribute `RULES`.
+
     Attributes:
-        given: A condition.
+        given: A condition; empty if it always holds.
         needed: A condition.
         why: The reason, for the message.
     """
@@ -191,19 +200,21 @@ RULES = (
 
 
 def check_combinations(config: GRPOConfig) -> None:
-    """Refuses settings that do not go together, by `RULES`, segments that are longer than a response, and a file of
-    pass rates that cannot be read.
+    """Refuses settings that do not go together, by `RULES` and those of the class, segments that are longer than a
+    response, and a file of pass rates that cannot be read.
 
     Raises:
         ValueError: the message names the fields and the fix.
     """
     check_prompt_rates(config)
-    for rule in RULES:
+    of_class = [rule for base in type(config).__mro__ for rule in vars(base).get("RULES", ())]
+    for rule in (*RULES, *of_class):
         if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
-            name = next(iter(wrong))
-            pair = f"{values_of(config, [name])} with {values_of(config, rule.given)}"
-            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given)}."
+            name, of = next(iter(wrong)), type(config).__name__
+            pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or of}"
+            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given) or 'the algorithm'}."
             raise ValueError(f"{pair}: {rule.why}. {fix}")
+    _check_batch_statistics(config)
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
         raise ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
@@ -215,3 +226,38 @@ def check_combinations(config: GRPOConfig) -> None:
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
         levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
         raise ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
+
+
+def batch_statistics_of(function: Callable | None, config: GRPOConfig) -> Callable | None:
+    """The function that a credit function declares as `batch_statistics`, or `None` if it has none, or if its attribute
+    `acts`, a condition on a configuration, does not hold."""
+    found = None if function is None else declared(function, "batch_statistics")
+    return None if found is None or unmet(config, declared(found, "acts") or {}) else found
+
+
+def no_batch_logps(config: GRPOConfig) -> str:
+    """Why there are no log-probabilities of a generation batch before its first update, and the fix."""
+    window, names = config.gradient_accumulation_steps, ("gradient_accumulation_steps", "num_iterations")
+    why = f"steps_per_generation={config.steps_per_generation} with {values_of(config, names)} is one update per batch"
+    return f"{why}, for which no π_old is computed. Set steps_per_generation={2 * window} or num_iterations=2"
+
+
+_BATCH_STATISTICS = (
+    (when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it"),
+    (when(td_upper_bound=False), "it changes the advantages after the statistics"),
+    (when(whiten_advantages=("none", "batch")), "it changes the advantages after the statistics"),
+)
+
+
+def _check_batch_statistics(config: GRPOConfig) -> None:
+    function = config.custom_function("credit") if imports_functions() else None
+    if (found := batch_statistics_of(function, config)) is None:
+        return
+    others = "".join(f", or change {name}" for name in declared(found, "acts") or ())
+    for needed, why in _BATCH_STATISTICS:
+        if wrong := unmet(config, needed):
+            what = f"{values_of(config, wrong)} with credit={config.credit!r}, which takes statistics over the batch"
+            raise ValueError(f"{what}: {why}. Set {in_words(wrong)}{others}.")
+    if config.is_aligned and not config.use_vllm:
+        what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
+        raise ValueError(f"{what}, and {no_batch_logps(config)}{others}.")

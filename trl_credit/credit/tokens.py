@@ -28,6 +28,8 @@ class Tokens:
             tokens that the policy did not write (padding, tool results). Without tools the whole response is turn 0.
         policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
+        statistics_t: What the function's `batch_statistics` returned for these tokens, shape (B, T), see
+            [`BatchTokens`]; `None` without.
         mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that
             were cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless
             and may not be finite.
@@ -45,11 +47,35 @@ class Tokens:
     ref_logp_t: torch.Tensor | None = None
     sampling_logp_t: torch.Tensor | None = None
     ref_entropy_t: torch.Tensor | None = None
+    statistics_t: torch.Tensor | None = None
 
     @cached_property
     def entropy_order(self) -> torch.Tensor:
         """[`~trl_credit.credit.selection.entropy_order`] of `entropy_t`, shape (B, T). Sorted once, on first use."""
         return entropy_order(self.entropy_t, mask_t=self.mask_t)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTokens:
+    """The tokens of a generation batch, of all processes, before it is cut into micro-batches: what a credit function's
+    `batch_statistics` receives.
+
+    Rows are in the order in which the batch was generated, whatever the number of processes.
+
+    Attributes:
+        logp_t: Log-probabilities under π_old, or as returned by the engine that sampled, shape (N, T), nats.
+        advantage_t: Shape (N, T); after baseline, difficulty weight, whitening of the batch and floor. Whitening of a
+            micro-batch and `td_upper_bound` come later.
+        generator: Random numbers on the CPU, the same on all processes. Its seed follows from `seed` and the optimizer
+            step, so a resumed run draws what the uninterrupted one draws.
+        mask_t: 1 for the tokens of M (`Tokens.policy_mask_t`) whose log-probability is known, floating, shape (N, T).
+            Elsewhere the other tensors may not be finite.
+    """
+
+    logp_t: torch.Tensor
+    advantage_t: torch.Tensor
+    generator: torch.Generator
+    mask_t: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -73,6 +99,17 @@ class Credit:
     mask: torch.Tensor | None = None
     selected: torch.Tensor | None = None
     traced: torch.Tensor | None = None
+
+
+def as_batch(tokens: Tokens) -> BatchTokens:
+    """A micro-batch as if it were a generation batch: its tokens under the current policy, and torch's generator."""
+    advantages = tokens.advantages.unsqueeze(1) if tokens.advantages.dim() == 1 else tokens.advantages
+    return BatchTokens(
+        logp_t=tokens.logp_t.detach(),
+        advantage_t=advantages.expand_as(tokens.logp_t),
+        generator=torch.default_generator,
+        mask_t=tokens.policy_mask_t,
+    )
 
 
 def turn_numbers(written_t: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ..config import KNOBS, CreditConfig, active_part
+from ..config import CreditConfig, active_part, defaults
+from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
 from ..support.digests import FunctionSource, function_label, source_of_object
 from ..support.functions import is_object_name, method_label, source_of
@@ -46,6 +47,7 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
     """
     preset = preset_of(args)
     published = args if preset is None else build(preset.config, output_dir=args.output_dir, report_to="none")
+    own = defaults(type(args))  # of a knob that only a subclass of the preset's configuration declares
     functions: dict[str, list[str]] = {}
     for function in custom_functions(args, method=method):
         text = f"{function.text}: “{function.doc}”" if function.doc else function.text
@@ -53,7 +55,7 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
     rows = []
     for part, names in _names(args).items():
         for name in names:
-            value, default = getattr(args, name), getattr(published, name)
+            value, default = getattr(args, name), getattr(published, name, own.get(name))
             if value is not None or default is not None or name in functions:
                 shown = "; ".join(functions.get(name, [_shown(value)]))
                 rows.append(Setting(part, name, shown, _shown(default) if value != default else ""))
@@ -61,9 +63,11 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
 
 
 def _names(args: CreditConfig) -> dict[str, list[str]]:
-    active = active_part({f.name: getattr(args, f.name) for f in fields(CreditConfig)}, vars(args))
+    knobs = knobs_of(type(args))
+    named = {f.name: getattr(args, f.name) for f in fields(args) if f.name in TRL_FIELDS or f.name in knobs}
+    active = active_part(named, vars(args), knobs)
     found = {part: [name for name in names.split() if name in active] for part, names in PARTS.items()}
-    without_effect = [name for name, knob in KNOBS.items() if not knob.changes_loss]
+    without_effect = [name for name, knob in knobs.items() if not knob.changes_loss]
     elsewhere = {*TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}
     found["advantage A"] += [name for name in active if name not in elsewhere]
     return found

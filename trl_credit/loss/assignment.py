@@ -24,6 +24,14 @@ class CreditFunction(Protocol):
     * `replaces_kl = True`: that loss contains β, and TRL's KL term is left out.
     * `replaces_correction = True`: the function weighs by `sampling_logp_t` itself, and TRL's correction for the
       sampling engine is left out.
+    * `needs_drift = True`: the function changes nothing while the policy is still the one that sampled. A run with one
+      update per generation batch says so once.
+    * `by_row = condition`: the credit of a row does not depend on the other rows of its micro-batch, in configurations
+      for which the condition holds (`{}`: always). Then `length_sort` may sort the rows.
+    * `batch_statistics = g`: `g(config, batch) -> (N, T)`, called once per generation batch with a
+      [`~trl_credit.credit.tokens.BatchTokens`]. The function gets its result as `tokens.statistics_t`, so how the batch
+      is cut into micro-batches does not matter. An attribute `g.acts`, a condition on a configuration
+      ([`~trl_credit.config.knobs.when`]), says when it is called.
     """
 
     def __call__(self, config: "CreditConfig", tokens: Tokens) -> Credit: ...

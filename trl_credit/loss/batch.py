@@ -51,6 +51,7 @@ class Batch:
     quarter_t = _entry(keys.QUARTERS)
     policy_mask_t = _entry(keys.POLICY_MASK)
     row_weight = _entry(keys.ROW_WEIGHT)
+    statistics_t = _entry(keys.STATISTICS)
     turn_ids = _entry(keys.TURN_IDS)
     loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
     no_update = _entry(keys.NO_UPDATE)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..config import CreditConfig
+from ..config.rules import batch_statistics_of
 from ..credit.tokens import Credit, Tokens
 from ..support.functions import declared, errors_named
 from .assignment import wide
@@ -128,6 +129,9 @@ def _kept(credit: Credit, tokens: Tokens) -> torch.Tensor:
 class CustomCredit:
     """The credit function of a run: what it declares, and whether a custom one keeps its contract.
 
+    Attributes:
+        declaring: The function that declares `batch_statistics`, or `None`.
+
     Args:
         functions (sequence of `Callable`):
             The [`~trl_credit.loss.assignment.CreditFunction`], after the method that replaces it, if any. The first
@@ -144,6 +148,8 @@ class CustomCredit:
         def declares(what: str) -> bool:
             return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
 
+        self.needs_drift = declares("needs_drift")
+        self.declaring = next((f for f in functions if declared(f, "batch_statistics") is not None), None)
         self.carries_loss = declares("carries_loss")
         self.replaces_kl = declares("replaces_kl")
         self.replaces_correction = declares("replaces_correction")
@@ -164,6 +170,10 @@ class CustomCredit:
         """
         if self.name is None:
             return function(tokens)
+        if tokens.statistics_t is None and batch_statistics_of(self.declaring, config) is not None:
+            raise ValueError(
+                f"credit function {self.name!r} declares batch_statistics, and this batch was made without."
+            )
         with errors_named(self._function, f"credit function {self.name!r}"):
             credit = function(given := _copy(tokens))
         credit = self._checked(credit, tokens, config)

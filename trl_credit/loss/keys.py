@@ -35,6 +35,7 @@ REF_ENTROPIES = "ref_entropies"  # entropy of the reference model, nats
 OLD_EXPERTS = "old_experts"  # the experts of each token and layer under π_old
 POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"
+STATISTICS = "batch_statistics"  # of a credit function that declares them
 TURN_IDS = "turn_ids"
 LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
 NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from

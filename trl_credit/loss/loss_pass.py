@@ -107,6 +107,7 @@ class LossPass:
             sampling_logp_t=inputs.get(keys.SAMPLING_LOGPS),
             entropy_t=entropy_t.detach(),
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
+            statistics_t=inputs.get(keys.STATISTICS),
             advantages=advantages,
             token_ids=inputs[keys.COMPLETION_IDS],
             segment_ids=segment_ids,

@@ -203,6 +203,13 @@ def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
     return quarter_t.masked_fill(~written_t, -1)
 
 
+def clipped_tokens(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """True where the clip of the configuration leaves a token without a gradient, shape (B, T)."""
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    how = {"clip_range": (1 - config.epsilon, 1 + high), "form": config.clip_form}
+    return is_clipped(used_log_weight(config, credit, tokens), advantage_t=wide(credit.advantage.detach()), **how)
+
+
 def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
     """The W whose exponential the loss uses, shape (B, T), detached."""
     if credit.log_weight is not None:

@@ -12,6 +12,7 @@ from trl import GRPOConfig
 
 from .. import __version__
 from ..config import CreditConfig, active_part, defaults
+from ..config.knobs import knobs_of
 from ..loss import keys
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
@@ -244,10 +245,12 @@ def _has_answer_column(data: Any) -> bool:
 def settings_of(args: CreditConfig) -> dict[str, Any]:
     """The active knobs of credit that differ from plain GRPO's; functions without their folders."""
     of_trl = {f.name for f in fields(GRPOConfig)} - {*_OF_TRL}
-    names = [f.name for f in fields(CreditConfig) if f.name not in of_trl and f.name not in FREE]
-    plain = defaults(CreditConfig)
-    alive = active_part({name: getattr(args, name) for name in names if hasattr(args, name)}, vars(args))
-    found = {name: value for name, value in alive.items() if value != plain[name]}
+    knobs, plain = knobs_of(type(args)), defaults(CreditConfig)
+    kept = {name for name in plain if name not in of_trl and name not in FREE}
+    kept.update(name for name, knob in knobs.items() if knob.changes_loss)
+    alive = active_part({f.name: getattr(args, f.name) for f in fields(args) if f.name in kept}, vars(args), knobs)
+    # a knob of the preset alone is always a difference
+    found = {name: value for name, value in alive.items() if name not in plain or value != plain[name]}
     for name in found.keys() & args.custom_functions().keys():
         path, colon, function = found[name].rpartition(":")
         found[name] = f"{PurePath(path).name}{colon}{function}"

@@ -8,6 +8,8 @@ from torch import nn
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
+from ..config.knobs import unmet
+from ..support.functions import declared
 from ..support.processes import Processes
 
 
@@ -79,6 +81,14 @@ def micro_batch_terms(trainer: Any, model: nn.Module) -> dict[str, str]:
         ("top_entropy_quantile compares the tokens of a micro-batch", "all"): args.top_entropy_quantile < 1.0,
     }
     return dict(reason for reason, holds in rules.items() if holds)
+
+
+def row_comparing(trainer: PassTrainer) -> list[str]:
+    """The custom functions that may compare the rows of a micro-batch: not a credit function that declares `by_row`."""
+    function = trainer.credit_method or trainer.args.custom_function("credit")
+    by_row = None if function is None else declared(function, "by_row")
+    is_by_row = by_row is not None and not unmet(trainer.args, by_row)
+    return [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
 
 
 def custom_credit(trainer: PassTrainer) -> list[str]:

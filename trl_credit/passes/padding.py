@@ -16,7 +16,7 @@ from peft import PeftModel
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import PassTrainer, custom_credit, is_random, micro_batch_terms
+from .model_traits import PassTrainer, is_random, micro_batch_terms, row_comparing
 from .prefix_layout import Arrangement, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
@@ -112,7 +112,7 @@ def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
     sizes = f"steps_per_generation={batch} and gradient_accumulation_steps={window}"
-    custom = custom_credit(trainer)
+    custom = row_comparing(trainer)
     draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {
         f"{sizes} do not divide each other": batch % window != 0 != window % batch,

@@ -12,7 +12,8 @@ from .preset import Preset, paper
 __all__ = ["PRESETS", "Preset", "paper", "summaries"]
 
 # one file each; GRPO is the first, since all others build on it
-_NAMES = "grpo dapo dr_grpo p_trace s_trace grpo_lambda gspo gspo_token ha_dw opo spo_chain spo_tree vine_ppo"
+_NAMES = "grpo dapo dr_grpo p_trace s_trace grpo_lambda fipo gspo gspo_token ha_dw opo clip_cov kl_cov spo_chain"
+_NAMES += " spo_tree vine_ppo"
 PRESETS: dict[str, Preset] = {name: import_module(f".{name}", __name__).PRESET for name in _NAMES.split()}
 
 

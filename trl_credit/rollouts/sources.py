@@ -49,6 +49,7 @@ class GenerationBatch:
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
         examples: This process's rows of the data set, where they are not those that the trainer gave.
+        place: Optimizer steps before it, and micro-batches since the last one: the same after a resume.
     """
 
     batch: Batch
@@ -64,6 +65,7 @@ class GenerationBatch:
     plan: Plan | None = None
     moves_belief: bool = True
     examples: list[dict[str, Any]] | None = None
+    place: tuple[int, int] = (0, 0)
 
 
 class Responses:

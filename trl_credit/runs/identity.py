@@ -10,6 +10,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from ..config import KNOBS, CreditConfig
+from ..config.knobs import knobs_of
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
 from ..support.modules import helper_modules
@@ -140,7 +141,8 @@ def _short(value: Any) -> str:
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
     ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - FREE
-    names = [f.name for f in fields(CreditConfig) if f.name in ours or f.name in _OPTIMIZER]
+    ours.update(name for name, knob in knobs_of(type(args)).items() if knob.changes_loss)
+    names = [f.name for f in fields(args) if f.name in ours or f.name in _OPTIMIZER]
     engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
     kept = [name for name in names if name not in engine and name not in args.custom_functions()]
     return {name: json.loads(json_text(getattr(args, name))) for name in kept}

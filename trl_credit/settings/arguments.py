@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
-from ..config.knobs import check_inactive_options, is_default
+from ..config.knobs import check_inactive_options, is_default, knobs_of
 from ..config.rules import check_values
 from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, TRL_ACTS, check_trackers
 from ..data import DataArguments
@@ -112,7 +112,7 @@ def inactive_settings(argv: list[str]) -> list[str]:
     read = _read(argv, {}, {})
     values = vars(read.values)
     given = {name: values[name] for name in read.given if name in values}
-    return sorted(set(given) - set(active_part(given, values)))
+    return sorted(set(given) - set(active_part(given, values, knobs_of(PRESETS[values["algo"]].config))))
 
 
 def parse_arguments(

@@ -56,7 +56,7 @@ _ESSENTIAL = {
 # our flags that `--help all` alone describes: most runs leave them at their defaults
 _RARE = (
     "length_sort shared_prefix skip_zero_advantage expert_drift allow_changed nonfinite_patience dataset_revision "
-    "dataset_config dataset_split reward_timeout behavior_logps"
+    "dataset_config dataset_split reward_timeout behavior_logps dull_kl"
 ).split()
 _ABOUT = """\
 Every flag may be a line `name: value` of a YAML file as well: --config a.yaml b.yaml; later files override

@@ -4,14 +4,17 @@ import math
 
 import torch
 
+from ..config.rules import batch_statistics_of, no_batch_logps
 from ..credit.advantages import whiten
 from ..credit.difficulty import DifficultyBelief, difficulty_weight
-from ..loss import keys
+from ..loss import keys, statistics
 from ..loss.batch import shown_advantages
+from ..loss.custom_credit import CustomCredit
 from ..loss.loss_pass import known_policy_mask
 from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.normalizer import Normalizer, prompt_weights
 from ..rollouts.sources import GenerationBatch
+from ..support.digests import short_digest
 from .engine import TrlEngine
 
 
@@ -25,16 +28,22 @@ class BatchSteps:
             Which tokens the loss divides by.
         belief ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
             HA-DW's belief.
+        credit ([`~trl_credit.loss.custom_credit.CustomCredit`]):
+            The credit function, which may declare statistics of the batch.
     """
 
-    def __init__(self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None) -> None:
+    def __init__(
+        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, credit: CustomCredit
+    ) -> None:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
+        self._statistics = batch_statistics_of(credit.declaring, engine.args)
         self._meter, self._processes = engine.meter, engine.processes
 
     def __call__(self, made: GenerationBatch) -> None:
         """Applies all steps to a batch. Collective."""
         self.weight_by_difficulty(made)
         self.make_mask(made)
+        self.take_statistics(made)
         self.count_and_log(made)
 
     def weight_by_difficulty(self, made: GenerationBatch) -> None:
@@ -57,7 +66,8 @@ class BatchSteps:
         if self._args.token_mask != "none":
             # a custom mask gets whole batches, whatever the loss: it may compare rows
             custom = "token_mask" in self._args.custom_functions()
-            if whitens or custom or self._normalizer.counts_batch or self._normalizer.hides_masked:
+            reads_batch = whitens or custom or self._statistics is not None
+            if reads_batch or self._normalizer.counts_batch or self._normalizer.hides_masked:
                 self._engine.fill_old_logps(batch)
             if batch.old_logp_t is None:
                 return  # the loss makes M, from its own pass
@@ -68,6 +78,21 @@ class BatchSteps:
             batch.advantages = whiten(batch.advantages, mask_t=counted_t, reduce=self._processes.sum)
         if kept_t is not mask_t:
             batch.policy_mask_t = kept_t
+
+    def take_statistics(self, made: GenerationBatch) -> None:
+        """Sets what the credit function reads of the whole batch, if it declares that. Two collective calls."""
+        batch, floor = made.batch, self._args.advantage_floor
+        if self._statistics is None:
+            return
+        if (logp_t := batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t) is None:
+            raise ValueError(
+                f"batch_statistics reads the log-probabilities of a batch, and {no_batch_logps(self._args)}."
+            )
+        advantages = batch.advantages if floor is None else batch.advantages.clamp(min=floor)
+        kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
+        seed = int(short_digest([self._args.seed, *made.place])[:8], 16)
+        given = {"logp_t": logp_t, "advantages": advantages, "seed": seed, "mask_t": kept_t}
+        batch.statistics_t = statistics.over_processes(self._statistics, self._args, self._processes, **given)
 
     def count_and_log(self, made: GenerationBatch) -> None:
         """Sets what the loss divides by, and logs group metrics and the advantages. At most one collective call.

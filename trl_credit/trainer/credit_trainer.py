@@ -158,24 +158,23 @@ class CreditTrainer(ResumableTrainer):
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
         self.has_custom_loss = refusals.has_custom_loss(type(self))
-        self._probes = Probes(self)
-        self._passes = make_passes(self, self._trl_forward)
+        self._probes, self._passes = Probes(self), make_passes(self, self._trl_forward)
         self.normalizer = Normalizer(args)
         self._nonfinite = NonFinite(self)
         method = self.credit_method
-        functions = (self._credit_function,) if method is None else (method, self._credit_function)
         name = args.credit if method is None else method_label(method)
+        functions = [f for f in (method, self._credit_function) if f is not None]
         self.custom_credit = CustomCredit(functions, name=name, max=self.processes.max)
         belief = BeliefState(args) if args.difficulty != "none" else None
         self.difficulty: DifficultyBelief | None = belief and belief.belief
         has_state = type(self).credit_state is not CreditTrainer.credit_state
         custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if has_state else None
-        self.stateful += [part for part in (belief, custom, *self._train_source.stateful) if part is not None]
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty)
+        self.stateful += filter(None, (belief, custom, *self._train_source.stateful))
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.custom_credit)
         self._rollout_log, self.results = add_observers(self)
         has_reference = getattr(self, "ref_model", None) is not None
         refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
-        refusals.warn_off_policy(args)
+        refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
@@ -274,7 +273,7 @@ class CreditTrainer(ResumableTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
-            self._rollout_log.sampled(made, inputs if made.examples is None else made.examples)
+            self._rollout_log.sampled(made, made.examples or inputs)
             note_sample(self, made.batch.rewards)
             if made.is_empty and self._nonfinite.skips_batches:
                 made.batch.no_update = [True] * len(inputs)
@@ -287,8 +286,9 @@ class CreditTrainer(ResumableTrainer):
         with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():
             made = source.make(inputs)
         made.batch.advantages = made.advantages
-        # false in evaluation, and for a batch generated again after a resume, which was counted before
+        # not in evaluation, nor for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
+        made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
         self._batch_steps(made)
         return made
 
@@ -328,8 +328,7 @@ class CreditTrainer(ResumableTrainer):
             what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
             raise RuntimeError(f"TRL {trl.__version__} {what}. Install trl {' or '.join(refusals.TESTED_TRL_MINORS)}.")
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
+        how = {"clip_range": self._clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
         self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, **how))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
@@ -373,8 +372,7 @@ class CreditTrainer(ResumableTrainer):
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
+            credit = with_ratio_clipped(credit, tokens, clip_range=self._clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
@@ -388,6 +386,10 @@ class CreditTrainer(ResumableTrainer):
         if self._loss_pass is not None:
             self._loss_pass.entropy_mask_t = found
         return found
+
+    @property
+    def _clip_range(self) -> tuple[float, float]:
+        return 1 - self.epsilon_low, 1 + self.epsilon_high
 
     # The card
 

@@ -65,6 +65,24 @@ class OPOTrainer(CreditTrainer):
     preset = PRESETS["opo"]
 
 
+class FIPOTrainer(CreditTrainer):
+    """FIPO: [`CreditTrainer`] with [`FIPOConfig`]."""
+
+    preset = PRESETS["fipo"]
+
+
+class ClipCovTrainer(CreditTrainer):
+    """Clip-Cov: [`CreditTrainer`] with [`ClipCovConfig`]."""
+
+    preset = PRESETS["clip_cov"]
+
+
+class KLCovTrainer(CreditTrainer):
+    """KL-Cov: [`CreditTrainer`] with [`KLCovConfig`]."""
+
+    preset = PRESETS["kl_cov"]
+
+
 class SPOChainTrainer(CreditTrainer):
     """SPO-chain: [`CreditTrainer`] with [`SPOChainConfig`]."""
 

@@ -123,8 +123,17 @@ def _columns(data: Any) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def warn_off_policy(args: CreditConfig) -> None:
-    """Warns if OPO's baseline, derived for exactly on-policy learning without KL, is used otherwise."""
+def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:
+    """Warns if the number of updates per generation batch does not fit: OPO's baseline is derived for exactly on-policy
+    learning without KL, and a credit function that `needs_drift` changes nothing with one update."""
+    if needs_drift and args.is_aligned:
+        message = "one update per batch of responses (steps_per_generation=%d, gradient_accumulation_steps=%d, "
+        message += (
+            "num_iterations=%d): the policy that is trained is the one that sampled, with which %s changes nothing. "
+        )
+        message += "Raise steps_per_generation or num_iterations"
+        window = args.gradient_accumulation_steps
+        logger.warning(message, args.steps_per_generation, window, args.num_iterations, f"credit={args.credit!r}")
     if args.baseline != "optimal":
         return
     fixes = []

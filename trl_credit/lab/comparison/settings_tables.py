@@ -4,7 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...config import KNOBS, active_part
+from ...config import active_part
+from ...config.knobs import Knob, knobs_of
+from ...presets import PRESETS
 from .groups import Group
 
 
@@ -29,7 +31,8 @@ def settings_of_credit(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
 def _differing(groups: Sequence[Group], *, beside: bool) -> dict[str, dict[str, Any]]:
     by_group = [_settings(group.runs[0].settings) for group in groups]
     names = dict.fromkeys(name for settings in by_group for name in settings)
-    chosen = [n for n in names if n not in _NOT_SETTINGS and (n not in KNOBS or n in _BESIDE) == beside]
+    known = _knobs()
+    chosen = [n for n in names if n not in _NOT_SETTINGS and (n not in known or n in _BESIDE) == beside]
     chosen.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     # beside the credit, the value of an inactive setting is no difference
     found = {name: [s.get(name) for s in by_group if name in s or not beside] for name in chosen}
@@ -37,9 +40,14 @@ def _differing(groups: Sequence[Group], *, beside: bool) -> dict[str, dict[str, 
     return {g.label: {name: s.get(name) for name in unlike} for g, s in zip(groups, by_group, strict=True)}
 
 
+def _knobs() -> dict[str, Knob]:
+    """The knobs of all presets: an identity does not tell the class of its configuration."""
+    return {name: knob for preset in PRESETS.values() for name, knob in knobs_of(preset.config).items()}
+
+
 def _settings(identity: dict[str, Any]) -> dict[str, Any]:
     """The settings that act, with the updates per batch."""
-    found = active_part(identity, identity)
+    found = active_part(identity, identity, _knobs())
     if found.get("batch_size"):
         updates = found["generation_batch_size"] / found["batch_size"] * found["num_iterations"]
         found[_UPDATES] = int(updates) if updates == int(updates) else updates

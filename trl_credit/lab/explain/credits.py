@@ -17,6 +17,7 @@ from ...credit.tokens import Credit, Tokens, turn_numbers
 from ...credit.weights import sequence_log_weight, token_log_weight
 from ...loss.assignment import baseline_function, credit_function, policy_mask, with_ratio_clipped
 from ...loss.custom_credit import credit_problem
+from ...loss.statistics import with_statistics
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
 from ...support.functions import declared
@@ -47,7 +48,8 @@ def explain(
     """The credit of one algorithm, computed by the functions that training uses.
 
     State that a run keeps between batches is in its initial state: HA-DW's belief is the accuracy of these responses,
-    and there is no replay. There is no KL term. A random selector draws again.
+    and there is no replay. There is no KL term. A random selector draws again, and statistics of a generation batch are
+    those of these responses.
 
     Args:
         shard ([`Shard`]):
@@ -72,6 +74,7 @@ def explain(
     if carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
+    tokens = with_statistics(function, config, tokens)
     credit = function(config, tokens)
     if problem := credit_problem(
         credit, tokens, carries_loss=carries_loss, has_weight_gradient=config.has_weight_gradient

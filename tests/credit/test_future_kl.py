@@ -1,0 +1,94 @@
+"""FIPO's factor against a slow reference, at its limits, and with hostile values."""
+
+import math
+
+import pytest
+import torch
+
+from trl_credit.credit.future_kl import future_kl_weight
+
+
+def slow(logp, old, advantage, mask, *, half_life, low, high, ratio_max):
+    """Token by token, O(T²)."""
+    gamma, found = 2.0 ** (-1.0 / half_life), torch.ones_like(old)
+    for b in range(len(old)):
+        for t in range(old.size(1)):
+            if not mask[b, t]:
+                continue
+            future = 0.0
+            for k in range(t, old.size(1)):
+                drift = (logp[b, k] - old[b, k]).item()
+                if mask[b, k] and not (ratio_max is not None and math.exp(drift) > ratio_max):
+                    future += gamma ** (k - t) * drift
+            f = min(max(math.exp(future), low), high)
+            if advantage[b] < 0 and math.exp((logp[b, t] - old[b, t]).item()) > 4.0:
+                f = min(max(f, 0.8), 1.0)
+            found[b, t] = f
+    return found
+
+
+def drifted(seed=0, rows=5, length=90, scale=0.8):
+    g = torch.Generator().manual_seed(seed)
+    old = -2.0 * torch.rand(rows, length, generator=g, dtype=torch.float64)
+    logp = old + scale * torch.randn(rows, length, generator=g, dtype=torch.float64)
+    mask = torch.ones(rows, length, dtype=torch.float64)
+    mask[1, 40:], mask[2, 10:20], mask[3] = 0, 0, 0
+    return logp, old, torch.tensor([1.0, -1.0, -0.5, 2.0, 0.0], dtype=torch.float64), mask
+
+
+def weight(logp, old, advantage, mask, **how):
+    how = {"half_life": 32.0, "clip_range": (1.0, 1.2)} | how
+    return future_kl_weight(logp, old_logp_t=old, advantage_t=advantage.unsqueeze(1), **how, mask_t=mask)
+
+
+@pytest.mark.parametrize("clip_range", [(1.0, 1.2), (0.8, 1.2), (0.1, 50.0)])
+@pytest.mark.parametrize("half_life", [0.5, 32.0])
+@pytest.mark.parametrize("ratio_max", [None, 2.0])
+@pytest.mark.parametrize("scale", [0.05, 0.8])
+def test_the_factor_is_that_of_the_slow_reference(clip_range, half_life, ratio_max, scale):
+    given = drifted(scale=scale)
+    how = {"half_life": half_life, "ratio_max": ratio_max}
+    expected = slow(*given, **how, low=clip_range[0], high=clip_range[1])
+    torch.testing.assert_close(weight(*given, **how, clip_range=clip_range), expected, rtol=1e-12, atol=1e-12)
+    assert expected.unique().numel() > 2  # neither all clipped nor all 1
+
+
+def test_golden_values():
+    """Three tokens, γ = 1/2: F = (0.1 + 0.05 − 0.1, 0.1 − 0.2, −0.4)."""
+    old = torch.zeros(1, 3, dtype=torch.float64)
+    drift = torch.tensor([[0.1, 0.1, -0.4]], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    wide = weight(drift, old, one, torch.ones(1, 3), half_life=1.0, clip_range=(0.5, 2.0))
+    torch.testing.assert_close(wide, torch.tensor([[0.05, -0.1, -0.4]], dtype=torch.float64).exp())
+    up = weight(drift, old, one, torch.ones(1, 3), half_life=1.0)
+    torch.testing.assert_close(up, torch.tensor([[math.exp(0.05), 1.0, 1.0]], dtype=torch.float64))
+
+
+def test_a_negative_advantage_at_a_large_ratio_gets_no_factor_above_1():
+    old, logp = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[math.log(4.1), math.log(3.9)]]).double()
+    one = torch.ones(1, dtype=torch.float64)
+    assert weight(logp, old, -one, torch.ones(1, 2)).tolist() == [[1.0, 1.2]]
+    assert weight(logp, old, one, torch.ones(1, 2)).tolist() == [[1.2, 1.2]]
+    low = weight(logp * 1.0, old, -one, torch.ones(1, 2), ratio_max=1.0, clip_range=(0.5, 1.2))
+    assert low.tolist() == [[1.0, 1.0]]  # both are left out of F, so exp F is 1
+
+
+def test_without_drift_it_is_exactly_1_and_it_is_detached():
+    logp, _, advantage, mask = drifted()
+    found = weight(logp.requires_grad_(), logp.detach(), advantage, mask)
+    assert torch.equal(found, torch.ones_like(found)) and not found.requires_grad
+
+
+@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
+def test_values_outside_of_the_mask_do_not_matter(fill):
+    logp, old, advantage, mask = drifted()
+    dirty = [torch.where(mask.bool(), x, fill) for x in (logp, old)]
+    assert torch.equal(weight(*dirty, advantage, mask), weight(logp, old, advantage, mask))
+
+
+def test_one_token_no_token_and_no_half_life():
+    one = torch.ones(1, 1)
+    assert weight(one * 0.1, one * 0, one[0], one).item() == pytest.approx(math.exp(0.1))
+    assert weight(one[:, :0], one[:, :0], one[0], one[:, :0]).shape == (1, 0)
+    with pytest.raises(ValueError, match="half_life must be positive, got 0"):
+        weight(one, one, one[0], one, half_life=0.0)

@@ -1,0 +1,224 @@
+"""Statistics of a whole generation batch: what the function sees, where its result goes, that cuts do not matter."""
+
+import pytest
+import torch
+from custom_functions import args_of
+from processes import TORCHRUN, results, run
+from transformers import set_seed
+
+from trl_credit import Credit, CreditConfig
+from trl_credit.config.knobs import when
+from trl_credit.credit.tokens import BatchTokens
+from trl_credit.loss.assignment import wide
+from trl_credit.testing import check_credit, made_up_tokens
+
+
+WIDE = {"cov_range": [0.0, 9.0], "cov_share": 0.3}
+
+
+def declaring(statistics, seen=None):
+    def credit(config, tokens):
+        if seen is not None:
+            seen.append(tokens)
+        return Credit(None, tokens.advantages)
+
+    credit.batch_statistics = statistics
+    return credit
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps_per_generation": 4, "per_device_train_batch_size": 4},
+        {"steps_per_generation": 2, "num_iterations": 2, "max_steps": 4, "shared_prefix": "on"},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "length_sort": "off"},
+        {"num_iterations": 2, "rollouts": "chain", "segmentation": "fixed_length", "segment_length": 3},
+        {"num_iterations": 2, "token_mask": "probability", "probability_threshold": 0.04, "advantage_floor": -0.1},
+        {"num_iterations": 2, "mask_truncated_completions": True, "max_completion_length": 30},
+    ],
+    ids=str,
+)
+def test_the_result_travels_with_its_tokens(trained, settings):
+    """Whatever shuffles, sorts, trims or packs the rows. Here it is what the function was given."""
+    batches, seen = [], []
+
+    def given(config, batch):
+        assert isinstance(batch, BatchTokens) and config.learning_rate == 1e-3
+        batches.append(batch)
+        return torch.stack([batch.logp_t, batch.advantage_t]).sum(0) + 7 * batch.mask_t
+
+    trained(credit=declaring(given, seen), **settings)
+    trained_on = [tokens for tokens in seen if tokens.logp_t.requires_grad]
+    assert len(batches) >= 1 and len(trained_on) >= 2
+    if "token_mask" in settings:
+        assert any((tokens.policy_mask_t < tokens.mask_t).any() for tokens in trained_on)
+    for tokens in trained_on:
+        inside = tokens.mask_t.bool()
+        a = tokens.advantages if tokens.advantages.dim() == 2 else tokens.advantages.unsqueeze(1)
+        expected = tokens.old_logp_t + a + 7 * tokens.policy_mask_t
+        assert torch.equal(tokens.statistics_t[inside], expected[inside])
+
+
+def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
+    calls = []
+
+    def given(config, batch):
+        calls.append(batch.logp_t.shape[0])
+        return torch.zeros_like(batch.logp_t)
+
+    trainer = make_trainer(credit=declaring(given), steps_per_generation=2, num_iterations=2, max_steps=5)
+    trainer.train()
+    assert calls == [16, 16]
+    trainer.evaluate(trainer.train_dataset.select(range(8)))
+    assert len(calls) > 2 and set(calls[2:]) == {8}
+
+
+def test_a_condition_says_when_it_is_taken(trained):
+    def given(config, batch):
+        raise AssertionError("it is not taken")
+
+    given.acts = when(loss_type="grpo")
+    seen = []
+    trained(credit=declaring(given, seen), loss_type="dapo")
+    assert seen and all(tokens.statistics_t is None for tokens in seen)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (lambda batch: None, "must return a floating tensor of shape .*it returned NoneType"),
+        (lambda batch: batch.logp_t[:, 0], "it returned torch.float32 of shape"),
+        (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
+        (lambda batch: batch.nothing, "batch_statistics of credit function .* raised AttributeError"),
+    ],
+)
+def test_a_wrong_result_is_refused(make_trainer, result, said):
+    trainer = make_trainer(credit=declaring(lambda config, batch: result(batch)), num_iterations=2)
+    with pytest.raises(Exception, match=said):
+        trainer.train()
+
+
+def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built():
+    credit = declaring(lambda config, batch: batch.logp_t)
+    with pytest.raises(
+        ValueError, match="takes statistics over the generation batch.*Set steps_per_generation=2 or num"
+    ):
+        args_of(credit=credit)
+    for settings in ({"num_iterations": 2}, {"steps_per_generation": 3}):
+        args_of(credit=credit, **settings)
+    for settings in ({"rollouts": "tree"}, {"td_upper_bound": True}, {"whiten_advantages": "microbatch"}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*takes statistics over the batch"):
+            args_of(credit=credit, num_iterations=2, **settings)
+
+
+def test_a_method_without_log_probabilities_is_refused_in_the_first_step(make_trainer):
+    from trl_credit import CreditTrainer
+
+    class Own(CreditTrainer):
+        def credit(self, tokens):
+            return Credit(None, tokens.advantages)
+
+        credit.batch_statistics = lambda config, batch: batch.logp_t
+
+    with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
+        make_trainer((CreditConfig, Own)).train()
+    make_trainer((CreditConfig, Own), num_iterations=2).train()
+
+
+# Cuts, processes, resumes
+
+
+def learned(trainer) -> torch.Tensor:
+    set_seed(0)
+    trainer.train()
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def batches_of(trainer) -> list[dict]:
+    """A list that grows with every generation batch."""
+    made, method = [], trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda *args: made.append(method(*args)) or made[-1]
+    return made
+
+
+@pytest.mark.parametrize("algo", ["clip_cov", "kl_cov", "fipo"])
+def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
+    """Two updates of a batch of 16 rows, as micro-batches of 8 rows or of one."""
+    own = {"clip_cov": WIDE, "kl_cov": {"cov_share": 0.3}}.get(algo, {})
+    same = {"optim": "sgd", "learning_rate": 0.5, **own}
+    found = []
+    for cut in (
+        {"per_device_train_batch_size": 8, "steps_per_generation": 2},
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "steps_per_generation": 16},
+    ):
+        trainer = make_trainer(algo, **cut, **same)
+        batches = batches_of(trainer)
+        found.append((learned(trainer), batches))
+    (left, (a,)), (right, (b,)) = found
+    assert torch.equal(a["completion_ids"], b["completion_ids"])
+    if algo != "fipo":
+        assert torch.equal(a["batch_statistics"], b["batch_statistics"]) and a["batch_statistics"].sum() > 4
+    torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+
+
+def test_the_seed_of_the_generator_follows_from_that_of_the_run_and_from_the_step(make_trainer):
+    def seeds(**settings):
+        found = []
+
+        def given(config, batch):
+            found.append(batch.generator.initial_seed())
+            return batch.mask_t
+
+        learned(make_trainer(credit=declaring(given), num_iterations=2, max_steps=6, **settings))
+        return found
+
+    first = seeds()
+    assert len(set(first)) == 3 and seeds() == first and not set(seeds(seed=7)) & set(first)
+
+
+@pytest.mark.parametrize("algo", ["clip_cov", "kl_cov"])
+def test_a_resumed_run_is_an_uninterrupted_one(make_trainer, tmp_path, algo):
+    own = WIDE if algo == "clip_cov" else {"cov_share": 0.3}
+    settings = {"steps_per_generation": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 6, **own}
+    whole = learned(make_trainer(algo, output_dir=str(tmp_path / "whole"), **settings))
+    resumed = make_trainer(algo, output_dir=str(tmp_path / "whole"), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert torch.equal(torch.cat([p.detach().flatten() for p in resumed.model.parameters()]), whole)
+
+
+@pytest.mark.slow
+def test_the_number_of_processes_does_not_matter(tmp_path):
+    (one,) = results(run("run_batch_statistics.py", tmp_path))
+    two = results(run(*TORCHRUN, "run_batch_statistics.py", tmp_path))
+    assert len(two) == 2
+    for name, chosen in one["chosen"].items():
+        assert len(chosen) == 17 and [*two[0]["chosen"][name], *two[1]["chosen"][name]] == chosen, name
+
+
+# check_credit
+
+
+def needs(statistics):
+    def credit(config, tokens):
+        return Credit(None, wide(tokens.advantages) * (1 + tokens.statistics_t))
+
+    credit.batch_statistics = statistics
+    return credit
+
+
+def mean_of(batch, mask_t):
+    return (torch.where(mask_t.bool(), batch.logp_t, 0.0).sum() / mask_t.sum()).expand_as(batch.logp_t)
+
+
+def test_check_credit_takes_statistics_of_all_rows():
+    args = args_of(num_iterations=2)
+    good = needs(lambda config, batch: mean_of(batch, batch.mask_t))
+    assert "batch statistics" in check_credit(good, config=args)
+    tokens = made_up_tokens()
+    assert tokens.statistics_t is None
+    draws = needs(lambda config, batch: torch.rand(batch.logp_t.shape, dtype=torch.float64))
+    with pytest.raises(AssertionError, match="'batch statistics': differs in a second call: draw from batch.generator"):
+        check_credit(draws, config=args)
+    padded = needs(lambda config, batch: mean_of(batch, torch.ones_like(batch.mask_t)))
+    with pytest.raises(AssertionError, match="'batch statistics': .* change it: use batch.mask_t"):
+        check_credit(padded, config=args)

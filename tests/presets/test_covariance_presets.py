@@ -1,0 +1,203 @@
+"""Clip-Cov and KL-Cov: loss and gradient in closed form through TRL's real loss, limits, what is refused."""
+
+import logging
+
+import pytest
+import torch
+from custom_functions import args_of
+from toy_loss import check_loss, check_same, run, toy
+
+from trl_credit import ClipCovConfig, KLCovConfig
+from trl_credit.testing import check_credit
+
+
+BATCH, MICRO = "batch", "microbatch"
+UNEQUAL_RANGE = {"clip_cov": {"cov_range": [0.1, 2.0]}}
+UNEQUAL = {"cov_range": [0.1, 2.0], "cov_share": 0.2}
+
+
+def toy_covariance(t, logp):
+    inside = t["mask"].bool()
+    a = t["advantages"].unsqueeze(1).expand_as(logp)
+    return torch.where(inside, (a - a[inside].mean()) * (logp - logp[inside].mean()), torch.nan)
+
+
+def kl_term(t, beta):
+    difference = t["ref"] - t["logps"]
+    return beta * (difference.exp() - difference - 1)
+
+
+def mean_over(t, loss_t):
+    return (loss_t * t["mask"]).sum() / t["mask"].sum()
+
+
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_clip_cov_in_closed_form(make_trainer, toy_loss, scope, beta):
+    t = toy()
+    trainer = make_trainer("clip_cov", beta=beta, cov_statistics=scope, cov_range=[0.1, 2.0], cov_share=1.0)
+    ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
+    cov = toy_covariance(t, t["old"] if scope == BATCH else t["logps"].detach())
+    candidates = (cov > 0.1) & (cov < 2.0)
+    if scope == MICRO:
+        candidates &= ~((a > 0) & (ratio > 2.0))
+    assert 4 < candidates.sum() < t["mask"].sum() - 4
+    loss_t = -torch.minimum(ratio * a, ratio.clamp(0.0, 2.0) * a)
+    loss_t = torch.where(candidates, 0.0, loss_t) + kl_term(t, beta)  # the normaliser is unchanged
+    check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
+
+
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+def test_clip_cov_removes_so_many_tokens_at_random(make_trainer, toy_loss, scope):
+    t = toy()
+    trainer = make_trainer("clip_cov", cov_statistics=scope, **UNEQUAL)
+    plain = make_trainer("dapo", epsilon=1.0, epsilon_high=1.0)
+    full = run(plain, toy_loss, t)[1]
+    cov = toy_covariance(t, t["old"] if scope == BATCH else t["logps"].detach())
+    candidates = (cov > 0.1) & (cov < 2.0)
+    seen = []
+    for seed in (0, 0, 1, 2):
+        torch.manual_seed(seed)
+        gradient = run(trainer, toy_loss, t)[1]
+        gone = (gradient != full) & (full != 0)
+        assert gone.sum() == int(0.2 * t["mask"].sum()) and not gradient[gone].any() and candidates[gone].all()
+        assert torch.equal(gradient[~gone], full[~gone])
+        seen.append(gone)
+    assert torch.equal(seen[0], seen[1])
+    assert (scope == BATCH) == (torch.equal(seen[0], seen[2]) and torch.equal(seen[0], seen[3]))
+
+
+def test_clip_cov_in_a_micro_batch_chooses_among_what_ppo_does_not_clip(make_trainer, toy_loss):
+    t = toy()
+    t["old"] = torch.where(torch.arange(7) % 2 == 0, t["logps"].detach() - 1.0, t["logps"].detach())  # ρ = e or 1
+    trainer = make_trainer("clip_cov", cov_statistics=MICRO, cov_share=1.0, cov_range=[-9.0, 9.0])
+    ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
+    clipped = (a > 0) & (ratio > 2.0)
+    assert clipped.any()  # their constant 2A stays in the value, and all other tokens are gone
+    loss_t = torch.where(clipped, -2.0 * a, 0.0 * t["logps"])
+    check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
+
+
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+def test_clip_cov_without_candidates_is_dapo_to_the_last_bit(make_trainer, toy_loss, scope):
+    same = {"epsilon": 1.0, "epsilon_high": 1.0, "mask_truncated_completions": False, "beta": 0.1}
+    ours = make_trainer("clip_cov", cov_statistics=scope, cov_range=[90.0, 91.0], beta=0.1)
+    check_same(run(ours, toy_loss, toy()), run(make_trainer("dapo", **same), toy_loss, toy()))
+
+
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize("penalty", [0.1, 1.0])
+def test_kl_cov_in_closed_form(make_trainer, toy_loss, scope, beta, penalty):
+    t = toy()
+    trainer = make_trainer("kl_cov", beta=beta, cov_statistics=scope, cov_share=0.2, cov_penalty=penalty)
+    log_ratio, a = t["logps"] - t["old"], t["advantages"].unsqueeze(1)
+    cov = toy_covariance(t, t["old"] if scope == BATCH else t["logps"].detach())
+    count = int(0.2 * t["mask"].sum())
+    limit = cov[t["mask"].bool()].sort(descending=True).values[count - 1]
+    chosen = t["mask"].bool() & (cov >= limit)
+    assert chosen.sum() == count == 4 and (log_ratio.exp() > 1.2).any()  # which PPO would clip
+    loss_t = -a * log_ratio.exp() + penalty * chosen.double() * log_ratio.abs() + kl_term(t, beta)
+    check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
+
+
+def test_kl_cov_without_drift_is_dapo(make_trainer, toy_loss):
+    t = toy()
+    t["old"] = t["logps"].detach().clone()
+    dapo = make_trainer("dapo", epsilon_high=None, mask_truncated_completions=False)
+    for scope in (BATCH, MICRO):
+        check_same(run(make_trainer("kl_cov", cov_statistics=scope), toy_loss, t), run(dapo, toy_loss, t))
+
+
+@pytest.mark.parametrize("algo", ["clip_cov", "kl_cov"])
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+def test_hostile_batches(make_trainer, toy_loss, algo, scope):
+    """Any value outside of the loss, rows without a token, equal advantages, one token."""
+    trainer = make_trainer(algo, cov_statistics=scope, cov_share=0.5, **UNEQUAL_RANGE.get(algo, {}))
+    t = toy()
+    t["mask"][3] = 0
+    outside = t["mask"] == 0
+    torch.manual_seed(0)
+    plain = run(trainer, toy_loss, t)
+    torch.manual_seed(0)
+    found = run(trainer, toy_loss, {**t, "old": t["old"].masked_fill(outside, -9.0)})
+    check_same(found, plain)
+    assert not found[1][outside].any()
+    one = {**toy(), "mask": torch.zeros(4, 7, dtype=torch.long), "advantages": torch.ones(4, dtype=torch.float64)}
+    one["mask"][0, 0] = 1
+    for batch in (one, {**toy(), "advantages": torch.ones(4, dtype=torch.float64)}):
+        assert all(part.isfinite().all() for part in run(trainer, toy_loss, batch))
+
+
+@pytest.mark.parametrize("config_class", [ClipCovConfig, KLCovConfig])
+def test_they_keep_the_contract_of_a_credit_function(config_class):
+    args = args_of(config_class, cov_share=0.3)
+    assert "batch statistics" in check_credit(args.custom_function("credit"), config=args)
+    with pytest.raises(AssertionError, match="'micro-batches'|'row order'|'padding'|'learning'"):  # as in the papers
+        micro = args_of(config_class, cov_share=0.3, cov_statistics=MICRO, **UNCLIPPED.get(config_class, {}))
+        check_credit(args.custom_function("credit"), config=micro)
+
+
+UNCLIPPED = {ClipCovConfig: {"cov_range": [0.0, 9.0]}}
+TREE = {"rollouts": "tree", "mask_truncated_completions": False}
+
+
+@pytest.mark.parametrize("config_class", [ClipCovConfig, KLCovConfig])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"credit": None}, "Set credit='trl_credit.presets"),
+        ({"loss_type": "cispo"}, "Set loss_type='grpo' or"),
+        ({"loss_type": "vespo"}, "Set loss_type='grpo' or"),
+        ({"importance": "sequence"}, "importance='sequence' with .*Set importance"),
+        (TREE, "rollouts='tree' with credit=.*Set rollouts to anything but 'tree', or change cov_statistics"),
+        ({"td_upper_bound": True}, "td_upper_bound=True with credit=.*after the statistics.*Set td_upper_bound=False"),
+        ({"whiten_advantages": "microbatch"}, "Set whiten_advantages='none' or 'batch', or change cov_statistics"),
+        ({"steps_per_generation": 1}, "Set steps_per_generation=2 or num_iterations=2, or change cov_statistics"),
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 4}, "Set steps_per_generation=8 or"),
+        ({"generation_batch_size": 8}, "steps_per_generation=1 with gradient_accumulation_steps=1"),
+        ({"cov_share": 1.5}, r"cov_share must be in \[0, 1\]"),
+        ({"cov_statistics": "group"}, "cov_statistics must be one of 'batch', 'microbatch'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused_with_the_fix(config_class, settings, said):
+    with pytest.raises(ValueError, match=said):
+        args_of(config_class, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epsilon": 0.1}, "epsilon=0.1 with KLCovConfig: its loss is not clipped. Set epsilon=0.2"),
+        ({"epsilon_high": 0.28}, "Set epsilon_high=None"),
+        ({"delta": 10.0}, "Set delta=None"),
+        ({"clip_form": "ratio"}, "Set clip_form='surrogate'"),
+        ({"importance": "eligible"}, "Set importance='token'"),
+        ({"off_policy_mask_threshold": 0.5}, "Set off_policy_mask_threshold=None"),
+        ({"beta": 0.1, "use_bias_correction_kl": True}, "Set use_bias_correction_kl=False"),
+        ({"cov_penalty": -1.0}, "cov_penalty must be at least 0"),
+    ],
+    ids=str,
+)
+def test_kl_cov_refuses_what_it_does_not_read(settings, said):
+    with pytest.raises(ValueError, match=said):
+        args_of(KLCovConfig, **settings)
+
+
+def test_statistics_of_a_micro_batch_need_no_old_policy_and_take_what_changes_advantages():
+    one = {"cov_statistics": MICRO, "steps_per_generation": 1}
+    assert args_of(ClipCovConfig, **one, whiten_advantages="microbatch").is_aligned
+    assert args_of(KLCovConfig, **one, td_upper_bound=True).is_aligned
+    with pytest.raises(ValueError, match="cov_range must be two finite numbers"):
+        args_of(ClipCovConfig, cov_range=[5.0, 1.0])
+
+
+def test_kl_cov_with_one_update_per_batch_says_that_it_changes_nothing(make_trainer, caplog):
+    one = {"steps_per_generation": 1, "cov_statistics": MICRO}
+    with caplog.at_level(logging.WARNING):
+        make_trainer("clip_cov", **one), make_trainer("kl_cov")
+    assert "changes nothing" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        make_trainer("kl_cov", **one)
+    assert caplog.text.count("changes nothing") == 1 and "presets.kl_cov" in caplog.text

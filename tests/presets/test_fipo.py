@@ -1,0 +1,104 @@
+"""FIPO: loss and gradient in closed form through TRL's real loss, its identity without drift, what is refused."""
+
+import logging
+
+import pytest
+import torch
+from custom_functions import args_of
+from toy_loss import check_loss, check_same, run, toy
+
+from trl_credit import FIPOConfig
+from trl_credit.credit.future_kl import future_kl_weight
+from trl_credit.testing import check_credit
+
+
+def closed_form(t, *, factor_t, beta):
+    ratio = (t["logps"] - t["old"]).exp()
+    a = t["advantages"].unsqueeze(1) * factor_t
+    loss_t = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.28) * a)
+    difference = t["ref"] - t["logps"]
+    loss_t = loss_t + beta * (difference.exp() - difference - 1)
+    return (loss_t * t["mask"]).sum() / t["mask"].sum()
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"future_clip": [0.8, 1.2], "future_half_life": 2.0}, {"future_ratio_max": 1.1}], ids=str
+)
+def test_loss_and_gradient_in_closed_form(make_trainer, toy_loss, knobs, beta):
+    t = toy()
+    factor_t = future_kl_weight(
+        t["logps"],
+        old_logp_t=t["old"],
+        advantage_t=t["advantages"].unsqueeze(1),
+        half_life=knobs.get("future_half_life", 32.0),
+        clip_range=tuple(knobs.get("future_clip", (1.0, 1.2))),
+        ratio_max=knobs.get("future_ratio_max"),
+        mask_t=t["mask"],
+    )
+    assert ((factor_t > 1) & (factor_t < 1.2)).any() and not factor_t.requires_grad
+    trainer = make_trainer("fipo", beta=beta, **knobs)
+    check_loss(run(trainer, toy_loss, t), closed_form(t, factor_t=factor_t, beta=beta), t["logps"])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_without_drift_it_is_dapo_to_the_last_bit(make_trainer, toy_loss, beta):
+    t = toy()
+    t["old"] = t["logps"].detach().clone()
+    check_same(*(run(make_trainer(algo, beta=beta), toy_loss, t) for algo in ("fipo", "dapo")))
+    drifted = toy()
+    fipo, dapo = (run(make_trainer(algo, beta=beta), toy_loss, drifted)[1] for algo in ("fipo", "dapo"))
+    assert not torch.equal(fipo, dapo)
+
+
+def test_a_mask_of_tokens_leaves_their_drift_out(make_trainer, toy_loss):
+    t = toy()
+    kept = (t["old"].exp() < 0.5) & t["mask"].bool()
+    assert 0 < kept.sum() < t["mask"].sum()
+    trainer = make_trainer("fipo", token_mask="probability", probability_threshold=0.5, loss_type="bnpo")
+    how = {"half_life": 32.0, "clip_range": (1.0, 1.2), "mask_t": kept}
+    factor_t = future_kl_weight(t["logps"], old_logp_t=t["old"], advantage_t=t["advantages"].unsqueeze(1), **how)
+    ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1) * factor_t
+    loss_t = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.28) * a)
+    check_loss(run(trainer, toy_loss, t), torch.where(kept, loss_t, 0.0).sum() / kept.sum(), t["logps"])
+
+
+def test_it_keeps_the_contract_of_a_credit_function():
+    args = args_of(FIPOConfig)
+    assert "float32" in check_credit(args.custom_function("credit"), config=args)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"credit": None}, "credit=None with FIPOConfig: FIPO is this function.*Set credit='trl_credit.presets.fipo"),
+        ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.credit'"),
+        ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
+        ({"loss_type": "vespo"}, "Set loss_type="),
+        ({"loss_type": "sapo"}, "Set loss_type="),
+        ({"loss_type": "luspo"}, "Set loss_type="),
+        ({"importance": "sequence"}, "importance='sequence' with FIPOConfig: .*Set importance to anything but"),
+        ({"rollouts": "tree", "mask_truncated_completions": False}, "rollouts='tree' with FIPOConfig"),
+        ({"policy_loss": "policy_iteration", "beta": 0.1}, "policy_loss='policy_iteration' with credit="),
+        ({"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),
+        ({"future_clip": [1.2, 1.0]}, "future_clip must be two positive numbers, the smaller first"),
+        ({"future_clip": [0.0, 1.0]}, "future_clip must be two positive numbers"),
+        ({"future_ratio_max": -1.0}, "future_ratio_max must be positive and finite or None"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused_with_the_fix(settings, said):
+    with pytest.raises(ValueError, match=said):
+        args_of(FIPOConfig, **settings)
+
+
+def test_one_update_per_batch_is_said_to_change_nothing(make_trainer, caplog):
+    with caplog.at_level(logging.WARNING):
+        make_trainer("fipo", steps_per_generation=1)
+    (said,) = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
+    for name in ("steps_per_generation=1", "gradient_accumulation_steps=1", "num_iterations=1", "presets.fipo"):
+        assert name in said
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        make_trainer("fipo"), make_trainer("fipo", num_iterations=2)
+    assert "changes nothing" not in caplog.text

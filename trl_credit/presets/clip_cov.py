@@ -1,0 +1,80 @@
+"""Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..config.credit_config import LOW_HIGH
+from ..config.knobs import SHARE, anything_but, knob, one_of, when
+from ..config.rules import TOKEN_MEANS, Rule
+from ..credit.covariance import clip_cov_tokens
+from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
+from ..loss.assignment import assign_credit
+from ..loss.metrics import clipped_tokens
+from .grpo import GRPOConfig
+from .preset import Preset, paper
+
+
+CREDIT, BATCH = f"{__name__}.credit", when(cov_statistics="batch")
+TITLE = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
+AUTHORS = "Ganqu Cui and Yuchen Zhang and Jiacheng Chen and Lifan Yuan and Zhi Wang and others"
+LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=anything_but("sequence")), "it chooses among loss tokens")
+
+
+def choose(config: "ClipCovConfig", batch: BatchTokens, *, clipped_t: torch.Tensor | None = None) -> torch.Tensor:
+    """1 for the tokens that lose their gradient."""
+    how = {"share": config.cov_share, "cov_range": config.cov_range, "clipped_t": clipped_t}
+    given = {"advantage_t": batch.advantage_t, "generator": batch.generator, "mask_t": batch.mask_t}
+    return clip_cov_tokens(batch.logp_t, **how, **given)
+
+
+def credit(config: "ClipCovConfig", tokens: Tokens) -> Credit:
+    """Clip-Cov: M without the chosen tokens, which still count in the normaliser."""
+    found, chosen_t = assign_credit(config, tokens), tokens.statistics_t
+    if config.cov_statistics == "microbatch":
+        chosen_t = choose(config, as_batch(tokens), clipped_t=clipped_tokens(config, found, tokens))
+    return replace(found, mask=1.0 - chosen_t)
+
+
+credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
+
+
+@dataclass
+class ClipCovConfig(GRPOConfig):
+    r"""
+    Configuration of [`ClipCovTrainer`]: [`GRPOConfig`] with the published setting.
+
+    The released code takes means and number of tokens of a micro-batch under the current policy, and chooses among
+    tokens that PPO does not clip. Our default is the generation batch under π_old: the cut into micro-batches does not
+    matter, and a token keeps its fate in all updates, also if PPO clips it later. There are 8 updates, see FIPOConfig.
+
+    Parameters:
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`)
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        epsilon (`float`, *optional*, defaults to `1.0`)
+        epsilon_high (`float`, *optional*, defaults to `1.0`)
+        cov_share (`float`, *optional*, defaults to `0.0002`)
+        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`)
+        cov_statistics (`str`, *optional*, defaults to `"batch"`)
+            Or `"microbatch"`, as in the released code.
+    """
+
+    RULES = (LOSS_RULE, Rule({}, when(credit=CREDIT), "Clip-Cov is this function, which yours may call"))
+    updates_per_batch = 8
+
+    credit: str | None = CREDIT
+    loss_type: str = "dapo"
+    epsilon: float = 1.0
+    epsilon_high: float | None = 1.0
+    cov_share: float = knob(2e-4, "Share of the tokens that lose their gradient (Clip-Cov).", SHARE)
+    cov_range: list[float] = knob([1.0, 5.0], "Covariance of Clip-Cov's candidates.", LOW_HIGH)
+    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
+
+
+PRESET = Preset(
+    name="Clip-Cov",
+    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    summary="a random few tokens of high covariance of A and ℓ lose their gradient",
+    formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
+    config=ClipCovConfig,
+)

@@ -1,0 +1,80 @@
+"""FIPO (arXiv 2603.19835): advantages weighed by how probable the policy has made the rest of the response."""
+
+from dataclasses import dataclass, replace
+
+from ..config.knobs import POSITIVE, Values, anything_but, knob, numbers, when
+from ..config.rules import TOKEN_MEANS, Rule
+from ..credit.future_kl import future_kl_weight
+from ..credit.tokens import Credit, Tokens
+from ..loss.assignment import assign_credit, wide
+from .dapo import DAPOConfig
+from .preset import Preset, paper
+
+
+CREDIT = f"{__name__}.credit"
+RANGE = Values("two positive numbers, the smaller first", lambda x: numbers(x) and len(x) == 2 and 0.0 < x[0] < x[1])
+
+
+def credit(config: "FIPOConfig", tokens: Tokens) -> Credit:
+    """FIPO: A·f, where f reads the drift of the policy on the rest of the response."""
+    found = assign_credit(config, tokens)
+    factor_t = future_kl_weight(
+        tokens.logp_t,
+        old_logp_t=tokens.old_logp_t,
+        advantage_t=wide(found.advantage),
+        half_life=config.future_half_life,
+        clip_range=tuple(config.future_clip),
+        ratio_max=config.future_ratio_max,
+        mask_t=tokens.policy_mask_t,
+    )
+    return replace(found, advantage=wide(found.advantage) * factor_t)
+
+
+credit.needs_drift, credit.by_row = True, {}
+
+
+@dataclass
+class FIPOConfig(DAPOConfig):
+    r"""
+    Configuration of [`FIPOTrainer`]: [`DAPOConfig`] with the published setting.
+
+    f is 1 in the first update of a batch. The paper trains on 512 prompts in mini-batches of 32: if neither
+    `steps_per_generation` nor `generation_batch_size` nor `num_iterations` is set, `steps_per_generation` becomes 16
+    times `gradient_accumulation_steps`. With `behavior_logps="sampler"` f also reads the noise of the engine. The
+    released code bounds the loss at a ratio of 10 (`delta=10`) and drops responses with two such tokens (not here).
+
+    Parameters:
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.fipo.credit"`)
+        future_half_life (`float`, *optional*, defaults to `32.0`):
+            Tokens after which the drift of a later token counts half.
+        future_clip (`list[float]`, *optional*, defaults to `[1.0, 1.2]`):
+            Smallest and largest f. `[0.8, 1.2]` also weakens credit.
+        future_ratio_max (`float`, *optional*):
+            δ: the drift of a token with a larger ratio does not count (10 in the script for 32B). `None`: all count.
+    """
+
+    RULES = (
+        Rule({}, when(credit=CREDIT), "FIPO is this function, which yours may call"),
+        Rule({}, when(loss_type=TOKEN_MEANS), "f multiplies the advantage in PPO's minimum"),
+        Rule({}, when(importance=anything_but("sequence")), "it would average over the response what f makes differ"),
+        Rule({}, when(rollouts=anything_but("tree")), "f reads the rest of a response, which a row of a tree may lack"),
+    )
+    updates_per_batch = 16
+
+    credit: str | None = CREDIT
+    future_half_life: float = knob(32.0, "Tokens after which later drift counts half (FIPO).", POSITIVE)
+    future_clip: list[float] = knob([1.0, 1.2], "Range of FIPO's factor on the advantage.", RANGE)
+    future_ratio_max: float | None = knob(None, "FIPO leaves out the drift of tokens with a larger ratio.", POSITIVE)
+
+
+PRESET = Preset(
+    name="FIPO",
+    paper=paper(
+        title="FIPO: Eliciting Deep Reasoning with Future-KL Influenced Policy Optimization",
+        authors="Chiyu Ma and Shuo Yang and Kexin Huang and Jinda Lu and Haoming Meng and others",
+        arxiv="2603.19835",
+    ),
+    summary="advantages weighed by the policy's drift on the rest of the response",
+    formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
+    config=FIPOConfig,
+)

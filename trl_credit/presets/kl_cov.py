@@ -1,0 +1,80 @@
+"""KL-Cov (arXiv 2505.22617): a penalty on the drift of the tokens of highest covariance, and no clipping."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..config.knobs import NOT_NEGATIVE, SHARE, knob, one_of, when
+from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
+from ..credit.covariance import kl_cov_tokens
+from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
+from ..loss.assignment import assign_credit, wide
+from .clip_cov import AUTHORS, BATCH, LOSS_RULE, TITLE
+from .grpo import GRPOConfig
+from .preset import Preset, paper
+
+
+CREDIT = f"{__name__}.credit"
+
+
+def choose(config: "KLCovConfig", batch: BatchTokens) -> torch.Tensor:
+    """1 for the tokens with a penalty."""
+    advantage_t, mask_t = batch.advantage_t, batch.mask_t
+    return kl_cov_tokens(batch.logp_t, advantage_t=advantage_t, share=config.cov_share, mask_t=mask_t)
+
+
+def credit(config: "KLCovConfig", tokens: Tokens) -> Credit:
+    """KL-Cov: the loss −A·ρ, plus a multiple of |log ρ| at the chosen tokens. Its W is 0, so nothing is clipped."""
+    chosen_t = tokens.statistics_t if config.cov_statistics == "batch" else choose(config, as_batch(tokens))
+    log_ratio_t = torch.where(tokens.mask_t.bool(), tokens.logp_t - tokens.old_logp_t, 0.0)
+    gain_t = wide(assign_credit(config, tokens).advantage) * log_ratio_t.exp()
+    return Credit(torch.zeros_like(tokens.logp_t), gain_t - config.cov_penalty * chosen_t * log_ratio_t.abs())
+
+
+credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
+credit.carries_loss = credit.needs_drift = True
+
+
+@dataclass
+class KLCovConfig(GRPOConfig):
+    r"""
+    Configuration of [`KLCovTrainer`]: [`GRPOConfig`] with the published setting.
+
+    The statistics are those of [`ClipCovConfig`], with `cov_statistics="batch"` as our default. The gradient of |log ρ|
+    is 0 at ρ = 1 and ±1 next to it: in the first update of a batch KL-Cov is plain GRPO if the pass for π_old and that
+    of the loss agree to the last bit, else the chosen tokens get the sign of a rounding. A batch makes 8 updates.
+
+    Parameters:
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`)
+        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        cov_share (`float`, *optional*, defaults to `0.002`):
+            Share of the tokens with a penalty, at least one (0.0002 in the script for 32B).
+        cov_penalty (`float`, *optional*, defaults to `1.0`):
+            Factor of |log ρ|, as in the released scripts (0.1 in verl's configuration).
+        cov_statistics (`str`, *optional*, defaults to `"batch"`):
+            `"batch"`, or `"microbatch"` as in the released code.
+    """
+
+    RULES = (
+        Rule({}, when(credit=CREDIT), "KL-Cov is this function, which yours may call"),
+        Rule({}, when(importance="token", off_policy_mask_threshold=None), "it has its own loss per token"),
+        Rule({}, when(epsilon=0.2, epsilon_high=None, delta=None, clip_form="surrogate"), "its loss is not clipped"),
+        Rule(WEIGHTED_KL, NO_WEIGHTED_KL, "TRL's KL term would lose its ratio, since the W of KL-Cov is 0"),
+        LOSS_RULE,
+    )
+    updates_per_batch = 8
+
+    credit: str | None = CREDIT
+    loss_type: str = "dapo"
+    cov_share: float = knob(2e-3, "Share of the tokens with a penalty (KL-Cov).", SHARE)
+    cov_penalty: float = knob(1.0, "Factor of KL-Cov's penalty |log ρ|.", NOT_NEGATIVE)
+    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
+
+
+PRESET = Preset(
+    name="KL-Cov",
+    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
+    formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
+    config=KLCovConfig,
+)
