@@ -4,7 +4,7 @@
     python benchmarks/groups.py --output_dir comparison/groups --table               # of runs that are there
 
 Runs `trl-credit compare`, which writes its report into the folder, and prints a table of what the runs sampled. The
-score is pass@1, greedy, on the problems of the protocol `demo_greedy`, whatever prompts a run draws. Rewards are no
+score is the mean of 16 samples per problem of the protocol `demo`, whatever prompts a run draws. Rewards are no
 score here: they are those of the prompts that were drawn.
 """
 
@@ -33,7 +33,7 @@ MODES = {
 def command(output_dir: Path, seeds: list[int]) -> list[str]:
     """The comparison, all modes with GRPO's settings."""
     entries = [f"{name}=grpo{flags}" for name, flags in MODES.items()]
-    score = ["--metric", METRIC, "--evaluation_protocol", "demo_greedy", "--evaluate_every", "20"]
+    score = ["--metric", METRIC, "--evaluation_protocol", "demo", "--evaluate_every", "20", "--max_steps", "120"]
     where = ["--seeds", *map(str, seeds), "--output_dir", str(output_dir)]
     return [sys.executable, "-m", "trl_credit", "compare", "--algo", *entries, "--baseline", "keep", *score, *where]
 

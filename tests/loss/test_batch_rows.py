@@ -72,6 +72,16 @@ def test_rows_of_two_batches():
     assert found[keys.ENGINE_RATIO].shape == (2, 1) and found[keys.OLD_EXPERTS].shape == (2, 8, 2, 3)
 
 
+def test_a_correction_per_token_is_1_where_a_row_has_no_token():
+    """As TRL has it: VESPO sums the logarithms of whole rows."""
+    rows = []
+    for i, width in enumerate((2, 5)):
+        data = batch_of([(1, width)], prompt_width=1, width=width, seed=i)
+        data[keys.ENGINE_RATIO] = torch.full((1, width), 0.5)
+        rows += split_rows(data, rows=[0], pad_token_id=PAD)
+    assert join_rows(rows, pad_token_id=PAD)[keys.ENGINE_RATIO].tolist() == [[0.5] * 2 + [1.0] * 3, [0.5] * 5]
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_response_that_ends_with_the_padding_token(width):
     """As where end and padding are one token: the mask says that the last one was written."""

@@ -162,7 +162,7 @@ def test_refusals_of_a_trainer(make_trainer):
 def test_rows_with_images_are_refused(make_trainer):
     data = Dataset.from_dict({"prompt": ["1+1="] * 8, "image": ["x"] * 8})
     trainer = make_trainer(groups="replace", trainer_kwargs={"train_dataset": data})
-    with pytest.raises(ValueError, match="^groups='replace' joins rows of text, without their images: use a data set"):
+    with pytest.raises(ValueError, match="^groups='replace' joins rows of text, without their images: use data, tools"):
         trainer.train()
 
 

@@ -43,7 +43,8 @@ NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn fro
 DULL_ROW = "dull_row"  # whether the KL term of a row is dropped
 
 # what fills an entry (B, T) or (B, P) outside of a row; 0 for all others. "pad" stands for the padding token
-FILL = {PROMPT_IDS: "pad", COMPLETION_IDS: "pad", TOOL_MASK: 1, SEGMENT_IDS: -1, QUARTERS: -1, TURN_IDS: -1}
+FILL = {PROMPT_IDS: "pad", COMPLETION_IDS: "pad", TOOL_MASK: 1, ENGINE_RATIO: 1}
+FILL |= dict.fromkeys((SEGMENT_IDS, QUARTERS, TURN_IDS), -1)
 OF_PROMPT = (PROMPT_IDS, PROMPT_MASK)  # padded on the left
 
 # ours, one for a whole micro-batch

@@ -97,13 +97,14 @@ class LossPass:
             advantages = wide(advantages) + td_upper_bound(self.eos_probs.masked_fill(turn_ids < 0, 0.0))
         if config.advantage_floor is not None:  # once, after all other changes of the advantages
             advantages = advantages.clamp(min=config.advantage_floor)
-        if (dull := inputs.get(keys.DULL_ROW)) is not None:  # with π_ref = π their KL term, and its gradient, is 0
-            inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, inputs[keys.REF_LOGPS])
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
+        ref_logp_t, dull = inputs.get(keys.REF_LOGPS), inputs.get(keys.DULL_ROW)
+        if dull is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
+            inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, ref_logp_t)
         return Tokens(
             logp_t=logp_t,
             old_logp_t=old_logp_t,
-            ref_logp_t=inputs.get(keys.REF_LOGPS),
+            ref_logp_t=ref_logp_t,
             sampling_logp_t=inputs.get(keys.SAMPLING_LOGPS),
             entropy_t=entropy_t.detach(),
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),

@@ -69,6 +69,7 @@ class Normalizer:
         beta: float,
         mean_tokens: torch.Tensor | None,
         row_weight: torch.Tensor | None = None,
+        dull: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """The difference between the KL term of a micro-batch and TRL's: a scalar, or `None` if they are equal.
 
@@ -82,6 +83,8 @@ class Normalizer:
                 batch. Needed where the loss divides by `num_items_in_batch`.
             row_weight (`torch.Tensor`, *optional*):
                 Shape (B,), as for [`advantage`].
+            dull (`torch.Tensor`, *optional*):
+                Rows without a KL term, bool, shape (B,).
         """
         as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
         if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None):
@@ -92,6 +95,7 @@ class Normalizer:
             weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
             kl_t = kl_t * weight.exp()
         kl = kl_t.sum(-1, keepdim=True)
+        kl = kl if dull is None else kl.masked_fill(dull.unsqueeze(1), 0.0)
         if self.hides_masked:  # mask_t is M here
             target = kl.mean()
         elif row_weight is not None:

@@ -88,6 +88,8 @@ class Captured:
         items = torch.as_tensor(loss_pass.inputs[keys.NUM_ITEMS])
         divisor = normalizer.divisor(tokens, items=items, processes=trainer.processes.count, **how)
         factors = {"divisor": divisor, "kl_factor": normalizer.kl_factor(tokens, divisor, **how)}
+        if (dull := loss_pass.inputs.get(keys.DULL_ROW)) is not None:
+            factors["kl_factor"] = factors["kl_factor"] * (~dull).double().unsqueeze(1)
         self._index = torch.tensor(places, device=tokens.logp_t.device)
         self._taken: dict[str, torch.Tensor] = {}
         self._is_finite = torch.isfinite(loss.detach())

@@ -202,7 +202,8 @@ def chain_credit(
 
     advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
     ids = segments.segment_ids(boundaries)
-    n, one = config.rollouts_per_state, 1 / policy.processes.count  # so that sums over processes are totals
+    # so that sums over processes, and over the calls of a batch, are totals
+    n, one = config.rollouts_per_state, 0.0 if policy.log.is_further_call else 1 / policy.processes.count
     stats = {
         "segments_per_response": (boundaries.sum(), len(inputs)),
         "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),

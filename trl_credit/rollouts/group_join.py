@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from accelerate.utils import gather_object
 
+from ..credit.tokens import turn_numbers
 from ..loss import keys
 from ..loss.batch import Batch, loss_mask
 from ..loss.batch_rows import join_rows, split_rows
@@ -90,6 +91,9 @@ def join_groups(
     rows = [dict(row) for group in groups for row in group.rows]
     share = len(rows) // processes.count
     own = slice(processes.rank * share, (processes.rank + 1) * share)
+    if any(keys.TURN_IDS in row for row in rows):  # of calls whose credit left tokens out
+        for row in rows:
+            row.setdefault(keys.TURN_IDS, turn_numbers(row[keys.COMPLETION_MASK].unsqueeze(0))[0])
     old_logps: list[torch.Tensor | None] = []
     if not keeps_old_logps or not all(keys.OLD_LOGPS in row for row in rows):
         old_logps = [row.pop(keys.OLD_LOGPS, None) for row in rows]

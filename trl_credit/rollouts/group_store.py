@@ -77,14 +77,16 @@ def load_groups(path: Path) -> list[Group]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         if metadata["sha256"] != _checksum(tensors, metadata["groups"]):
             raise ValueError("its checksum does not match its content")
+        rows: list[list[Row]] = [[{} for _ in text["examples"]] for text in texts]
+        for name, x in tensors.items():
+            i, _, rest = name.partition("/")
+            if rest not in REWARDS:
+                j, _, entry = rest.partition("/")
+                rows[int(i)][int(j)][entry] = x
         found = []
         for i, text in enumerate(texts):
-            rows: list[Row] = [{} for _ in text["examples"]]
-            for j, row in enumerate(rows):
-                prefix = f"{i}/{j}/"
-                row |= {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
-            found.append(Group(rows, *(tensors[f"{i}/{name}"] for name in REWARDS), **text))
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+            found.append(Group(rows[i], *(tensors[f"{i}/{name}"] for name in REWARDS), **text))
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         what = f"cannot restore the waiting groups from {path} ({error})"
         raise ValueError(f"{what}: resume from another checkpoint.") from error
     return found

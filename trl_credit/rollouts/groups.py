@@ -1,5 +1,6 @@
 """Batches of groups with signal: others are replaced, or further prompts are sampled until the batch is full."""
 
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,9 +101,9 @@ class SignalGroups:
         self.stateful = (*source.stateful, *own, *prompts.stateful)
         # a group waits for one update at most, and a batch may feed several
         passes = config.steps_per_generation * config.num_iterations
+        self._keeps_old_logps = not depends_on_padding or config.behavior_logps == "sampler"
         is_short = passes <= config.gradient_accumulation_steps
-        self._keeps = config.refill_surplus == "keep" and is_short and not depends_on_padding
-        self._depends_on_padding = depends_on_padding
+        self._keeps = config.refill_surplus == "keep" and is_short and self._keeps_old_logps
         self._batches = 0
         self._waiting: list[Group] = []
         self._said: set[str] = set()
@@ -111,16 +112,15 @@ class SignalGroups:
         """Raises a `ValueError` for rows of the data set that it cannot sample."""
         self._source.check(inputs)
         has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
-        if has_images and self._config.groups != "keep":
-            what = f"groups={self._config.groups!r} joins rows of text, without their images"
-            raise ValueError(f"{what}: use a data set without image columns, or set groups='keep'.")
+        self._refuse_images(has_images)
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
         config, policy = self._config, self._policy
         waited = [group for group in self._waiting if policy.updates_done - group.born <= 1]
         with policy.log.pooled():
-            calls = self._sample(self._prompts.begin(inputs), have=len(waited))
+            inputs = self._prompts.begin(inputs, [group.examples[0] for group in waited])
+            calls = self._sample(inputs, have=len(waited))
         sampled = [(Place(c, i), flag) for c, call in enumerate(calls) for i, flag in enumerate(call.has_signal)]
         fresh, dull = ([place for place, flag in sampled if flag == wanted] for wanted in (True, False))
         first = sum(place.call == 0 for place in fresh)  # before those that waited, which are older
@@ -146,13 +146,20 @@ class SignalGroups:
             made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
         if config.dull_kl == "drop" and keys.REF_LOGPS in made.batch.data:
             is_dull = torch.tensor([place in set(dull) for place in groups], device=policy.processes.device)
-            made.batch.data[keys.DULL_ROW] = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
+            is_dull = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
+            # by another reward a row may have credit, and then keeps its KL term
+            made.batch.data[keys.DULL_ROW] = is_dull & ~self._has_credit(made)
         if config.groups != "keep":
             stats = {"signal": (len(fresh), len(sampled)), "sampled": (len(sampled), 1), "calls": (len(calls), 1)}
             stats |= {"copies": (copies, 1), "waiting": (len(self._waiting), 1)}
             policy.record({f"groups/{name}": parts for name, parts in stats.items()})
         self._prompts.record()
         return made
+
+    def _refuse_images(self, has_images: bool) -> None:
+        if has_images and self._config.groups != "keep":
+            what = f"groups={self._config.groups!r} joins rows of text, without their images"
+            raise ValueError(f"{what}: use data, tools and environments without images, or set groups='keep'.")
 
     # Sampling
 
@@ -168,8 +175,10 @@ class SignalGroups:
             flags = [flag for call in calls for flag in call.has_signal]
             if (missing := size - have - sum(flags)) <= 0:
                 break
-            # as many as are needed if signal is as frequent as so far in this batch
-            wanted = min(size, -(-missing * len(flags) // max(sum(flags), 1)))
+            # enough if signal stays as frequent as in this batch, and one deviation more where groups may wait
+            rate = max(sum(flags), 1) / len(flags)
+            margin = math.sqrt(missing * (1 - rate)) if self._keeps else 0.0
+            wanted = min(size, math.ceil((missing + margin) / rate))
             if (count := min(self._prompts.available(wanted), size)) == 0:
                 self._say("the data set has no further prompts for a batch: give more rows, or lower the batch size")
                 break
@@ -180,6 +189,7 @@ class SignalGroups:
         policy = self._policy
         self.check(inputs)
         batch = policy.sample(inputs)
+        self._refuse_images(any(name in batch.data for name in keys.FORWARD))
         made = self._source.credit(batch, inputs) if self._judges_credit else GenerationBatch(batch, batch.advantages)
         self._prompts.note(batch.correct)
         logged = policy.log.entries(len(inputs) * policy.processes.count)
@@ -193,10 +203,22 @@ class SignalGroups:
         in_loss = batch.mask_t.bool()
         if self._judges_credit:
             credited = ((wide(made.advantages) != 0) & in_loss).any(-1)
-            return by_group(self._policy.processes.gather(credited.int()), size).any(-1)
+            found = by_group(self._policy.processes.gather(credited.int()), size).any(-1)
+            if config.rollouts == "none" and "baseline" not in config.custom_functions():
+                # rounding leaves 1e-8 of equal rewards less their mean
+                found &= has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
+            return found
         counted = self._policy.processes.gather(in_loss.any(-1).int()).bool()
         values = batch.correct if config.group_signal == "correct" else batch.rewards
         return has_difference(values, num_generations=size, counted=counted)
+
+    def _has_credit(self, made: GenerationBatch) -> torch.Tensor:
+        """Rows of this process that may have a gradient besides that of the KL term: bool, shape (B,)."""
+        batch, config, size = made.batch, self._config, self._policy.group_size
+        if config.rollouts == "none" and "baseline" not in config.custom_functions():
+            differs = has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
+            return batch.own_rows(differs.repeat_interleave(size))
+        return ((wide(made.advantages) != 0) & batch.mask_t.bool()).any(-1)
 
     def _joined(
         self, calls: list[Call], waited: list[Group], groups: list[Place], surplus: list[Place]
@@ -214,10 +236,11 @@ class SignalGroups:
         chosen = [found[place] for place in groups]
         policy.log.show([entry for group in chosen for entry in group.logged])
         mixes = any(place.call == WAITED for place in groups)
-        made = join_groups(policy, chosen, mixes_policies=mixes, keeps_old_logps=not self._depends_on_padding)
-        if self._config.scale_rewards == "batch" and not self._judges_credit:
+        made = join_groups(policy, chosen, mixes_policies=mixes, keeps_old_logps=self._keeps_old_logps)
+        config = self._config
+        if config.scale_rewards == "batch" and config.rollouts == "none" and config.baseline == "group":
             scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
-            made.batch.advantages = made.batch.own_rows(scaled)
+            made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
         return made
 
     # What is said, once each

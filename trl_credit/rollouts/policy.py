@@ -55,7 +55,13 @@ class Plan:
 
 
 class BatchLog(Protocol):
-    """What TRL logs of a batch. [`~trl_credit.trainer.trl_log.TrlLog`] implements it."""
+    """What TRL logs of a batch. [`~trl_credit.trainer.trl_log.TrlLog`] implements it.
+
+    Attributes:
+        is_further_call: Whether the batch has had a call of the engine before the current one.
+    """
+
+    is_further_call: bool
 
     def planned(self, plan: Plan) -> None:
         """Replaces what TRL logged by the responses of the plan."""

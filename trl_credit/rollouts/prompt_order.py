@@ -140,7 +140,7 @@ class PromptOrder:
             for row in np.flatnonzero(self._listed).tolist():
                 rate = float(self._rates[row])
                 known = rate if rate == rate else None
-                file.write(PromptRate(row, self._digest(row), known, int(self._groups[row])).to_json() + "\n")
+                file.write(PromptRate(row, self.digest(row), known, int(self._groups[row])).to_json() + "\n")
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """Number of draws and position in the permutations. The rates go into `prompt_rates.jsonl` in `folder`."""
@@ -243,7 +243,8 @@ class PromptOrder:
             self._permuted = self._epoch, order
         return self._permuted[1]
 
-    def _digest(self, row: int) -> str:
+    def digest(self, row: int) -> str:
+        """[`~trl_credit.rollouts.prompt_rates.prompt_digest`] of the prompt of a row."""
         if row not in self._digests:
             self._digests[row] = prompt_digest(self._prompt_of(row))
         return self._digests[row]

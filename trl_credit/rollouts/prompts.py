@@ -1,13 +1,16 @@
 """The rows of the data set that a batch is sampled from: those of the trainer, drawn by pass rate, or further ones."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
 from ..credit.difficulty import group_accuracy
 from .policy import Policy
 from .prompt_order import PromptOrder
+from .prompt_rates import prompt_digest
 
 
 class Prompts:
@@ -23,21 +26,38 @@ class Prompts:
     def __init__(self, policy: Policy, order: PromptOrder | None) -> None:
         self._policy, self.order = policy, order
         self.stateful: tuple[Any, ...] = () if order is None else (order,)
-        self._in_batch: list[int] = []  # rows drawn for the current batch
-        self._last: list[int] = []  # and for its last call of the engine
+        self._in_batch: list[int] = []  # rows drawn for the current batch, and rows with a prompt that it has
+        self._prompts: set[str] = set()  # digests of prompts of the batch that were not drawn here
+        self._last: list[int] = []  # rows drawn for the last call of the engine
 
-    def begin(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """This process's rows of a new batch: `inputs`, those of the trainer, or as many drawn by difficulty."""
+    def begin(self, inputs: list[dict[str, Any]], waiting: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """This process's rows of a new batch: `inputs`, those of the trainer, or as many drawn by difficulty.
+
+        `waiting` are rows of groups that the batch may take besides. Collective.
+        """
+        config, processes = self._policy.args, self._policy.processes
         self._in_batch, self._last = [], []
-        if self._policy.args.prompt_sampler == "data":
+        if self.order is None:
             return inputs
-        return self.further(len(inputs) * self._policy.processes.count // self._policy.group_size)
+        self._prompts = {prompt_digest(row.get("prompt")) for row in waiting}
+        if config.prompt_sampler == "difficulty":
+            return self.further(len(inputs) * processes.count // self._policy.group_size)
+        mine = [prompt_digest(row.get("prompt")) for row in inputs]
+        self._prompts.update(digest for part in gather_object([mine]) for digest in part)
+        return inputs
 
     def further(self, groups: int) -> list[dict[str, Any]]:
-        """This process's rows of so many further prompts that the batch does not have from here."""
-        processes, size = self._policy.processes, self._policy.group_size
-        self._last = self.order.draw(groups, besides=self._in_batch)
-        self._in_batch += self._last
+        """This process's rows of so many further prompts, which the batch does not have while the data has others."""
+        processes, size, passed = self._policy.processes, self._policy.group_size, []
+        self._last = []
+        while missing := groups - len(self._last):
+            if (left := self.order.rows - len(self._in_batch)) == 0:
+                self._last += passed[:missing]
+                break
+            for row in self.order.draw(min(missing, left), besides=self._in_batch):
+                known = self.order.digest(row) in self._prompts
+                (passed if known else self._last).append(row)
+                self._in_batch.append(row)
         share = groups * size // processes.count
         repeated = [row for row in self._last for _ in range(size)]
         return self._policy.data_rows(repeated[processes.rank * share : (processes.rank + 1) * share])
@@ -63,5 +83,5 @@ class Prompts:
 
     def record(self) -> None:
         """Logs what the order knows of the data set. Collective outside of a training step."""
-        if self.order is not None:
+        if self._policy.args.prompt_sampler == "difficulty":
             self._policy.record({name: (value, 1) for name, value in self.order.stats().items()})

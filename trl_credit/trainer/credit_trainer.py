@@ -159,8 +159,7 @@ class CreditTrainer(ResumableTrainer):
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
         self.has_custom_loss = refusals.has_custom_loss(type(self))
         self._probes, self._passes = Probes(self), make_passes(self, self._trl_forward)
-        self.normalizer = Normalizer(args)
-        self._nonfinite = NonFinite(self)
+        self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         method = self.credit_method
         name = args.credit if method is None else method_label(method)
         functions = [f for f in (method, self._credit_function) if f is not None]
@@ -328,7 +327,8 @@ class CreditTrainer(ResumableTrainer):
             what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
             raise RuntimeError(f"TRL {trl.__version__} {what}. Install trl {' or '.join(refusals.TESTED_TRL_MINORS)}.")
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        how = {"clip_range": self._clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
+        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
+        how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
         self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, **how))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
@@ -368,11 +368,13 @@ class CreditTrainer(ResumableTrainer):
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
             weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
+            weights["dull"] = inputs.get(keys.DULL_ROW)
             loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=self._clip_range)
+            clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
+            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
@@ -386,10 +388,6 @@ class CreditTrainer(ResumableTrainer):
         if self._loss_pass is not None:
             self._loss_pass.entropy_mask_t = found
         return found
-
-    @property
-    def _clip_range(self) -> tuple[float, float]:
-        return 1 - self.epsilon_low, 1 + self.epsilon_high
 
     # The card
 

@@ -77,7 +77,8 @@ class TrlEngine:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.sampling: SamplePass | None = None
-        self.record, self.timed, self.log = meter.record, meter.timed, TrlLog(trainer, meter)
+        self.log = TrlLog(trainer, meter)
+        self.record, self.timed = self.log.record, meter.timed
         self._scoring = TrlScoring(trainer, meter, self.decode_responses)
         self.score_responses = self._scoring.of_responses
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct

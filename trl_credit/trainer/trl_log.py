@@ -3,7 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trl import GRPOTrainer
@@ -60,15 +60,22 @@ class TrlLog:
 
     # Metrics of several calls
 
+    @property
+    def is_further_call(self) -> bool:
+        """Whether the batch has had a call before the current one."""
+        return self._calls is not None and len(self._calls) > 1
+
     @contextlib.contextmanager
     def pooled(self) -> Iterator[None]:
         """A context in which all calls count as one batch: each metric gets one value, the mean over all responses
         (of a minimum or maximum: the smallest or largest)."""
-        self._calls = []
+        self._calls, self._recorded = [], {}
         try:
             yield
         finally:
             calls, self._calls = self._calls, None
+        if self._recorded:
+            self._meter.record(self._recorded)
         if len(calls) < 2:
             return
         weights = [rows for rows, _ in calls]
@@ -79,17 +86,29 @@ class TrlLog:
             if sum(map(len, new)) > 1:
                 values[starts[0] :] = [_pool(name, known)]
 
+    def record(self, stats: Mapping[str, tuple[Any, Any]]) -> None:
+        """As [`~trl_credit.observe.meter.Meter.record`]. Calls that are pooled add to the same sums."""
+        if self._calls is None:
+            self._meter.record(stats)
+            return
+        for name, (numerator, denominator) in stats.items():
+            before = self._recorded.get(name, (0, 0))
+            self._recorded[name] = before[0] + numerator, before[1] + denominator
+
     def begin_call(self, rows: int) -> None:
         """Notes that TRL begins to sample and log `rows` rows."""
         if self._calls is not None:
             self._calls.append((rows, {name: len(values) for name, values in self._meter.metrics.items()}))
 
 
+# where several calls have the smallest or the largest value; a reward function may have any name
+_EXTREMES = re.compile(r"completions/(min|max)_\w+|sampling/.*/(min|max)|reward_(min|max)")
+
+
 def _pool(name: str, known: list[tuple[float, int]]) -> float:
     """The value of a metric over several calls, from its values and their numbers of rows."""
     if not known:
         return math.nan
-    for word, choose in (("min", min), ("max", max)):
-        if re.search(rf"(^|[/_]){word}(_|$)", name):
-            return choose(x for x, _ in known)
+    if found := _EXTREMES.fullmatch(name):
+        return (min if "min" in found.groups() else max)(x for x, _ in known)
     return sum(x * w for x, w in known) / sum(w for _, w in known)
