@@ -90,3 +90,29 @@ def test_a_rollout_log_of_two_processes(tmp_path):
                 assert row["credit"][-1] == pytest.approx(row["advantages"][-1], rel=0.05, abs=1e-6)  # leads no trace
     assert any(any(row["credit"]) for shard in found.values() for row in shard.responses)
     assert not steps(tmp_path / "broken") and not steps(tmp_path / "full")
+
+
+@pytest.mark.slow
+def test_groups_on_two_processes(tmp_path):
+    found = results(run(*TORCHRUN, "run_groups.py", tmp_path))
+    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
+    assert len(cases) == 7
+    for case, (left, right) in cases.items():
+        for name in ("collectives", "rows", "num_items", "rewards", "parameters", "rates"):
+            assert left[name] == right[name], (case, name)
+        assert set(left["rows"]) == {6}
+        assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"], case
+        assert any(a != b for a, b in zip(left["tokens"], right["tokens"], strict=True))
+        sampled = [row.get("credit/groups/sampled", 0) for row in left["log"]]
+        assert max(sampled) > 3 or case == "replace", case
+        if case == "tree":  # whose rows are nodes
+            continue
+        batches = zip(left["rewards"], left["examples"], right["examples"], left["prompts"], right["prompts"],
+                      left["own"], right["own"], strict=True)  # fmt: skip
+        for rewards, *examples, prompts, others, own, theirs in batches:
+            assert [*own, *theirs] == pytest.approx(rewards), case  # each reward is that of its text
+            assert examples[0] + examples[1] == prompts + others
+            for g in range(0, 12, 4):  # groups are whole and in order, also the one on both processes
+                assert len(set((prompts + others)[g : g + 4])) == 1
+                if case not in ("replace", "advantage"):
+                    assert len(set(rewards[g : g + 4])) > 1
