@@ -36,23 +36,24 @@ def metrics_of(checkpoint: Path) -> list[dict]:
     return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in log]
 
 
+@pytest.mark.parametrize("kind", ["trees", "groups"])
 @pytest.mark.parametrize("layout", ["one", "ddp", pytest.param("zero3", marks=needs_deepspeed)])
-def test_killed_and_resumed_is_uninterrupted(tmp_path, layout):
+def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
     name = {"one": None, "ddp": "cpu_2proc", "zero3": "cpu_zero3"}[layout]
     command = [*([] if name is None else accelerate(name, tmp_path)), "run_resume.py"]
-    killed = start(*command, "kill", tmp_path)
+    killed = start(*command, "kill", tmp_path, kind)
     assert killed.returncode != 0
     left = sorted(p.name for p in (tmp_path / "killed").glob("checkpoint-*"))
     assert left == ["checkpoint-3"], killed.stderr[-4000:]
-    run(*command, "resume", tmp_path)
+    run(*command, "resume", tmp_path, kind)
     if layout == "zero3":  # a run without DeepSpeed cannot read its optimizer
-        done = start("run_resume.py", "resume", tmp_path)
+        done = start("run_resume.py", "resume", tmp_path, kind)
         assert done.returncode == 1
         assert "holds the optimizer of a run with DeepSpeed ZeRO-3, which a run without" in done.stderr
     if layout == "ddp":  # already at its end: no process trains or writes anything
         files = [path for path in (tmp_path / "killed").rglob("*") if "credit_run" not in path.name]
         before = [path.stat().st_mtime_ns for path in files]
-        run(*command, "resume", tmp_path)
+        run(*command, "resume", tmp_path, kind)
         assert before == [path.stat().st_mtime_ns for path in files]
 
     reference, resumed = tmp_path / "uninterrupted" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6"
@@ -60,9 +61,13 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout):
     for key, value in load_file(resumed / "model.safetensors").items():
         assert torch.equal(value, weights[key]), key
     assert (reference / "credit_state.json").read_bytes() == (resumed / "credit_state.json").read_bytes()
-    replay = [load_file(c / "replay.safetensors") for c in (reference, resumed)]
-    assert len(replay[0]["birth"]) > 0
-    assert all(torch.equal(replay[0][k], replay[1][k]) for k in replay[0])
+    name = {"trees": "replay.safetensors", "groups": "waiting_groups.safetensors"}[kind]
+    kept = [load_file(c / name) for c in (reference, resumed)]
+    assert kept[0].keys() == kept[1].keys() and all(torch.equal(kept[0][k], kept[1][k]) for k in kept[0])
+    assert kind == "groups" or len(kept[0]["birth"]) > 0
+    if kind == "groups":
+        rates = [(c / "prompt_rates.jsonl").read_bytes() for c in (reference, resumed)]
+        assert rates[0] == rates[1] and rates[0].count(b"\n") > 6
     assert metrics_of(reference) == metrics_of(resumed)
     optimizers = sorted(reference.glob("optimizer.pt")) + sorted(reference.glob("global_step6/*optim_states.pt"))
     assert optimizers

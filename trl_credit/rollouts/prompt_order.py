@@ -134,13 +134,18 @@ class PromptOrder:
 
     def write(self, path: str | Path) -> None:
         """Writes `prompt_rates.jsonl`, whole or not at all: a line for each row that was drawn, or whose rate is known.
-        Rows are in the order of the data set."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as partial, open(partial, "w", encoding="utf-8", newline="\n") as file:
-            for row in np.flatnonzero(self._listed).tolist():
-                rate = float(self._rates[row])
-                known = rate if rate == rate else None
-                file.write(PromptRate(row, self.digest(row), known, int(self._groups[row])).to_json() + "\n")
+        Rows are in the order of the data set. A file with this content is left alone."""
+        lines = []
+        for row in np.flatnonzero(self._listed).tolist():
+            rate = float(self._rates[row])
+            known = rate if rate == rate else None
+            lines.append(PromptRate(row, self.digest(row), known, int(self._groups[row])).to_json() + "\n")
+        path, content = Path(path), "".join(lines).encode()
+        if path.is_file() and path.read_bytes() == content:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as partial:
+            partial.write_bytes(content)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """Number of draws and position in the permutations. The rates go into `prompt_rates.jsonl` in `folder`."""

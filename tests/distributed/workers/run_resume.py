@@ -1,17 +1,27 @@
 """Six steps without interruption, then the same run killed halfway; or its resumed second half. See `test_resume.py`.
 
-One configuration has every kind of state: a replay buffer, a difficulty belief, and draws of the random selector.
+The run of `trees` has a replay buffer, a difficulty belief, and draws of the random selector; that of `groups` has
+groups that wait, and prompts drawn by pass rates.
 """
 
 import os
 import signal
 from pathlib import Path
 
+from run_groups import by_prompt
 from transformers import TrainerCallback
 from worker import ON_CPU, QUIET, parity, run_main, trainer_of
 
-from trl_credit import SPOTreeConfig, SPOTreeTrainer
+from trl_credit import CreditTrainer, SPOTreeTrainer
 from trl_credit.demo import demo_settings
+
+
+TREES = {"difficulty": "history", "importance": "eligible", "selector": "random", "tree_branching": [3, 2]}
+TREES |= {"replay_iterations": 3, "replay_cap": 3}
+KINDS = {
+    "trees": (SPOTreeTrainer, parity, TREES),
+    "groups": (CreditTrainer, by_prompt, {"groups": "refill", "prompt_sampler": "difficulty"}),
+}
 
 
 class Kill(TrainerCallback):
@@ -20,23 +30,22 @@ class Kill(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(folder: Path, *, kill: bool = False, resume: bool = False) -> None:
-    settings = demo_settings(SPOTreeConfig, per_device_train_batch_size=8, max_steps=6)
-    settings |= {**QUIET, **ON_CPU, "save_strategy": "steps", "save_steps": 3, "tree_branching": [3, 2]}
-    settings |= {"difficulty": "history", "importance": "eligible", "selector": "random"}
-    settings |= {"replay_iterations": 3, "replay_cap": 3, "callbacks": [Kill()] if kill else []}
-    trainer = trainer_of(SPOTreeTrainer, parity, folder, **settings)
+def run(kind: str, folder: Path, *, kill: bool = False, resume: bool = False) -> None:
+    trainer_class, reward, more = KINDS[kind]
+    settings = demo_settings(trainer_class.config_class, per_device_train_batch_size=8, max_steps=6)
+    settings |= {**QUIET, **ON_CPU, "save_strategy": "steps", "save_steps": 3, **more}
+    trainer = trainer_of(trainer_class, reward, folder, callbacks=[Kill()] if kill else [], **settings)
     trainer.train(resume_from_checkpoint=resume)
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()
 
 
-def main(part: str, folder: str) -> None:
+def main(part: str, folder: str, kind: str = "trees") -> None:
     if part == "resume":
-        run(Path(folder) / "killed", resume=True)
+        run(kind, Path(folder) / "killed", resume=True)
     else:
-        run(Path(folder) / "uninterrupted")
-        run(Path(folder) / "killed", kill=True)
+        run(kind, Path(folder) / "uninterrupted")
+        run(kind, Path(folder) / "killed", kill=True)
 
 
 if __name__ == "__main__":
