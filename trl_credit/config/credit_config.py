@@ -37,7 +37,8 @@ from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
 from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
 
 
-CUSTOM_CREDIT = when(credit=anything_but(None))  # which may read any knob of W
+# which may read any knob of W; what a preset's own function reads is known
+CUSTOM_CREDIT = when(credit=Values("a function of yours", lambda x: not str(x).startswith(("None", "trl_credit."))))
 WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
 MASKED = when(token_mask=anything_but("none"))

@@ -25,7 +25,7 @@ class GroupKnobs:
     r"""
     Which groups and prompts a batch is made of: a part of [`CreditConfig`].
 
-    A group has signal if its responses differ, by `group_signal`. Without it all of them have the advantage 0.
+    A group has signal if its responses differ, by `group_signal`.
 
     Parameters:
         groups (`str`, *optional*, defaults to `"keep"`):
@@ -47,8 +47,8 @@ class GroupKnobs:
             `"keep"`: groups with signal beyond a full batch wait for the next one, with their π_old, if at most one
             update lies between. With several updates per batch they are dropped. `"drop"`: as DAPO. Ours.
         dull_kl (`str`, *optional*, defaults to `"keep"`):
-            KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for them, and what the loss is
-            divided by stays the same.
+            KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for those of their rows that have
+            no advantage, and what the loss is divided by stays the same.
         prompt_sampler (`str`, *optional*, defaults to `"data"`):
             `"data"`: the order of the data set (TRL). `"difficulty"`: prompts are drawn without replacement within a
             batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a prompt: the mean
@@ -102,7 +102,7 @@ class GroupKnobs:
         "Pass rates of an earlier run to start from (prompt_rates.jsonl).",
         Values("a path", lambda x: isinstance(x, str) and x != ""),
         acts=BY_DIFFICULTY,
-        changes_loss=False,  # a checkpoint has the rates, so a resume does not need the file
+        changes_loss=False,  # a checkpoint has the rates, so a resume may leave it out
     )
 
     @property

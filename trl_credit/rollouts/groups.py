@@ -81,8 +81,8 @@ class SignalGroups:
 
     Args:
         source ([`Responses`]):
-            Samples, and gives credit: to the full batch, so that continuations are paid for its groups alone; with
-            `group_signal="advantage"` to what each call sampled.
+            Samples, and gives credit: to the full batch, so that no continuations are paid for groups that leave it;
+            with `group_signal="advantage"` to what each call sampled.
         prompts ([`Prompts`]):
             The rows of the data set.
         depends_on_padding (`bool`, *optional*, defaults to `False`):
