@@ -1,4 +1,4 @@
-"""Takes statistics of a generation batch whose rows lie on several processes; `test_batch_statistics.py` compares them."""
+"""Statistics of a generation batch whose rows lie on several processes; `test_batch_statistics.py` compares them."""
 
 import torch
 from accelerate import Accelerator
