@@ -72,7 +72,7 @@ def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_tra
     assert set(found.totals) == set(AXES) and not found.unknown
     assert found.totals["steps"] == settings["max_steps"] and found.is_finished
     assert found.totals["generated"] == pytest.approx(counted.generated) and counted.generated > 0
-    assert found.totals["prompts"] == counted.batches * 2  # 8 rows, 4 for a prompt
+    assert found.totals["prompts"] == counted.batches * trainer.args.generation_batch_size // 4  # 4 rows per prompt
     assert found.totals["trained"] == pytest.approx(counted.trained, abs=0.01)
     assert 0 < found.totals["seconds"] < seconds
     rows = [row for row in trainer.state.log_history if "reward" in row]
