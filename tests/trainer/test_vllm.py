@@ -58,6 +58,16 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
         assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
 
 
+def test_refilled_groups_on_a_real_engine_take_one_sync_for_a_batch(tmp_path):
+    (result,) = results(run("run_vllm_segments.py", "grpo", "vllm", tmp_path, "refill", **ENGINE))
+    calls = [row["credit/groups/calls"] for row in result["log"]]
+    assert len(calls) == result["syncs"] == 2 and len(result["calls"]) == sum(calls) > 2
+    assert {(n, limit) for call in result["calls"] for _, n, limit in call} == {(1, 40)}
+    for row in result["log"]:
+        assert row["credit/groups/copies"] == row["credit/groups_without_signal"] == 0.0
+        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
+
+
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
 def test_trees_of_both_engines_are_valid(tmp_path, engine):
     (result,) = results(run("run_vllm_segments.py", "spo_tree", engine, tmp_path, **ENGINE))
