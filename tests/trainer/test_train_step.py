@@ -1,4 +1,4 @@
-"""`benchmarks/train_step.py`: one tiny row of each table, whose counts are known."""
+"""`benchmarks/train_step.py` and `benchmarks/step.py`: one tiny row of each table, whose counts are known."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from trl_credit import ALGORITHMS
 from trl_credit.lab.plan import formulas
 from trl_credit.lab.plan.shapes import shape_of
 from trl_credit.passes import flops
@@ -14,6 +15,7 @@ from trl_credit.passes import flops
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import segment_steps
+import step
 import stepping
 import train_step
 
@@ -88,3 +90,15 @@ def test_products_in_place_are_counted():
         x.addmm_(a, b)
         torch.nn.functional.scaled_dot_product_attention(*(torch.ones(2, 1, 6, 8) for _ in range(3)))
     assert counter.get_total_flops() == 2 * 3 * 4 * 5 + 4 * 2 * 6 * 6 * 8
+
+
+def test_a_step_of_every_algorithm_is_measured(monkeypatch, capsys):
+    sizes = "--repeats 1 --batch 4 --length 80 --layers 0"
+    monkeypatch.setattr(sys, "argv", ["step.py", *sizes.split()])
+    step.main()
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
+    assert [name.strip("| `") for name, *_ in rows] == list(ALGORITHMS)
+    operations = {name.strip("| `"): (int(ours), int(theirs)) for name, *_, ours, theirs, _, _ in rows}
+    assert all(ours > theirs > 100 for ours, theirs in operations.values())
+    cheapest = operations["grpo"][0]  # without a weight of its own
+    assert all(operations[name][0] > cheapest for name in ("s_trace", "grpo_lambda", "fipo", "clip_cov", "kl_cov"))
