@@ -1,6 +1,5 @@
 """Groups that wait for a later batch, and their file in a checkpoint."""
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from ..loss.batch_rows import Row
-from ..support.files import atomic_file
+from ..support.tensor_files import load_tensors, save_tensors
 
 
 REWARDS = ("rewards", "rewards_per_func", "correct")  # of a `Batch`, for the rows of all processes
@@ -59,9 +56,7 @@ def save_groups(path: Path, groups: Sequence[Group]) -> None:
     for i, group in enumerate(groups):
         tensors |= {f"{i}/{name}": getattr(group, name).cpu().contiguous() for name in REWARDS}
         tensors |= {f"{i}/{j}/{name}": x.contiguous() for j, row in enumerate(group.rows) for name, x in row.items()}
-    text = json.dumps([group.texts for group in groups])
-    with atomic_file(path) as partial:
-        save_file(tensors, partial, metadata={"groups": text, "sha256": _checksum(tensors, text)})
+    save_tensors(path, tensors, state=[group.texts for group in groups])
 
 
 def load_groups(path: Path) -> list[Group]:
@@ -71,30 +66,15 @@ def load_groups(path: Path) -> list[Group]:
         ValueError: the file is missing, was changed, or is not one that `save_groups` wrote.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            texts = json.loads(metadata["groups"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-        if metadata["sha256"] != _checksum(tensors, metadata["groups"]):
-            raise ValueError("its checksum does not match its content")
+        tensors, texts = load_tensors(path)
         rows: list[list[Row]] = [[{} for _ in text["examples"]] for text in texts]
         for name, x in tensors.items():
             i, _, rest = name.partition("/")
             if rest not in REWARDS:
                 j, _, entry = rest.partition("/")
                 rows[int(i)][int(j)][entry] = x
-        found = []
-        for i, text in enumerate(texts):
-            found.append(Group(rows[i], *(tensors[f"{i}/{name}"] for name in REWARDS), **text))
-    except (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        parts = [[tensors[f"{i}/{name}"] for name in REWARDS] for i in range(len(texts))]
+        return [Group(own, *part, **text) for own, part, text in zip(rows, parts, texts, strict=True)]
+    except (LookupError, TypeError, ValueError) as error:
         what = f"cannot restore the waiting groups from {path} ({error})"
         raise ValueError(f"{what}: resume from another checkpoint.") from error
-    return found
-
-
-def _checksum(tensors: dict[str, torch.Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

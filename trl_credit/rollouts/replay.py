@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from ..support.files import atomic_file
+from ..support.tensor_files import load_tensors, save_tensors
 
 
 # fields with a number per token: the `array` typecode in memory and between processes, and the type in a file
@@ -215,9 +213,7 @@ class ReplayBuffer:
             "expired": self.expired,
             "random": self._random.getstate(),
         }
-        text = json.dumps(state)
-        with atomic_file(path) as partial:
-            save_file(tensors, partial, metadata={"state": text, "sha256": _checksum(tensors, text)})
+        save_tensors(path, tensors, state=state)
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote. A refused file changes nothing.
@@ -226,17 +222,12 @@ class ReplayBuffer:
             ValueError: the file is missing, was changed, or is not one that `save` wrote.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                state = json.loads(metadata["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-            if metadata["sha256"] != _checksum(tensors, metadata["state"]):
-                raise ValueError("its checksum does not match its content")
+            tensors, state = load_tensors(path)
             rows = _unpack(tensors, state["questions"])
             version, internal, gauss = state["random"]
             iteration, expired = int(state["iteration"]), int(state["expired"])
             self._random.setstate((version, tuple(internal), gauss))
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
                 f"cannot restore the replay buffer from {path} ({error}): resume from another checkpoint."
             ) from error
@@ -244,14 +235,6 @@ class ReplayBuffer:
         self._rows.clear()
         for row in rows:
             self._rows[row.question].append(row)
-
-
-def _checksum(tensors: dict[str, torch.Tensor], state: str) -> str:
-    digest = hashlib.sha256(state.encode())
-    for name in sorted(tensors):
-        digest.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-        digest.update(tensors[name].numpy())
-    return digest.hexdigest()
 
 
 def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
