@@ -33,8 +33,8 @@ def test_tokens_of_tools_stay_outside(make_trainer, groups):
     settings = {**SMALL, "reward_funcs": by_column, "credit": credit, "shuffle_dataset": False}
     trainer = make_trainer("s_trace", groups=groups, trainer_kwargs={"rollout_func": rollout}, **settings)
     batches = observed(trainer)
-    assert any(row.get("credit/groups/copies", 0) or row.get("credit/groups/calls", 1) > 1
-               for row in trainer.state.log_history)  # fmt: skip
+    log = trainer.state.log_history
+    assert any(row.get("credit/groups/copies", 0) or row.get("credit/groups/calls", 1) > 1 for row in log)
     for made, data, _ in batches:
         assert data[keys.NUM_ITEMS] == 16 * 4 == loss_mask(data).sum()
         assert data[keys.COMPLETION_MASK].sum() == 8 * 6 + 8 * 4

@@ -38,7 +38,8 @@ from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
 
 
 # which may read any knob of W; what a preset's own function reads is known
-CUSTOM_CREDIT = when(credit=Values("a function of yours", lambda x: not str(x).startswith(("None", "trl_credit."))))
+YOURS = Values("a function of yours", lambda x: x is not None and not str(x).startswith("trl_credit."))
+CUSTOM_CREDIT = when(credit=YOURS)
 WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
 MASKED = when(token_mask=anything_but("none"))

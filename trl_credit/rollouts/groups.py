@@ -145,7 +145,8 @@ class SignalGroups:
             correct = torch.cat([call.made.batch.correct for call in calls])
             made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
         if config.dull_kl == "drop" and keys.REF_LOGPS in made.batch.data:
-            is_dull = torch.tensor([place in set(dull) for place in groups], device=policy.processes.device)
+            without = set(dull)
+            is_dull = torch.tensor([place in without for place in groups], device=policy.processes.device)
             is_dull = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
             # by another reward a row may have credit, and then keeps its KL term
             made.batch.data[keys.DULL_ROW] = is_dull & ~self._has_credit(made)
@@ -249,14 +250,15 @@ class SignalGroups:
         if useful >= size:
             return
         if calls > self._config.max_refills:
-            self._say(f"max_refills={self._config.max_refills} further calls did not fill a batch of {size} groups")
+            self._say("max_refills=%d further calls did not fill a batch of %d groups", self._config.max_refills, size)
         if 3 * useful < size:
-            self._say(f"{useful} of {size} groups have signal, less than a third: a batch is kept without copies")
+            what = "%d of %d groups have signal, less than a third: a batch is kept without copies"
+            self._say(what, useful, size)
 
-    def _say(self, what: str) -> None:
-        if (kind := what.lstrip("0123456789 ")) not in self._said:
-            self._said.add(kind)
-            logger.warning("groups=%r: %s", self._config.groups, what)
+    def _say(self, what: str, *values: int) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            logger.warning(f"groups=%r: {what}", self._config.groups, *values)
 
     # State
 
@@ -267,5 +269,4 @@ class SignalGroups:
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
         """Restores the groups that wait."""
-        waiting, self._batches = load_groups(folder / GROUPS_FILE), int(state["batches"])
-        self._waiting = waiting
+        self._waiting, self._batches = load_groups(folder / GROUPS_FILE), int(state["batches"])

@@ -9,7 +9,7 @@ from accelerate.logging import get_logger
 
 from ..config import CreditConfig
 from ..support.digests import sha256
-from ..support.files import atomic_file
+from ..support.files import write_atomically
 from .prompt_rates import PROMPT_RATES_FILE, PromptRate, prompt_digest, read_rates
 
 
@@ -141,11 +141,8 @@ class PromptOrder:
             known = rate if rate == rate else None
             lines.append(PromptRate(row, self.digest(row), known, int(self._groups[row])).to_json() + "\n")
         path, content = Path(path), "".join(lines).encode()
-        if path.is_file() and path.read_bytes() == content:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as partial:
-            partial.write_bytes(content)
+        if not path.is_file() or path.read_bytes() != content:
+            write_atomically(path, content)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """Number of draws and position in the permutations. The rates go into `prompt_rates.jsonl` in `folder`."""

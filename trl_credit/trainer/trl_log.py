@@ -26,9 +26,9 @@ class TrlLog:
 
     def __init__(self, trainer: GRPOTrainer, meter: Meter) -> None:
         self._trainer, self._meter = trainer, meter
-        self._calls: list[tuple[int, dict[str, int]]] | None = (
-            None  # of a pool: rows, and lengths of the metrics before
-        )
+        # of a pool: rows of each call, and lengths of the metrics before it; and what was recorded
+        self._calls: list[tuple[int, dict[str, int]]] | None = None
+        self._recorded: dict[str, tuple[Any, Any]] = {}
 
     def planned(self, plan: Plan) -> None:
         """Logs whole responses instead of the rows that TRL logged."""
