@@ -32,6 +32,7 @@ _MODULES = {
     "presets.spo_chain": ("SPOChainConfig",),
     "presets.spo_tree": ("SPOTreeConfig",),
     "presets.vine_ppo": ("VinePPOConfig",),
+    "rewards.steps": ("StepRewards",),
     "trainer": ("CreditTrainer",),
     "trainer.named": (
         "ALGORITHMS",

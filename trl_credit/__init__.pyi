@@ -20,6 +20,7 @@ from .presets.s_trace import STraceConfig
 from .presets.spo_chain import SPOChainConfig
 from .presets.spo_tree import SPOTreeConfig
 from .presets.vine_ppo import VinePPOConfig
+from .rewards.steps import StepRewards
 from .trainer import CreditTrainer
 from .trainer.named import (
     ALGORITHMS,
@@ -79,6 +80,7 @@ __all__ = [
     "SPOTreeTrainer",
     "STraceConfig",
     "STraceTrainer",
+    "StepRewards",
     "Tokens",
     "VinePPOConfig",
     "VinePPOTrainer",

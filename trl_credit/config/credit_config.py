@@ -32,6 +32,7 @@ from .knobs import (
     when,
     whole,
 )
+from .returns import ReturnKnobs
 from .rules import TRACES, acts_of, check_combinations, check_values
 from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
 from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
@@ -61,11 +62,11 @@ _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, GroupKnobs, Construction, GRPOConfig):
+class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
-    `shared_prefix`). [`SegmentKnobs`] documents the knobs of segments, and [`GroupKnobs`] those of groups and prompts.
+    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`] and [`ReturnKnobs`] document their knobs.
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
     as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the

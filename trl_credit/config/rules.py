@@ -13,6 +13,7 @@ from ..support.errors import did_you_mean
 from ..support.functions import declared, imports_functions
 from .groups import FILTERED, check_prompt_rates
 from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
+from .returns import ALONG
 from .segments import ROLLOUTS, TREE
 from .trl_settings import TRL_ACTS, TRL_VALUES
 
@@ -144,6 +145,17 @@ RULES = (
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
+    Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
+    Rule(ALONG, when(baseline="group"), "it has a baseline of its own, from the other responses of the group"),
+    Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),
+    Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
+    Rule(
+        ALONG,
+        when(importance=("sequence_token", "token", *TRACES)),
+        "'sequence' averages over the response, which mixes the advantages of its steps",
+    ),
+    Rule(ALONG, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
+    Rule(ALONG, when(td_upper_bound=False), "it corrects a baseline V(s_0), and a step has its own"),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
     Rule(
         TREE,

@@ -95,7 +95,7 @@ _ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
     ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", (when(use_adaptive_entropy=True),)),
     (
         "scale_rewards",
-        (when(rollouts="none", baseline="group", multi_objective_aggregation="sum_then_normalize"),),
+        (when(rollouts="none", returns="outcome", baseline="group", multi_objective_aggregation="sum_then_normalize"),),
     ),
     (
         "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",

@@ -53,6 +53,8 @@ class Batch:
     row_weight = _entry(keys.ROW_WEIGHT)
     statistics_t = _entry(keys.STATISTICS)
     turn_ids = _entry(keys.TURN_IDS)
+    return_t = _entry(keys.RETURNS)
+    step_reward_t = _entry(keys.STEP_REWARDS)
     loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
     no_update = _entry(keys.NO_UPDATE)
     visible_until = _entry(keys.VISIBLE_UNTIL)
@@ -80,6 +82,10 @@ class Batch:
     def show_loss(self, tokens_t: torch.Tensor) -> None:
         self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
         self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
+
+    def take_returns(self) -> torch.Tensor | None:
+        """Takes the advantages (B, T) from rewards along the responses out of the dict; `None` without."""
+        return self.data.pop(keys.RETURNS, None)
 
     def own_rows(self, x: torch.Tensor) -> torch.Tensor:
         rows = self.written_t.size(0)

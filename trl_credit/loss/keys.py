@@ -37,6 +37,8 @@ POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"
 STATISTICS = "batch_statistics"  # of a credit function that declares them
 TURN_IDS = "turn_ids"
+RETURNS = "return_advantages"  # advantages from rewards along the response
+STEP_REWARDS = "step_rewards"  # at the ends of steps; NaN elsewhere
 LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
 NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from
 
@@ -44,7 +46,7 @@ DULL_ROW = "dull_row"  # whether the KL term of a row is dropped
 
 # what fills an entry (B, T) or (B, P) outside of a row; 0 for all others. "pad" stands for the padding token
 FILL = {PROMPT_IDS: "pad", COMPLETION_IDS: "pad", TOOL_MASK: 1, ENGINE_RATIO: 1}
-FILL |= dict.fromkeys((SEGMENT_IDS, QUARTERS, TURN_IDS), -1)
+FILL |= dict.fromkeys((SEGMENT_IDS, QUARTERS, TURN_IDS), -1) | {STEP_REWARDS: float("nan")}
 OF_PROMPT = (PROMPT_IDS, PROMPT_MASK)  # padded on the left
 
 # ours, one for a whole micro-batch

@@ -12,10 +12,12 @@ from .functions import (
 from .judging import extract_answer
 from .puzzles import knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
+from .steps import StepRewards
 
 
 __all__ = [
     "REWARDS",
+    "StepRewards",
     "accuracy_reward",
     "check_answers",
     "default_reward",

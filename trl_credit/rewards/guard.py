@@ -4,12 +4,11 @@ import asyncio
 import functools
 import inspect
 import itertools
-import math
 import reprlib
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from types import TracebackType
-from typing import Any, SupportsFloat
+from typing import Any
 
 from torch import nn
 
@@ -18,6 +17,7 @@ from ..support.functions import FunctionRaised, place_of
 from .isolation import copied, forks_end, isolated
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
+from .steps import Given, StepLedger, as_float, read_given
 from .watchdog import WatchdogError
 
 
@@ -40,16 +40,19 @@ def shown_prompt(prompts: Sequence[Any], i: int) -> str:
     return repr(prompts[i])[:_LONGEST] if i < len(prompts) else "unknown"
 
 
-def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = ()) -> Any:
+def guard_rewards(
+    reward_funcs: Any, *, timeout: float | None = None, data: Sequence[Rows] = (), ledger: StepLedger | None = None
+) -> Any:
     """Wraps each reward function so that its errors name it and a prompt, and it leaves the run as it was.
 
     Each function gets copies of the lists. A process that it forks ends with the call. After a call of a function that
     is not `async`, torch's generators, its default dtype and the working folder are as before.
 
-    A function returns an iterable of one number or `None` per response, which is read to its end here. `None` means the
-    same as in TRL: the function does not apply to that response. Reward models (`nn.Module` or a model id) are passed
-    through; their outputs are checked after they are gathered. Takes and returns one function or a list, as the trainer
-    does.
+    A function returns an iterable with one entry per response, which is read to its end here: a number, `None` (as in
+    TRL: the function does not apply to that response), or rewards along the response, of which TRL gets the total:
+    [`~trl_credit.rewards.StepRewards`], pairs of character offset and value, or a value per token. Reward models
+    (`nn.Module` or a model id) are passed through; their outputs are checked after they are gathered. Takes and returns
+    one function or a list, as the trainer does.
 
     Args:
         timeout (`float`, *optional*):
@@ -59,6 +62,8 @@ def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequ
             one, see [`~trl_credit.rewards.watchdog.Watchdog`]. `None` and infinity: no limit.
         data (sequence of [`~trl_credit.rewards.signature.Rows`], *optional*):
             Data that the functions will be given. A signature that cannot take it is refused here.
+        ledger ([`~trl_credit.rewards.steps.StepLedger`], *optional*):
+            Keeps the rewards along responses.
 
     Raises:
         ValueError: a function cannot be called as TRL will.
@@ -69,9 +74,10 @@ def guard_rewards(reward_funcs: Any, *, timeout: float | None = None, data: Sequ
     """
     if timeout is not None and timeout > threading.TIMEOUT_MAX:  # infinity too
         timeout = None
+    ledger = StepLedger() if ledger is None else ledger
     if isinstance(reward_funcs, (list, tuple)):
-        return [_guard(func, timeout, data) for func in reward_funcs]
-    return _guard(reward_funcs, timeout, data)
+        return [_guard(func, timeout, data, ledger, column) for column, func in enumerate(reward_funcs)]
+    return _guard(reward_funcs, timeout, data, ledger, 0)
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:
@@ -89,7 +95,7 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     return guarded
 
 
-def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
+def _guard(func: Any, timeout: float | None, data: Sequence[Rows], ledger: StepLedger, column: int) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
     name = function_label(func)
@@ -101,7 +107,7 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     if _is_async(func):
 
         async def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
-            with _Call(func, name, kwargs) as call:
+            with _Call(func, name, kwargs, ledger, column) as call:
 
                 async def run() -> list:
                     with forks_end():
@@ -112,7 +118,7 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
     else:
 
         def guarded(*args: Any, **kwargs: Any) -> list[float | None]:
-            with _Call(func, name, kwargs) as call, isolated():
+            with _Call(func, name, kwargs, ledger, column) as call, isolated():
 
                 def run() -> list:
                     with forks_end():
@@ -128,8 +134,8 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows]) -> Any:
 class _Call:
     """One call of a reward function. As a context it turns the function's exceptions into errors that name it."""
 
-    def __init__(self, func: Callable, name: str, kwargs: dict[str, Any]) -> None:
-        self.func, self.name, self.kwargs = func, name, kwargs
+    def __init__(self, func: Callable, name: str, kwargs: dict[str, Any], ledger: StepLedger, column: int) -> None:
+        self.func, self.name, self.kwargs, self._ledger, self._column = func, name, kwargs, ledger, column
         self.responses = len(kwargs["completions"]) if "completions" in kwargs else None
 
     def __enter__(self) -> "_Call":
@@ -168,7 +174,10 @@ class _Call:
         return found
 
     def numbers(self, rewards: list) -> list[float | None]:
-        return [reward if reward is None else self._number(reward, i) for i, reward in enumerate(rewards)]
+        """The reward of each response as TRL takes it. Rewards along a response are kept in the ledger."""
+        found = [self._given(reward, i) for i, reward in enumerate(rewards)]
+        self._ledger.note(self._column, found)
+        return [self._ledger.total(given, i) for i, given in enumerate(found)]
 
     def named(self, error: BaseException) -> Exception:
         """The error that names the function."""
@@ -186,17 +195,17 @@ class _Call:
             "Nothing was trained on them."
         )
 
-    def _number(self, reward: Any, i: int) -> float:
+    def _given(self, reward: Any, i: int) -> Given:
+        ids = self.kwargs.get("completion_ids")
         try:
-            plain = reward.item() if hasattr(reward, "item") else reward  # numpy and torch
-            number = float(plain) if isinstance(plain, SupportsFloat) else None
-        except Exception:  # an object that looks like a number may raise anything
-            number = None
-        if number is not None and math.isfinite(number):
-            return number
-        shown = str(number) if number is not None else f"{_brief(reward)} (a {type(reward).__name__})"
-        where = f"response {i} of the batch, to prompt {self._prompt(i)}"
-        raise self._refused(f"{shown} for {where}: return a finite number, or None where the function does not apply")
+            return read_given(reward, tokens=None if ids is None else len(ids[i]))
+        except ValueError as error:
+            number = as_float(reward)
+            shown = str(number) if number is not None else f"{_brief(reward)} (a {type(reward).__name__})"
+            why = f" ({error})" if isinstance(reward, (list, tuple)) or hasattr(reward, "tolist") else ""
+            where = f"response {i} of the batch, to prompt {self._prompt(i)}"
+            fix = "return a finite number, StepRewards, or None where the function does not apply"
+            raise self._refused(f"{shown} for {where}{why}: {fix}") from error
 
     def _refused(self, what: str) -> RewardError:
         return RewardError(f"reward function {self.name!r} returned {what}.")

@@ -168,6 +168,12 @@ class SignalGroups:
     def _judges_credit(self) -> bool:
         return self._config.group_signal == "advantage" and self._config.reads_signal
 
+    @property
+    def _credits_rewards(self) -> bool:
+        """Whether a group has credit exactly if the totals of its rewards differ."""
+        config = self._config
+        return config.rollouts == "none" and config.returns == "outcome" and "baseline" not in config.custom_functions()
+
     def _sample(self, inputs: list[dict[str, Any]], *, have: int) -> list[Call]:
         """The calls of the engine for a batch, for which `have` groups have waited."""
         calls = [self._call(inputs)]
@@ -205,7 +211,7 @@ class SignalGroups:
         if self._judges_credit:
             credited = ((wide(made.advantages) != 0) & in_loss).any(-1)
             found = by_group(self._policy.processes.gather(credited.int()), size).any(-1)
-            if config.rollouts == "none" and "baseline" not in config.custom_functions():
+            if self._credits_rewards:
                 # rounding leaves 1e-8 of equal rewards less their mean
                 found &= has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
             return found
@@ -215,8 +221,8 @@ class SignalGroups:
 
     def _has_credit(self, made: GenerationBatch) -> torch.Tensor:
         """Rows of this process that may have a gradient besides that of the KL term: bool, shape (B,)."""
-        batch, config, size = made.batch, self._config, self._policy.group_size
-        if config.rollouts == "none" and "baseline" not in config.custom_functions():
+        batch, size = made.batch, self._policy.group_size
+        if self._credits_rewards:
             differs = has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
             return batch.own_rows(differs.repeat_interleave(size))
         return ((wide(made.advantages) != 0) & batch.mask_t.bool()).any(-1)
@@ -239,7 +245,7 @@ class SignalGroups:
         mixes = any(place.call == WAITED for place in groups)
         made = join_groups(policy, chosen, mixes_policies=mixes, keeps_old_logps=self._keeps_old_logps)
         config = self._config
-        if config.scale_rewards == "batch" and config.rollouts == "none" and config.baseline == "group":
+        if config.scale_rewards == "batch" and self._credits_rewards and config.baseline == "group":
             scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
             made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
         return made

@@ -103,6 +103,9 @@ class Responses:
             rewards = batch.rewards.clone()  # a custom function may write into it
             found = baseline(rewards, lengths=lengths, num_generations=policy.group_size)
             advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
+        if (along_t := batch.take_returns()) is not None:
+            credited = ((along_t != 0) & batch.mask_t.bool()).any(-1)  # equal rewards may lie at different steps
+            return GenerationBatch(batch, along_t, *_accuracies(policy, batch), credited=credited)
         return GenerationBatch(batch, advantages, *_accuracies(policy, batch))
 
     def around_forward(
@@ -138,13 +141,15 @@ class Chain(Responses):
             rewards=batch.rewards,
             mask_t=batch.written_t,
         )
-        batch.segment_ids = credit.segment_ids
+        batch.segment_ids, advantages = credit.segment_ids, credit.advantages
+        if (along_t := batch.take_returns()) is not None:
+            advantages = advantages + along_t
         if credit.unsplit.any():  # without steps there is no credit, and their tokens do not count
             batch.show_loss((~credit.unsplit).unsqueeze(1))
         # whether the final rewards of a group differ does not tell whether its segments have credit
-        credited = ((credit.advantages != 0) & batch.mask_t.bool()).any(-1)
+        credited = ((advantages != 0) & batch.mask_t.bool()).any(-1)
         shown = {"logged": credit.per_response, "credited": credited, "values": (credit.value_t, credit.final_value)}
-        return GenerationBatch(batch, credit.advantages, *_accuracies(policy, batch), **shown)
+        return GenerationBatch(batch, advantages, *_accuracies(policy, batch), **shown)
 
 
 class Trees(Responses):

@@ -179,7 +179,8 @@ def _function(function: Any) -> str:
 def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
     """Digest of each reward function, or name of its model, with its weight."""
     found: dict[str, str] = {}
-    weights = trainer.args.reward_weights or [None] * len(trainer.reward_funcs)
+    count, given = len(trainer.reward_funcs), trainer.args.reward_weights
+    weights = [None] * count if given is None else [*given, *[1.0] * (count - len(given))]  # TRL adds environments' own
     for name, function, weight in zip(trainer.reward_func_names, trainer.reward_funcs, weights, strict=True):
         what = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
         number = sum(key.partition(" ")[0] == name for key in found) + 1

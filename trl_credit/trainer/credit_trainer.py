@@ -40,7 +40,7 @@ from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
-from ..rewards.guard import guard_rewards, guard_rollout
+from ..rewards.guard import guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.groups import make_source
 from ..rollouts.sources import GenerationBatch, Responses, Trees
@@ -53,6 +53,7 @@ from . import refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
+from .environments import guarded_rewards
 from .observers import add_observers, console_closed, note_sample
 from .probes import Probes
 
@@ -90,7 +91,8 @@ class CreditTrainer(ResumableTrainer):
         model (`str` or `PreTrainedModel` or `PeftModel`):
             As in `GRPOTrainer`.
         reward_funcs (`RewardFunc` or `list[RewardFunc]`, *optional*):
-            As in `GRPOTrainer`. A reward of NaN or infinity is an error; `None` means "does not apply".
+            As in `GRPOTrainer`, or with rewards along the response ([`~trl_credit.rewards.StepRewards`]). `None` means
+            "does not apply". A reward of NaN or infinity is an error.
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
         train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks, optimizers,
@@ -150,10 +152,11 @@ class CreditTrainer(ResumableTrainer):
         quiet_old_names()
         refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
         self._credit_function = credit_function(args)
-        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=refusals.reward_rows(args, kwargs))
+        guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs)
         super().__init__(model, guarded, args, **kwargs)
+        environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
-        self.engine = TrlEngine(self, self._meter)
+        self.engine = TrlEngine(self, self._meter, environments)
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
@@ -161,8 +164,8 @@ class CreditTrainer(ResumableTrainer):
         self._probes, self._passes = Probes(self), make_passes(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         method = self.credit_method
+        functions = [self._credit_function] if method is None else [method, self._credit_function]
         name = args.credit if method is None else method_label(method)
-        functions = [f for f in (method, self._credit_function) if f is not None]
         self.custom_credit = CustomCredit(functions, name=name, max=self.processes.max)
         belief = BeliefState(args) if args.difficulty != "none" else None
         self.difficulty: DifficultyBelief | None = belief and belief.belief
@@ -171,14 +174,13 @@ class CreditTrainer(ResumableTrainer):
         self.stateful += filter(None, (belief, custom, *self._train_source.stateful))
         self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.custom_credit)
         self._rollout_log, self.results = add_observers(self)
-        has_reference = getattr(self, "ref_model", None) is not None
-        refusals.check_sharding(self.accelerator.state, args, has_reference=has_reference)
+        refusals.check_sharding(self.accelerator.state, args, reference=getattr(self, "ref_model", None))
         refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
-        """As in `Trainer`. The callback `results` stays last, after those that add to it, such as an evaluation."""
+        """As in `Trainer`. The callback `results` stays last, after those that add to it."""
         super().add_callback(callback)
         self.callback_handler.callbacks.sort(key=lambda added: isinstance(added, ResultsCallback))
 
@@ -187,9 +189,8 @@ class CreditTrainer(ResumableTrainer):
     def credit(self, tokens: Tokens) -> Credit:
         """W, A and M of a micro-batch: the method to override for a credit function that has state.
 
-        Its result is checked as that of a custom function is. What it declares (see
-        [`~trl_credit.loss.assignment.CreditFunction`]) is read from attributes of the method, else of the function that
-        the configuration chooses.
+        It is checked as a custom function is. Attributes of the method, else of the function of the configuration, say
+        what it declares (see [`~trl_credit.loss.assignment.CreditFunction`]).
         """
         return self._credit_function(self.args, tokens)
 
@@ -207,8 +208,7 @@ class CreditTrainer(ResumableTrainer):
 
     def custom_functions(self) -> dict[str, Callable]:
         """As in [`ResumableTrainer`], with a subclass's `credit` method."""
-        method = self.credit_method
-        return super().custom_functions() | ({} if method is None else {"credit": method})
+        return super().custom_functions() | ({"credit": self.credit_method} if self.credit_method else {})
 
     # A run
 
@@ -218,8 +218,7 @@ class CreditTrainer(ResumableTrainer):
         return self._train_source if self.model.training else self._eval_source
 
     @property
-    def forest(self) -> Forest | None:
-        """The trees that a run trains on, `None` without trees."""
+    def forest(self) -> Forest | None:  # `None` without trees
         return self._train_source.forest if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -251,8 +250,7 @@ class CreditTrainer(ResumableTrainer):
             meter.log_seconds()
         return loss
 
-    def _count_micro_batch(self, seconds: float) -> None:
-        """Counts a skipped micro-batch, as TRL does at the end of a training step."""
+    def _count_micro_batch(self, seconds: float) -> None:  # a skipped one, as TRL does at the end of a training step
         self._step += 1
         self._current_train_step_time += seconds
         if self._step % self.current_gradient_accumulation_steps == 0:
@@ -295,11 +293,15 @@ class CreditTrainer(ResumableTrainer):
         planned = self.engine.planned_prompts()
         return super()._tokenize_prompts(prompts) if planned is None else planned
 
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        output = super()._generate(*args, **kwargs)
+        self.engine.generated(written=output[2], logps=output[4])
+        return output
+
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        self.engine.begin_turn()
         planned = self.engine.planned_completions()
-        ids, logps = super()._generate_single_turn(*args, **kwargs) if planned is None else planned
-        self.engine.generated(logps)
-        return ids, logps
+        return super()._generate_single_turn(*args, **kwargs) if planned is None else planned
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.engine.score_batch(*args, **kwargs)
@@ -388,8 +390,6 @@ class CreditTrainer(ResumableTrainer):
         if self._loss_pass is not None:
             self._loss_pass.entropy_mask_t = found
         return found
-
-    # The card
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None

@@ -23,9 +23,25 @@ def decode_rows(processor: Any, rows: Sequence[list[int]]) -> list[str]:
     if not _adds_nothing(processor):
         return processor.batch_decode(rows, skip_special_tokens=True)
     backend = processor.backend_tokenizer
-    if isinstance(backend.decoder, (decoders.ByteLevel, decoders.Fuse)):
-        return list(_joined(backend, rows))
+    if _joins(backend):
+        return ["".join(text for _, text in pieces) for pieces in _joined(backend, rows)]
     return backend.decode_batch(list(rows), skip_special_tokens=True)
+
+
+def text_pieces(processor: Any, ids: list[int]) -> list[tuple[list[int], str]]:
+    """A response as pieces of token ids, each with its text; a single piece where texts of pieces cannot be joined."""
+    if _adds_nothing(processor) and _joins(processor.backend_tokenizer):
+        return next(_joined(processor.backend_tokenizer, [ids]))
+    return [(ids, decode_prefix(processor, ids))]
+
+
+def decode_prefix(processor: Any, ids: list[int]) -> str:
+    """The text of token ids, as [`decode_rows`] has it."""
+    return decode_rows(processor, [ids])[0]
+
+
+def _joins(backend: Tokenizer) -> bool:
+    return isinstance(backend.decoder, (decoders.ByteLevel, decoders.Fuse))
 
 
 def _adds_nothing(processor: Any) -> bool:
@@ -39,8 +55,8 @@ def _adds_nothing(processor: Any) -> bool:
     )
 
 
-def _joined(backend: Tokenizer, rows: Sequence[list[int]]) -> Iterator[str]:
-    """Text of each row, joined from texts of pieces. Those at the start of the row before are taken from there.
+def _joined(backend: Tokenizer, rows: Sequence[list[int]]) -> Iterator[list[tuple[list[int], str]]]:
+    """The pieces of each row and their texts. Those at the start of the row before are taken from there.
 
     A piece must end where a character does. One that ends in `REPLACEMENT` may not, and is made twice as long until it
     does or the row ends; so the tokens that are decoded stay below about twice those of the row.
@@ -63,4 +79,4 @@ def _joined(backend: Tokenizer, rows: Sequence[list[int]]) -> Iterator[str]:
             pieces.append((piece, text))
             begin, size = begin + len(piece), PIECE
         before = pieces
-        yield "".join(text for _, text in pieces)
+        yield pieces

@@ -23,10 +23,12 @@ from ..loss.batch import Batch, segment_ratio
 from ..observe.meter import Meter
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
-from ..rollouts.replay import Row, padded, visible_columns
+from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
 from .decoding import decode_rows
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
+from .environments import Environments
+from .logps import TrlLogps
 from .scoring import TrlScoring
 from .trl_log import TrlLog
 
@@ -46,6 +48,8 @@ class SamplePass:
         rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
         experts_t: The experts of each token and layer under π_old, shape (B, T, layers, k), for `expert_drift`.
         entropy_t: Entropies (B, T) of TRL's last pass before the rewards: the reference's, for "entropy_reference".
+        written: For each row, which tokens the policy wrote (1) and which a tool (0); `None` without tools.
+        scores: Rewards along the rows of this process, once they are known.
     """
 
     plan: Plan | None = None
@@ -53,6 +57,8 @@ class SamplePass:
     rewards_per_func: torch.Tensor | None = None
     experts_t: torch.Tensor | None = None
     entropy_t: torch.Tensor | None = None
+    written: list[list[int]] | None = None
+    scores: StepScores | None = None
 
 
 class TrlEngine:
@@ -63,6 +69,8 @@ class TrlEngine:
             Its generation, rewards and forward pass are used.
         meter ([`~trl_credit.observe.meter.Meter`]):
             Logs what is measured while sampling.
+        environments ([`Environments`]):
+            Those of the trainer, with the ledger of its reward functions.
 
     Attributes:
         meter, processes:
@@ -73,14 +81,17 @@ class TrlEngine:
             Set while TRL samples a batch.
     """
 
-    def __init__(self, trainer: ResumableTrainer, meter: Meter) -> None:
+    def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._scoring = TrlScoring(trainer, meter, self.decode_responses)
+        self._scoring = TrlScoring(trainer, meter, self.decode_responses, environments.ledger)
+        self._environments = environments
         self.score_responses = self._scoring.of_responses
+        logps = TrlLogps(trainer)
+        self.row_logps, self.behavior_logps = logps.of_rows, logps.of_batch
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
 
     @property
@@ -113,6 +124,7 @@ class TrlEngine:
         With `behavior_logps="sampler"` π_old is the engine's own.
         """
         self.log.begin_call(len(inputs) * self.processes.count)
+        self._environments.begin_batch()
         with temporarily(self, sampling=SamplePass(planned)):
             with self.timed("generate"):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
@@ -127,6 +139,11 @@ class TrlEngine:
                 output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
             )
             self._scoring.log_range(batch.rewards)
+            if (scores := self.sampling.scores) is not None:
+                if (shown_t := shown_rewards(scores, width=batch.width)) is not None:
+                    batch.step_reward_t = shown_t.to(self.processes.device)
+                if self.args.returns != "outcome":
+                    batch.return_t = return_advantages(self, batch, scores)
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
             return batch
@@ -166,6 +183,11 @@ class TrlEngine:
         """What TRL's `_tokenize_prompts` returns for planned rows; `None` without a plan."""
         return self._plan and ([list(row.prompt_ids) for row in self._plan.rows], None, {})
 
+    def begin_turn(self) -> None:
+        """Notes the state of the environments before the policy writes a turn."""
+        if self.sampling is not None:
+            self._environments.begin_turn()
+
     def planned_completions(self) -> Any:
         """What TRL's `_generate_single_turn` returns for planned rows; `None` without a plan."""
         if (plan := self._plan) is None:
@@ -173,8 +195,12 @@ class TrlEngine:
         logps = None if plan.rows[0].sampling_logps is None else [list(row.sampling_logps) for row in plan.rows]
         return [list(row.completion_ids) for row in plan.rows], logps
 
-    def generated(self, logps: list[list[float | None]] | None) -> None:
-        """Keeps the engine's log-probabilities of a batch where they replace TRL's pass for π_old."""
+    def generated(self, written: list[list[int]] | None, logps: list[list[float | None]] | None) -> None:
+        """Keeps which tokens of a batch the policy wrote, and the engine's log-probabilities where they replace TRL's
+        pass for π_old."""
+        if self.sampling is None:
+            return
+        self.sampling.written = written
         # TRL's next forward pass is that for π_old, except where it makes none
         makes_one = not self.args.is_aligned or self._trainer.vllm_importance_sampling_correction
         if self.args.behavior_logps == "sampler" and makes_one:
@@ -197,10 +223,15 @@ class TrlEngine:
     def score_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Rewards (N, functions) of the batch that TRL samples. With a plan they belong to the responses that are
         logged, since rows are segments. Collective."""
-        if (plan := self._plan) is None:
+        if (plan := self._plan) is not None:
+            rewards = plan.rewards.to(self.processes.device)  # checked when the responses were scored
+        elif self.sampling is None:
             rewards = self._scoring.of_batch(*args, **kwargs)
         else:
-            rewards = plan.rewards.to(self.processes.device)  # checked when the responses were scored
+            with temporarily(self._environments.ledger, written=self.sampling.written):
+                rewards = self._scoring.of_batch(*args, **kwargs)
+                self.sampling.scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
+            self.sampling.scores.states = self._environments.states(self.sampling.scores.written)
         if self.sampling is not None:
             self.sampling.rewards_per_func = rewards
         return rewards
@@ -354,47 +385,3 @@ class TrlEngine:
     @functools.cached_property
     def _context(self) -> int | None:
         return getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
-
-    # Log-probabilities
-
-    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
-        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of similar length share a pass, with little padding."""
-        order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
-        found: list[list[float]] = [[]] * len(rows)
-        end = (self._trainer._tokenizer.eos_token_id,)
-        filler = Row("", end, end, (0.0,), (-1,))
-        for i in range(0, self.processes.max(-(-len(rows) // at_once)) * at_once, at_once):
-            part = order[i : i + at_once]
-            logps = self.behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
-            for k, logp in zip(part, logps):  # noqa: B905
-                found[k] = logp[: len(rows[k].completion_ids)]
-        return found
-
-    def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """Rows as TRL pads them, with `visible_until` if any of them has several branches."""
-        batch, pad = {}, self.pad_token_id
-        prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
-        for names, ids, side in (
-            ((keys.PROMPT_IDS, keys.PROMPT_MASK), prompts, "left"),
-            ((keys.COMPLETION_IDS, keys.COMPLETION_MASK), completions, "right"),
-        ):
-            batch[names[0]] = padded(ids, value=pad, side=side)
-            batch[names[1]] = padded([[1] * len(row) for row in ids], value=0, side=side)
-        if any(row.visible_until is not None for row in rows):
-            widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
-            batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)
-        return {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
-
-    @torch.no_grad()
-    def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
-        trainer = self._trainer
-        training = trainer.model.training
-        return trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([batch[keys.PROMPT_IDS], batch[keys.COMPLETION_IDS]], dim=1),
-            torch.cat([batch[keys.PROMPT_MASK], batch[keys.COMPLETION_MASK]], dim=1),
-            batch[keys.COMPLETION_IDS].size(1),
-            batch_size=self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size,
-            **{key: batch[key] for key in keys.FORWARD if key in batch},
-        )[0]

@@ -150,14 +150,14 @@ def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:
         logger.warning(message, updates, args.beta, ", ".join(fixes))
 
 
-def check_sharding(state: Any, args: CreditConfig, *, has_reference: bool) -> None:
-    """Checks the accelerator's state.
+def check_sharding(state: Any, args: CreditConfig, *, reference: Any) -> None:
+    """Checks the accelerator's state, given the reference model or `None`.
 
     Raises:
         ValueError: the reference model would be random on every process but the first.
     """
     fsdp = getattr(state, "fsdp_plugin", None)
-    if fsdp is not None and fsdp.cpu_ram_efficient_loading and has_reference:
+    if fsdp is not None and fsdp.cpu_ram_efficient_loading and reference is not None:
         raise ValueError(
             f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all "
             "processes but the first: set it to false in the accelerate configuration, or beta=0."

@@ -1,6 +1,6 @@
 """TRL's reward functions, on the batch that TRL samples and on other responses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -10,8 +10,11 @@ from ..loss.belief import correct_columns
 from ..observe.meter import Meter
 from ..rewards.guard import RewardError, shown_prompt
 from ..rewards.isolation import isolated
+from ..rewards.steps import StepLedger
 from ..rewards.watchdog import default_watchdog
+from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
+from .step_rewards import place_steps
 
 
 class TrlScoring:
@@ -24,12 +27,21 @@ class TrlScoring:
             Logs the range of rewards and the seconds that they take.
         decode_responses (`Callable`):
             `(prompts, completion_ids)` → responses in the form that reward functions get them.
+        ledger ([`~trl_credit.rewards.steps.StepLedger`]):
+            Has the rewards along responses.
     """
 
-    def __init__(self, trainer: ResumableTrainer, meter: Meter, decode_responses: Callable[[list, list], list]) -> None:
+    def __init__(
+        self,
+        trainer: ResumableTrainer,
+        meter: Meter,
+        decode_responses: Callable[[list, list], list],
+        ledger: StepLedger,
+    ) -> None:
         self._trainer, self._meter, self._decode_responses = trainer, meter, decode_responses
-        weights = trainer.reward_weights.tolist()
-        self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=weights)
+        self._ledger = ledger
+        self._weights = trainer.reward_weights.tolist()
+        self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=self._weights)
 
     def checked(self, rewards_per_func: torch.Tensor, prompts: list) -> torch.Tensor:
         """The rewards themselves, shape (N, functions), of the rows of all processes; `prompts` are this process's.
@@ -73,6 +85,33 @@ class TrlScoring:
             default_watchdog().forget()
             raise
 
+    def step_scores(
+        self,
+        inputs: list[dict[str, Any]],
+        prompts: list,
+        completions: list,
+        completion_ids: list[list[int]],
+        *,
+        ends: Collection[int],
+    ) -> StepScores:
+        """The rewards along the responses that were scored last; `ends` are the tokens that end one.
+
+        Raises:
+            RewardError: a function gave a reward that lies in no response.
+        """
+        written = self._ledger.written or [[1] * len(ids) for ids in completion_ids]
+        scores = StepScores(written, self._weights)
+        cut = [not ids or ids[-1] not in ends for ids in completion_ids]
+        given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, "truncated": cut}
+        for column, found in self._ledger.take().items():
+            name = self._trainer.reward_func_names[column]
+            placed, late = place_steps(
+                found, self._ledger, name=name, processor=self._trainer.processing_class, **given
+            )
+            scores.placed[column] = placed
+            scores.late += late
+        return scores
+
     def of_responses(
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
     ) -> torch.Tensor:
@@ -97,6 +136,7 @@ class TrlScoring:
         examples = [*examples[:own], *examples[:1] * (count - own)]
         prompts = [example["prompt"] for example in examples]
         rewards = self.of_batch(examples, prompts, self._decode_responses(prompts, ids), ids)
+        self._ledger.take()  # these responses are only scored
         trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         trainer._pending_metrics.clear()
         start = trainer.processes.rank * count

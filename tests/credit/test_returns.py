@@ -1,0 +1,294 @@
+"""Advantages from rewards along responses: closed forms, and the bias of each form by enumeration of a toy."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trl_credit.credit.returns import (
+    difference_advantages,
+    returns_to_go,
+    shared_states,
+    state_group_advantages,
+    to_go_advantages,
+)
+
+
+GROUP = 3
+TURNS = 3
+# the toy: before each of three turns the policy chooses one of two actions, and after the first two whether to stop
+ACTIONS, STOP = (0, 1), (0, 1)
+REWARD = [[0.3, 1.1], [-0.7, 0.4], [1.9, 0.2]]  # of action a in turn t
+
+
+def toy_logits() -> torch.Tensor:
+    """Parameters: a logit per action of each turn, and one for stopping after each of the first two."""
+    return torch.tensor([0.2, -0.5, 0.7, 0.3, -0.4], dtype=torch.float64, requires_grad=True)
+
+
+def trajectories(logits: torch.Tensor):
+    """Every trajectory: log-probability of each turn, with the decision to go on or stop after it, and its rewards."""
+    act = torch.nn.functional.logsigmoid(torch.stack([-logits[:3], logits[:3]], 1))
+    stop = torch.nn.functional.logsigmoid(torch.stack([-logits[3:], logits[3:]], 1))
+    for length in range(1, TURNS + 1):
+        for actions in itertools.product(ACTIONS, repeat=length):
+            logps = []
+            for t, action in enumerate(actions):
+                stopping = stop[t, int(t == length - 1)] if t < TURNS - 1 else logits.new_zeros(())
+                logps.append(act[t, action] + stopping)
+            yield torch.stack(logps), [REWARD[t][a] for t, a in enumerate(actions)], actions
+
+
+def expected(advantages) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and total variance of the gradient estimate Σ_i Σ_t A_{i,t} ∇ log π / G, over all groups of three.
+
+    `advantages(rewards (G, K), steps (G,))` gives (G, K).
+    """
+    logits = toy_logits()
+    found = list(trajectories(logits))
+    probabilities = torch.stack([logps.sum().exp() for logps, _, _ in found]).detach()
+    assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-14)
+    scores = torch.zeros(len(found), TURNS, len(logits), dtype=torch.float64)
+    for i, (logps, _, _) in enumerate(found):
+        for t, logp in enumerate(logps):
+            scores[i, t] = torch.autograd.grad(logp, logits, retain_graph=True)[0]
+    table = torch.zeros(len(found), TURNS, dtype=torch.float64)
+    for i, (_, rewards, _) in enumerate(found):
+        table[i, : len(rewards)] = torch.tensor(rewards, dtype=torch.float64)
+    lengths = torch.tensor([len(rewards) for _, rewards, _ in found])
+    groups = torch.cartesian_prod(*[torch.arange(len(found))] * GROUP)
+    weight = probabilities[groups].prod(1)
+    flat = groups.flatten()
+    credit = advantages(table[flat], lengths[flat]).unflatten(0, (-1, GROUP))
+    estimates = (credit.unsqueeze(-1) * scores[groups]).sum((1, 2)) / GROUP
+    mean = (weight.unsqueeze(1) * estimates).sum(0)
+    return mean, (weight * (estimates - mean).square().sum(-1)).sum()
+
+
+def true_gradient() -> torch.Tensor:
+    logits = toy_logits()
+    value = sum(logps.sum().exp() * sum(rewards) for logps, rewards, _ in trajectories(logits))
+    return torch.autograd.grad(value, logits)[0]
+
+
+def error(advantages) -> float:
+    mean, _ = expected(advantages)
+    true = true_gradient()
+    return ((mean - true).norm() / true.norm()).item()
+
+
+def to_go(baseline: str):
+    def of(rewards, steps):
+        return to_go_advantages(
+            returns_to_go(rewards, gamma=1.0, steps=steps), baseline=baseline, num_generations=GROUP, steps=steps
+        )
+
+    return of
+
+
+def outcome(rewards, steps):
+    """The leave-one-out advantage of the whole return on every turn."""
+    totals = rewards.sum(-1).view(-1, GROUP)
+    centred = (totals - totals.mean(-1, keepdim=True)) * GROUP / (GROUP - 1)
+    return centred.flatten().unsqueeze(1).expand_as(rewards)
+
+
+def with_itself(rewards, steps):
+    """Return-to-go minus the mean at the same turn over those that reached it, the response itself included."""
+    inside = torch.arange(rewards.size(1)) < steps.unsqueeze(1)
+    to_go_k = returns_to_go(rewards, gamma=1.0, steps=steps)
+    grouped, counted = to_go_k.unflatten(0, (-1, GROUP)), inside.unflatten(0, (-1, GROUP))
+    mean = (grouped * counted).sum(1, keepdim=True) / counted.sum(1, keepdim=True).clamp(min=1)
+    return ((grouped - mean) * counted).flatten(0, 1)
+
+
+def normalised_then_summed(rewards, steps):
+    """Each turn's rewards normalised over those that reached it, and then summed to the own end."""
+    inside = (torch.arange(rewards.size(1)) < steps.unsqueeze(1)).unflatten(0, (-1, GROUP))
+    grouped = rewards.unflatten(0, (-1, GROUP))
+    count = inside.sum(1, keepdim=True).clamp(min=1)
+    mean = (grouped * inside).sum(1, keepdim=True) / count
+    std = (((grouped - mean) * inside).square().sum(1, keepdim=True) / count).sqrt()
+    normal = ((grouped - mean) / (std + 1e-6) * inside).flatten(0, 1)
+    return returns_to_go(normal, gamma=1.0, steps=steps)
+
+
+def test_forms_without_the_own_response_are_unbiased():
+    for form in (to_go("response"), to_go("step"), outcome):
+        assert error(form) < 1e-12
+
+
+def test_the_own_response_and_normalised_sums_are_biased():
+    """What the package does not offer: half of the gradient is wrong."""
+    assert error(with_itself) > 0.4
+    assert error(normalised_then_summed) > 0.4
+
+
+def test_returns_to_go_have_less_variance_than_the_outcome():
+    assert expected(to_go("response"))[1] < expected(outcome)[1]
+
+
+def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
+    """With ω, E[A_E + ω A_S] is the gradient plus ω times each turn's own, weighted by how often others are there.
+
+    States are the turn numbers here, so the weight is the probability that one of two others reaches the turn.
+    """
+    omega = 0.7
+
+    def of(rewards, steps):
+        to_go_k = returns_to_go(rewards, gamma=1.0, steps=steps)
+        states = torch.arange(TURNS).expand(len(rewards), -1)
+        found = state_group_advantages(
+            to_go_k,
+            outcome=rewards.sum(-1) * GROUP / (GROUP - 1),
+            states_k=states,
+            weight=omega,
+            num_generations=GROUP,
+            steps=steps,
+        )
+        # the paper's A_E has the own response in a group of fixed size, which only scales it
+        return found
+
+    logits = toy_logits()
+    reach = [0.0] * TURNS
+    for logps, rewards, _ in trajectories(logits):
+        for t in range(len(rewards)):
+            reach[t] += logps.sum().exp().item()
+    wanted = true_gradient()
+    for logps, rewards, _ in trajectories(logits):
+        for t, logp in enumerate(logps):
+            weight = omega * (1 - (1 - reach[t]) ** (GROUP - 1))
+            own = torch.autograd.grad(logp, logits, retain_graph=True)[0]
+            wanted = wanted + logps.sum().exp().item() * weight * sum(rewards[t:]) * own
+    assert torch.allclose(expected(of)[0], wanted, atol=1e-12, rtol=0)
+
+
+def test_differences_of_state_scores_are_unbiased_for_the_last_score():
+    """Scores that are the running sums of rewards: credit is the reward itself, and the baseline sits on step 0."""
+
+    def of(rewards, steps):
+        values = rewards.cumsum(-1)
+        none = torch.full((len(rewards),), torch.nan, dtype=torch.float64)
+        found = difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
+        return found
+
+    rewards, steps = torch.tensor([[1.0, 2.0, 4.0], [3.0, 0.0, 0.0], [5.0, 1.0, 0.0]]), torch.tensor([3, 1, 2])
+    found = of(rewards, steps)
+    assert found.tolist() == [[1 - 4, 2, 4], [3 - 3, 0, 0], [5 - 2, 1, 0]]
+
+
+# Closed forms on drawn tables
+
+TABLES = st.integers(0, 10_000)
+
+
+def drawn(seed: int, groups: int = 2, size: int = 3, most: int = 4):
+    generator = torch.Generator().manual_seed(seed)
+    rows = groups * size
+    steps = torch.randint(1, most + 1, (rows,), generator=generator)
+    rewards = torch.randn(rows, most, generator=generator, dtype=torch.float64)
+    rewards[torch.arange(most) >= steps.unsqueeze(1)] = 0.0
+    return rewards, steps, generator
+
+
+@settings(deadline=None, max_examples=40)
+@given(TABLES, st.sampled_from([0.0, 0.5, 0.95, 1.0]), st.sampled_from(["response", "step"]), st.booleans())
+def test_to_go_equals_loops(seed, gamma, baseline, has_unscored):
+    rewards, steps, _ = drawn(seed)
+    own = returns_to_go(rewards, gamma=gamma, steps=steps)
+    if has_unscored:
+        own[1] = torch.nan
+    found = to_go_advantages(own, baseline=baseline, num_generations=3, steps=steps)
+    for i in range(6):
+        group = [j for j in range(i // 3 * 3, i // 3 * 3 + 3) if j != i and not (has_unscored and j == 1)]
+        for k in range(4):
+            if k >= steps[i] or (has_unscored and i == 1):
+                assert found[i, k] == 0
+                continue
+            ret = {j: sum(gamma ** (m - k) * rewards[j, m].item() for m in range(k, steps[j])) for j in [i, *group]}
+            whole = [sum(gamma**m * rewards[j, m].item() for m in range(steps[j])) for j in group]
+            base = sum(whole) / len(whole)
+            reached = [ret[j] for j in group if steps[j] > k]
+            if baseline == "step" and reached:
+                base = sum(reached) / len(reached)
+            assert found[i, k].item() == pytest.approx(ret[i] - base, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(TABLES, st.sampled_from([0.0, 0.5, 1.0]))
+def test_state_groups_equal_loops(seed, weight):
+    rewards, steps, generator = drawn(seed)
+    states = torch.randint(0, 3, rewards.shape, generator=generator)
+    own = returns_to_go(rewards, gamma=0.9, steps=steps)
+    given_ = {"states_k": states, "num_generations": 3, "steps": steps}
+    found = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, **given_)
+    shared = shared_states(states, num_generations=3, steps=steps)
+    for i in range(6):
+        group = range(i // 3 * 3, i // 3 * 3 + 3)
+        episode = rewards[i].sum().item() - sum(rewards[j].sum().item() for j in group) / 3
+        for k in range(4):
+            there = [(j, m) for j in group for m in range(steps[j]) if j != i and states[j, m] == states[i, k]]
+            same = [own[j, m].item() for j, m in there]
+            wanted = episode + weight * (own[i, k].item() - sum(same) / len(same) if same else 0.0)
+            assert found[i, k].item() == pytest.approx(wanted if k < steps[i] else 0.0, abs=1e-12)
+            assert shared[i, k].item() == (k < steps[i].item() and bool(same))
+
+
+def test_states_of_other_groups_and_own_visits_are_not_compared():
+    own = torch.tensor([[1.0, 5.0], [9.0, 0.0], [2.0, 4.0], [7.0, 0.0]], dtype=torch.float64)
+    steps, states = torch.tensor([2, 1, 2, 1]), torch.tensor([[1, 1], [2, 0], [1, 1], [1, 0]])
+    given_ = {"states_k": states, "num_generations": 2, "steps": steps}
+    found = state_group_advantages(own, outcome=torch.zeros(4), **given_)
+    assert found.tolist() == [[0, 0], [0, 0], [2 - 7, 4 - 7], [7 - 3, 0]]
+
+
+def test_one_step_is_the_leave_one_out_advantage():
+    rewards = torch.tensor([[1.0], [0.0], [0.5], [2.0]], dtype=torch.float64)
+    steps = torch.ones(4, dtype=torch.long)
+    own = returns_to_go(rewards, gamma=0.3, steps=steps)
+    for baseline in ("response", "step"):
+        found = to_go_advantages(own, baseline=baseline, num_generations=4, steps=steps)
+        assert torch.allclose(found, (rewards - rewards.mean()) * 4 / 3, atol=1e-15)
+
+
+def test_a_known_score_of_the_prompt_replaces_the_baseline():
+    values, steps = torch.tensor([[0.5, 1.0], [0.25, 0.0]], dtype=torch.float64), torch.tensor([2, 1])
+    found = difference_advantages(values, first=torch.tensor([0.25, math.nan]), num_generations=2, steps=steps)
+    assert found.tolist() == [[0.25, 0.5], [0.25 - 0.5, 0.0]]
+
+
+def test_a_response_without_scored_states_has_no_credit_and_is_no_baseline():
+    values, steps = torch.tensor([[0.5], [9.0], [0.25]], dtype=torch.float64), torch.tensor([1, 0, 1])
+    none = torch.full((3,), math.nan)
+    found = difference_advantages(values, first=none, num_generations=3, steps=steps)
+    assert found.tolist() == [[0.25], [0.0], [-0.25]]
+
+
+def test_alone_in_its_group_a_response_has_no_credit():
+    own, steps = torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([2])
+    assert to_go_advantages(own, num_generations=1, steps=steps).tolist() == [[0.0, 0.0]]
+
+
+def test_equal_rewards_leave_no_rounding_behind():
+    rewards, steps = torch.full((4, 2), 0.1, dtype=torch.float64), torch.full((4,), 2)
+    own = returns_to_go(rewards, gamma=1.0, steps=steps)
+    states = torch.zeros(4, 2, dtype=torch.long)
+    given_ = {"num_generations": 4, "steps": steps}
+    assert not to_go_advantages(own, baseline="step", **given_).any()
+    assert not to_go_advantages(own, **given_)[:, 0].any()
+    assert not state_group_advantages(own[:, :1], outcome=own[:, 0], states_k=states[:, :1], **given_).any()
+    none = torch.full((4,), torch.nan)
+    assert not difference_advantages(rewards, first=none, **given_).any()
+
+
+def test_unknown_settings_are_refused():
+    own, steps = torch.zeros(2, 1), torch.ones(2, dtype=torch.long)
+    with pytest.raises(ValueError, match="baseline must be one of 'response', 'step', got 'mean'"):
+        to_go_advantages(own, baseline="mean", num_generations=2, steps=steps)
+    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 1.5"):
+        returns_to_go(own, gamma=1.5, steps=steps)
+    with pytest.raises(ValueError, match="whole groups of 3"):
+        to_go_advantages(own, num_generations=3, steps=steps)

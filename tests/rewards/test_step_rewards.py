@@ -1,0 +1,132 @@
+"""What reward functions may return for a response besides one number, and what TRL gets of it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from trl_credit.rewards import StepRewards
+from trl_credit.rewards.guard import RewardError, RewardRaised, guard_rewards
+from trl_credit.rewards.steps import StepLedger, read_given
+
+
+IDS = [[5, 6, 7, 8], [5, 6]]
+GIVEN = {"prompts": ["1+1=", "2+2="], "completions": ["abcd", "ab"], "completion_ids": IDS}
+
+
+def guarded(returned, ledger=None, **settings):
+    """What TRL gets of a function that returns this, as it is and as an `async` one."""
+
+    def mine(completions, **kwargs):
+        return returned
+
+    return guard_rewards(mine, ledger=ledger, **settings)(**GIVEN)
+
+
+def test_trl_gets_the_sum_and_the_ledger_the_rest():
+    ledger = StepLedger()
+    steps = StepRewards([1, 4], [0.5, 0.25], unit="token")
+    assert guarded([steps, 2.0], ledger) == [0.75, 2.0]
+    assert ledger.take() == {0: [steps, 2.0]} and ledger.take() == {}
+    assert guarded([1.0, None], ledger) == [1.0, None]
+    assert ledger.take() == {}  # numbers alone are TRL's
+
+
+def test_pairs_are_character_offsets():
+    ledger = StepLedger()
+    assert guarded([[(2, 1.0), (4, -0.5)], []], ledger) == [0.5, 0.0]
+    assert ledger.take()[0] == [StepRewards((2, 4), (1.0, -0.5), unit="char"), StepRewards((), ())]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, torch.tensor, lambda x: np.array(x, dtype=np.float32)])
+def test_arrays_have_a_value_per_token(kind):
+    ledger = StepLedger()
+    assert guarded([kind([0.5, 1.0, -2.0, 0.25]), kind([1.0, 1.0])], ledger) == [-0.25, 2.0]
+    assert [x.tolist() for x in ledger.take()[0]] == [[0.5, 1.0, -2.0, 0.25], [1.0, 1.0]]
+
+
+def test_values_at_tokens_of_tools_do_not_count():
+    ledger = StepLedger()
+    ledger.written = [[1, 0, 0, 1], [1, 1]]
+    assert guarded([[0.5, 100.0, 100.0, 0.25], None], ledger) == [0.75, None]
+
+
+def test_none_is_not_scored():
+    ledger = StepLedger()
+    steps = StepRewards([1, 2, 3], [None, 0.5, None], unit="token")
+    assert guarded([steps, StepRewards([1], [None])], ledger) == [0.5, None]
+    assert guarded([[None, 1.0, None, None], [None, None]], ledger) == [1.0, None]
+
+
+def test_of_scores_of_states_the_last_is_the_reward():
+    ledger = StepLedger(of_states=True)
+    assert guarded([StepRewards([0, 2, 4], [0.1, 0.9, None]), [0.25, 0.5]], ledger) == [0.9, 0.5]
+    assert guarded([StepRewards([], []), None], ledger) == [None, None]
+
+
+def test_each_function_has_its_column():
+    ledger = StepLedger()
+
+    def number(completions, **kwargs):
+        return [1.0] * len(completions)
+
+    def steps(completions, **kwargs):
+        return [[(1, 1.0)] for _ in completions]
+
+    for function in guard_rewards([number, steps], ledger=ledger):
+        function(**GIVEN)
+    assert list(ledger.take()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            [[0.5, 1.0], 1.0],
+            r"\(a list\) for response 0 of the batch, to prompt '1\+1=' \(2 values for a response of 4",
+        ),
+        ([1.0, [0.5, math.nan]], r"for response 1 .*\(a value that is not a finite number"),
+        ([1.0, np.array([np.inf, 0.0])], r"\(a ndarray\) for response 1 .*not a finite number"),
+        ([{"steps": [1]}, 1.0], r"\(a dict\) for response 0 .*: return a finite number, StepRewards, or None"),
+    ],
+)
+def test_what_is_none_of_these_is_refused_by_name(returned, message):
+    with pytest.raises(RewardError, match=f"^reward function 'mine' returned .*{message}"):
+        guarded(returned)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1, 2], [1.0]), "2 ends and 1 values"),
+        (([2, 1], [1.0, 1.0]), r"each above the one before, got \[2, 1\]"),
+        (([1, 1], [1.0, 1.0]), r"each above the one before, got \[1, 1\]"),
+        (([-1], [1.0]), r"whole numbers from 0 on"),
+        (([1.5], [1.0]), r"whole numbers from 0 on"),
+        (([True], [1.0]), r"whole numbers from 0 on"),
+        (([1], [math.inf]), r"values must be finite numbers"),
+        (([1], ["1"]), r"values must be finite numbers"),
+    ],
+)
+def test_wrong_steps_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StepRewards(*arguments)
+
+    def mine(completions, **kwargs):
+        return [StepRewards(*arguments)] * len(completions)
+
+    with pytest.raises(RewardRaised, match=f"^reward function 'mine' raised ValueError: .*{message}"):
+        guard_rewards(mine)(**GIVEN)
+
+
+def test_unknown_units_are_refused():
+    with pytest.raises(ValueError, match="unit must be one of 'char', 'token', 'turn', got 'word'"):
+        StepRewards([1], [1.0], unit="word")
+
+
+def test_a_single_value_of_any_library_stays_a_number():
+    for one in (1, 1.0, True, np.float32(1), np.array([1.0]), torch.tensor(1.0), torch.tensor([1.0])):
+        assert read_given(one, tokens=4) == 1.0
+    assert guarded(np.array([1.0, 0.5])) == [1.0, 0.5]
+    assert guarded(torch.tensor([[1.0], [0.5]])) == [1.0, 0.5]

@@ -1,0 +1,366 @@
+"""Rewards along responses on the way from a reward function to the advantages of a batch."""
+
+import pytest
+import torch
+from passes_helpers import tool_rollout
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from trl_credit import StepRewards
+from trl_credit.credit.returns import difference_advantages, returns_to_go, to_go_advantages
+from trl_credit.loss import keys
+from trl_credit.rewards.guard import RewardError
+from trl_credit.rewards.steps import StepLedger
+from trl_credit.trainer.decoding import decode_rows
+from trl_credit.trainer.step_rewards import Units, place_steps
+
+
+SMALL = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8}
+
+
+def value_of(text: str, k: int) -> float:
+    """A reward of step k that differs between most texts."""
+    return (sum(map(ord, text)) * (k + 3)) % 17 / 17
+
+
+def per_character(completions, **kwargs):
+    """A step after every second character, and one at the end."""
+    return [
+        [(end, value_of(text, k)) for k, end in enumerate(sorted({*range(2, len(text), 2), len(text)} - {0}))]
+        for text in completions
+    ]
+
+
+def made(trainer):
+    """The first generation batch of a trainer."""
+    seen, make = [], trainer.make_batch
+
+    def spy(inputs):
+        batch = make(inputs)
+        data = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in batch.batch.data.items()}
+        seen.append((batch, data))
+        return batch
+
+    trainer.make_batch = spy
+    trainer.train()
+    return seen
+
+
+def placed(trainer, ids, size=4):
+    """Per response, by definition: the tokens before the end of each step, and its reward. Also as a table (N, K)."""
+    texts = decode_rows(trainer.processing_class, ids)
+    found = []
+    for row, text, steps in zip(ids, texts, per_character(texts), strict=True):
+        lengths = [len(decode_rows(trainer.processing_class, [row[:k]])[0]) for k in range(len(row) + 1)]
+        counts = [len(row) if end == len(text) else lengths.index(end) for end, _ in steps]
+        found.append(list(zip(counts, [x for _, x in steps], strict=True)))
+        if not steps or counts[-1] < len(row):
+            found[-1].append((len(row), 0.0))  # the rest of the response
+    rewards = torch.zeros(len(ids), max(map(len, found)), dtype=torch.float64)
+    for i, steps in enumerate(found):
+        rewards[i, : len(steps)] = torch.tensor([x for _, x in steps], dtype=torch.float64)
+    return found, rewards, torch.tensor([len(steps) for steps in found])
+
+
+def on_tokens(found, wanted_k, width):
+    """Advantages (N, T) from those of steps."""
+    wanted = torch.zeros(len(found), width)
+    for i, steps in enumerate(found):
+        for t in range(steps[-1][0]):
+            wanted[i, t] = wanted_k[i, sum(end <= t for end, _ in steps)]
+    return wanted
+
+
+@pytest.mark.parametrize("baseline", ["response", "step"])
+@pytest.mark.parametrize("algo", ["base", "s_trace", "grpo_lambda", "gspo_token", "ha_dw"])
+def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo, baseline):
+    """The tokenizer has a token per character, and special tokens without one."""
+    given = {} if algo != "ha_dw" else {"difficulty_reward": ["per_character"], "reward_range": [0.0, 4.0]}
+    settings = {"returns": "to_go", "step_gamma": 0.5, "step_baseline": baseline, "max_steps": 2, **given}
+    trainer = make_trainer(algo, reward_funcs=per_character, **SMALL, **settings)
+    for batch, data in made(trainer):
+        found, rewards, steps = placed(trainer, batch.batch.completion_ids)
+        own = returns_to_go(rewards, gamma=0.5, steps=steps)
+        wanted_k = to_go_advantages(own, baseline=baseline, num_generations=4, steps=steps)
+        assert batch.batch.rewards.tolist() == pytest.approx(rewards.sum(-1).tolist(), abs=1e-6)
+        wanted = on_tokens(found, wanted_k, data[keys.COMPLETION_IDS].size(1))
+        assert torch.allclose(batch.advantages, wanted, atol=1e-5)
+        assert (batch.credited == ((wanted != 0) & data[keys.COMPLETION_MASK].bool()).any(-1)).all()
+    log = trainer.state.log_history
+    assert log[0]["credit/steps/per_response"] > 2
+
+
+def test_one_number_per_response_is_the_leave_one_out_advantage(make_trainer):
+    trainer = make_trainer(returns="to_go", max_steps=1, **SMALL)
+    (batch, data), *_ = made(trainer)
+    rewards = batch.batch.rewards.view(-1, 4)
+    wanted = ((rewards - rewards.mean(-1, keepdim=True)) * 4 / 3).flatten()
+    inside = data[keys.COMPLETION_MASK].bool()
+    assert torch.allclose(batch.advantages, torch.where(inside, wanted.unsqueeze(1), 0.0), atol=1e-6)
+
+
+def test_differences_of_scores(make_trainer):
+    trainer = make_trainer(reward_funcs=per_character, returns="difference", max_steps=1, **SMALL)
+    (batch, data), *_ = made(trainer)
+    ids = batch.batch.completion_ids
+    scored = per_character(decode_rows(trainer.processing_class, ids))
+    found, values, _ = placed(trainer, ids)
+    steps = torch.tensor([len(x) for x in scored])
+    assert batch.batch.rewards.nan_to_num(nan=-1.0).tolist() == pytest.approx([x[-1][1] if x else -1 for x in scored])
+    none = torch.full((8,), torch.nan)
+    wanted = difference_advantages(values, first=none, num_generations=4, steps=steps)
+    assert torch.allclose(batch.advantages, on_tokens(found, wanted, data[keys.COMPLETION_IDS].size(1)), atol=1e-5)
+
+
+# Conversations with tools
+
+
+def turn_values(prompts, completions, completion_ids, **kwargs):
+    """A value per turn: 1 and 10 times a number that differs; responses of one turn have one."""
+    turns = [2 if i % 2 == 0 else 1 for i in range(len(completions))]
+    return [
+        StepRewards(range(1, n + 1), [(i + 1) * 10.0**k for k in range(n)], unit="turn") for i, n in enumerate(turns)
+    ]
+
+
+def test_turns_and_tools(make_trainer):
+    """Rows of the rollout: turns of two tokens around two tokens of a tool, and of four tokens without."""
+    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "max_steps": 1}
+    trainer = make_trainer("s_trace", reward_funcs=turn_values, **SMALL, **given)
+    (batch, data), *_ = made(trainer)
+    rewards = torch.tensor([[i + 1.0, 10.0 * (i + 1) if i % 2 == 0 else 0.0] for i in range(8)], dtype=torch.float64)
+    steps = torch.tensor([2, 1] * 4)
+    wanted = to_go_advantages(returns_to_go(rewards, gamma=1.0, steps=steps), num_generations=4, steps=steps)
+    for i in range(8):
+        rows = [wanted[i, 0]] * 2 + [0] * 2 + [wanted[i, 1]] * 2 if i % 2 == 0 else [wanted[i, 0]] * 4
+        assert batch.advantages[i, : len(rows)].tolist() == pytest.approx([float(x) for x in rows], abs=1e-4)
+        assert not batch.advantages[i, len(rows) :].any()
+    assert (batch.advantages[data[keys.TURN_IDS] < 0] == 0).all()
+    shown = data[keys.STEP_REWARDS]
+    assert shown[0, :6].nan_to_num(nan=-1).tolist() == [-1, 1, -1, -1, -1, 10]
+    assert shown[1, :6].nan_to_num(nan=-1).tolist() == [-1, -1, -1, 2, -1, -1]
+
+
+def test_steps_that_end_in_a_tools_result_belong_to_the_turn_before(make_trainer):
+    def mine(completions, **kwargs):
+        return [StepRewards([3 if i % 2 == 0 else 2], [1.0], unit="token") for i in range(len(completions))]
+
+    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "max_steps": 1}
+    (_, data), *_ = made(make_trainer(reward_funcs=mine, **SMALL, **given))
+    shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
+    assert shown[0].tolist()[:6] == [0, 1, 0, 0, 0, 0] and shown[1].tolist()[:4] == [0, 1, 0, 0]
+
+
+def test_a_value_per_token_leaves_tools_out(make_trainer):
+    """Log-probabilities of a teacher, say: a step is a token."""
+
+    def mine(completions, completion_ids, **kwargs):
+        return [[float(k + i) for k in range(len(ids))] for i, ids in enumerate(completion_ids)]
+
+    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "step_gamma": 0.5, "max_steps": 1}
+    (batch, _), *_ = made(make_trainer(reward_funcs=mine, **SMALL, **given))
+    assert batch.batch.rewards.tolist() == [(0 + 1 + 4 + 5 + 4 * i) if i % 2 == 0 else (6 + 4 * i) for i in range(8)]
+    values = [[0, 1, 4, 5] if i % 2 == 0 else [0, 1, 2, 3] for i in range(8)]
+    rewards = torch.tensor([[x + i for x in row] for i, row in enumerate(values)], dtype=torch.float64)
+    steps = torch.full((8,), 4)
+    wanted = to_go_advantages(returns_to_go(rewards, gamma=0.5, steps=steps), num_generations=4, steps=steps)
+    assert batch.advantages[0, :6].tolist() == pytest.approx(
+        [*wanted[0, :2].tolist(), 0, 0, *wanted[0, 2:].tolist()], abs=1e-4
+    )
+    assert batch.advantages[1, :4].tolist() == pytest.approx(wanted[1].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (StepRewards([9], [1.0], unit="token"), r"a step that ends after 9 tokens, of which there are \d,"),
+        (StepRewards([3], [1.0], unit="turn"), r"a step that ends after 3 turns, of which there are [12],"),
+        (StepRewards([0], [1.0], unit="turn"), r"a step that ends after 0 .*only returns='difference' has one\)"),
+        (StepRewards([99], [1.0]), r"a step that ends after 99 characters, of which there are \d,"),
+    ],
+)
+def test_steps_outside_of_a_response_name_the_function(make_trainer, steps, message):
+    def mine(completions, **kwargs):
+        return [steps] * len(completions)
+
+    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "max_steps": 1}
+    trainer = make_trainer(reward_funcs=mine, **SMALL, **given)
+    with pytest.raises(RewardError, match=f"^reward function 'mine' returned {message} for response 0 .*to prompt '"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):
+    """An environment went on after the text was cut: the reward stays, at the last token, and is counted."""
+
+    def cut(prompts, trainer):
+        found = tool_rollout(prompts, trainer)
+        ids = [[*x[:-1], 7] for x in found["completion_ids"]]  # no end of sequence
+        return found | {"completion_ids": ids}
+
+    def mine(completions, **kwargs):
+        return [StepRewards([1, 4], [float(i), 100.0], unit="turn") for i in range(len(completions))]
+
+    given = {"trainer_kwargs": {"rollout_func": cut}, "returns": "to_go", "max_steps": 1}
+    trainer = make_trainer(reward_funcs=mine, **SMALL, **given)
+    (batch, data), *_ = made(trainer)
+    assert batch.batch.rewards.tolist() == [100.0 + i for i in range(8)]
+    shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
+    assert shown[2, 1] == 2.0 and shown[2, 5] == 100.0 and shown[1, 3] == 101.0
+    assert trainer.state.log_history[0]["credit/steps/truncated"] == pytest.approx(8 / 12)
+
+
+# Together with other knobs
+
+
+def test_chains_add_the_advantages_of_their_segments(make_trainer):
+    """At γ = 1 and equal seeds the same responses are sampled, so the two parts can be subtracted."""
+    given = {"rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 3, "max_steps": 1}
+    found = []
+    for returns in ("outcome", "to_go"):
+        trainer = make_trainer("spo_chain", reward_funcs=per_character, returns=returns, seed=3, **SMALL, **given)
+        found.append(made(trainer)[0])
+    assert torch.equal(found[0][1][keys.COMPLETION_IDS], found[1][1][keys.COMPLETION_IDS])
+    alone = make_trainer(reward_funcs=per_character, returns="to_go", seed=3, max_steps=1, **SMALL)
+    (plain, data), *_ = made(alone)
+    assert torch.equal(data[keys.COMPLETION_IDS], found[0][1][keys.COMPLETION_IDS])
+    assert torch.allclose(found[1][0].advantages, found[0][0].advantages + plain.advantages, atol=1e-5)
+
+
+def at_different_places(prompts, completions, **kwargs):
+    """Responses with equal sums, at different steps: no signal in the totals."""
+    return [StepRewards([1, 2], [1.0, 0.0] if i % 2 else [0.0, 1.0], unit="token") for i in range(len(completions))]
+
+
+def long_enough(prompts, trainer):
+    return {
+        "prompt_ids": [[3, 4]] * len(prompts),
+        "completion_ids": [[5 + i % 7, 6, 7, 1] for i in range(len(prompts))],
+        "logprobs": None,
+    }
+
+
+@pytest.mark.parametrize("groups", ["keep", "replace", "refill"])
+def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, groups):
+    given = {"trainer_kwargs": {"rollout_func": long_enough}, "returns": "to_go", "groups": groups, "max_steps": 2}
+    given |= {"group_signal": "advantage"} if groups != "keep" else {}
+    trainer = make_trainer(reward_funcs=at_different_places, **SMALL, **given)
+    for batch, data in made(trainer):
+        assert batch.credited.all() and keys.RETURNS not in data
+        # R = 1 before the reward, 0 after it; leave-one-out of whole returns is 1
+        first, second = batch.advantages[0].tolist(), batch.advantages[1].tolist()
+        assert first[:4] == pytest.approx([0, 0, -1, -1]) and second[:4] == pytest.approx([0, -1, -1, -1])
+    log = trainer.state.log_history[0]
+    assert log.get("credit/groups/signal", 1.0) == 1.0 and log["credit/groups_without_signal"] == 0
+
+
+def test_joined_groups_keep_their_advantages_and_rewards(make_trainer):
+    """Refilled groups go through padding and back."""
+
+    def mine(prompts, completions, **kwargs):
+        dull = [int(prompt[0]) % 2 == 0 for prompt in prompts]
+        steps = per_character(completions)
+        return [
+            StepRewards([], []) if d else StepRewards(*zip(*s, strict=True)) if s else 0.0
+            for d, s in zip(dull, steps, strict=True)
+        ]
+
+    given = {"returns": "to_go", "groups": "refill", "group_signal": "reward", "max_steps": 3}
+    trainer = make_trainer(reward_funcs=mine, **{**SMALL, "per_device_train_batch_size": 16}, **given)
+    for batch, data in made(trainer):
+        texts = decode_rows(trainer.processing_class, batch.batch.completion_ids)
+        for i, text in enumerate(texts):
+            shown = data[keys.STEP_REWARDS][i]
+            known = shown[~shown.isnan()]
+            assert known.sum().item() == pytest.approx(batch.batch.rewards[i].item(), abs=1e-5)
+            if batch.batch.rewards[i] != 0:
+                assert len(known) == len(per_character([text])[0])
+        assert ((batch.advantages != 0).any(-1) | ~batch.credited).all()
+
+
+def test_without_step_rewards_nothing_is_added_to_a_batch(make_trainer):
+    (_, data), *_ = made(make_trainer(max_steps=1, **SMALL))
+    assert not {keys.RETURNS, keys.STEP_REWARDS, keys.TURN_IDS} & set(data)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"returns": "sum"}, "returns must be one of 'outcome', 'to_go', 'state_groups', 'difference'"),
+        ({"step_gamma": 0.5}, "step_gamma=0.5 does nothing, since returns='outcome'"),
+        ({"returns": "difference", "step_gamma": 0.5}, "step_gamma=0.5 does nothing"),
+        ({"returns": "state_groups", "step_baseline": "step"}, "step_baseline='step' does nothing"),
+        ({"returns": "to_go", "state_weight": 0.5}, "state_weight=0.5 does nothing"),
+        ({"returns": "to_go", "scale_rewards": "batch"}, "scale_rewards='batch' does nothing, since returns='to_go'"),
+        ({"returns": "to_go", "baseline": "optimal"}, "baseline='optimal' with returns='to_go'"),
+        ({"returns": "to_go", "importance": "sequence"}, "importance='sequence' with returns='to_go'"),
+        ({"returns": "to_go", "loss_type": "vespo"}, "loss_type='vespo' with returns='to_go'"),
+        ({"returns": "to_go", "rollouts": "tree"}, "rollouts='tree' with returns='to_go'"),
+        ({"returns": "to_go", "td_upper_bound": True}, "td_upper_bound=True with returns='to_go'"),
+        (
+            {"returns": "to_go", "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation='normalize_then_sum' with returns='to_go'",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(make_trainer, settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(**settings)
+
+
+def test_states_need_environments(make_trainer):
+    with pytest.raises(ValueError, match="returns='state_groups' compares states .*property `state_key`"):
+        make_trainer(returns="state_groups")
+
+
+# Characters and tokens
+
+
+@pytest.fixture(scope="module")
+def byte_level():
+    """A byte-level tokenizer, which cuts characters of several bytes apart."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<eos>", "<pad>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(["the answer is 12", "each step adds one"] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+
+
+@pytest.mark.parametrize("text", ["the answer is 12", "é→ü 🙂 step 🙂🙂 adds → one", "每一步 " * 40, "x" * 300 + "→é"])
+def test_ends_in_characters_are_the_tokens_that_complete_them(byte_level, text):
+    ids = [*byte_level(text)["input_ids"], byte_level.eos_token_id]
+    written = torch.ones(len(ids))
+    ends = [*range(1, len(text) + 1)]
+    found, late = Units(text, ids, written, byte_level).tokens(ends, "char", truncated=False, from_start=False)
+    assert late == 0 and found == sorted(found)
+    assert found[-1] == len(ids)  # with the end of sequence, which has no text
+    for end, count in zip(ends[:-1], found[:-1], strict=True):
+        whole = byte_level.decode(ids[:count], skip_special_tokens=True)
+        before = byte_level.decode(ids[: count - 1], skip_special_tokens=True)
+        assert whole.startswith(text[:end]) and not before.startswith(text[:end])
+
+
+def test_the_content_of_one_message_is_found_in_the_decoded_text(byte_level):
+    ids = byte_level("<think> the answer is 12")["input_ids"]
+    message = [{"role": "assistant", "content": "the answer is 12"}]
+    found, _ = Units(message, ids, torch.ones(len(ids)), byte_level).tokens(
+        [3, 16], "char", truncated=False, from_start=False
+    )
+    assert byte_level.decode(ids[: found[0]]).startswith("<think> the") and found[1] == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("completion", "message"),
+    [
+        ([{"role": "assistant", "content": "a"}, {"role": "tool", "content": "b"}], "a conversation of 2 messages"),
+        ([{"role": "assistant", "content": "other"}], "not once in the decoded response"),
+        ([{"role": "assistant", "content": "1"}], "not once in the decoded response"),
+    ],
+)
+def test_characters_that_cannot_be_counted_are_refused(byte_level, completion, message):
+    ids = byte_level("11 answer")["input_ids"]
+    given = {"prompts": ["?"], "completions": [completion], "completion_ids": [ids], "truncated": [False]}
+    with pytest.raises(RewardError, match=f"^reward function 'mine' returned steps in characters .*{message}"):
+        place_steps([StepRewards([1], [1.0])], StepLedger(), name="mine", processor=byte_level, **given)

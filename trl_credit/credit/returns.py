@@ -1,0 +1,190 @@
+"""Advantages of the steps of a response, from rewards at their ends or from scores of the states there.
+
+A table (N, K) has a row per response, groups consecutive, and a column per step. Step k of a response exists if
+k < n, its number of steps. A baseline of a response never contains that response. With it, a mean over a group whose
+size depends on what the policy did would be biased (see `trl-credit help theory`).
+"""
+
+import torch
+
+from .advantages import by_group, leave_one_out_mean
+from .scan import check_fraction, reverse_discounted_scan
+
+
+BASELINES = ("response", "step")
+
+
+def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) -> torch.Tensor:
+    """R_k = r_k + γ·R_{k+1}: the discounted return from step k on. Shapes (N, K) → (N, K), 0 beyond the last step.
+
+    Args:
+        reward_k (`torch.Tensor`):
+            r, shape (N, K).
+        gamma (`float`):
+            γ in [0, 1], per step.
+        steps (`torch.Tensor`):
+            n, shape (N,): number of steps of each response.
+
+    Raises:
+        ValueError: `gamma` is outside [0, 1].
+    """
+    check_fraction(gamma=gamma)
+    inside = _inside(reward_k, steps)
+    return reverse_discounted_scan(reward_k.double().masked_fill(~inside, 0.0), decay=gamma).masked_fill(~inside, 0.0)
+
+
+def to_go_advantages(
+    return_k: torch.Tensor, *, baseline: str = "response", num_generations: int, steps: torch.Tensor
+) -> torch.Tensor:
+    """A_{i,k} = R_{i,k} − b_{i,k}, b from the other responses of the group. Shapes (N, K) → (N, K).
+
+    `response`: b_{i,k} = mean_{j≠i} R_{j,0}. `step`: b_{i,k} = mean of R_{j,k} over the j ≠ i that reached step k; if
+    there are none, as for `response`. Both are unbiased, since b_{i,k} does not depend on response i. There is no
+    division by a standard deviation. Ours.
+
+    Args:
+        return_k (`torch.Tensor`):
+            R of [`returns_to_go`], shape (N, K). A row of NaN has no reward: it counts nowhere and gets 0.
+        baseline (`str`, *optional*, defaults to `"response"`):
+            `"response"` or `"step"`.
+        num_generations (`int`):
+            Responses per prompt, G.
+        steps (`torch.Tensor`):
+            n, shape (N,).
+
+    Returns:
+        `torch.Tensor`: shape (N, K), 0 beyond the last step, and for responses whose group has no other one with a
+        reward.
+
+    Raises:
+        ValueError: unknown `baseline`, or N is not a multiple of `num_generations`.
+    """
+    if baseline not in BASELINES:
+        raise ValueError(f"baseline must be one of {', '.join(map(repr, BASELINES))}, got {baseline!r}")
+    whole = leave_one_out_mean(return_k[:, 0], num_generations=num_generations).unsqueeze(1)
+    base_k = whole.expand_as(return_k)
+    if baseline == "step":
+        counted = (_inside(return_k, steps) & ~return_k.isnan()).to(return_k.dtype)
+        filled = torch.where(counted.bool(), return_k, 0.0)
+        sums, counts = (x - y for x, y in ((_of_group(x, num_generations), x) for x in (filled, counted)))
+        base_k = torch.where(counts > 0, sums / counts.clamp(min=1), base_k)
+    return _credited(_less(return_k, base_k), steps)
+
+
+def state_group_advantages(
+    return_k: torch.Tensor,
+    *,
+    outcome: torch.Tensor,
+    states_k: torch.Tensor,
+    weight: float = 1.0,
+    num_generations: int,
+    steps: torch.Tensor,
+) -> torch.Tensor:
+    """A_{i,k} = A^E_i + ω A^S_{i,k}: GiGPO (arXiv 2505.10978), means only. Shapes (N, K) → (N, K).
+
+    A^E_i = R_i − mean_j R_j over the group. A^S_{i,k} = R_{i,k} − mean of R_{j,l} over the steps of the *other*
+    responses of the group that begin in the same state; 0 if there are none. The paper's mean contains response i as
+    well. That is biased, since the policy decides how often a state is visited; leaving it out is ours. A^S gives
+    states that several responses reach more weight than others, in the paper as here.
+
+    Args:
+        return_k (`torch.Tensor`):
+            R_{i,k}, shape (N, K), with γ per step. A row of NaN has no reward: it counts nowhere and gets 0.
+        outcome (`torch.Tensor`):
+            R_i, shape (N,): the sum of the rewards of the response.
+        states_k (`torch.Tensor`):
+            A number for the state in which each step begins, int64, shape (N, K). States of different groups are never
+            compared.
+        weight (`float`, *optional*, defaults to 1.0):
+            ω.
+        num_generations (`int`):
+            Responses per prompt, G.
+        steps (`torch.Tensor`):
+            n, shape (N,).
+
+    Returns:
+        `torch.Tensor`: shape (N, K), 0 beyond the last step.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`.
+    """
+    grouped = by_group(outcome.to(return_k.dtype), num_generations)
+    episode = _less(grouped, grouped.nanmean(-1, keepdim=True)).flatten()
+    counted = _inside(return_k, steps) & ~return_k.isnan()
+    sums, counts = _others_in_state(return_k[counted], states_k, counted, num_generations)
+    step_k = torch.zeros_like(return_k)
+    step_k[counted] = torch.where(counts > 0, _less(return_k[counted], sums / counts.clamp(min=1)), 0.0)
+    return _credited(episode.unsqueeze(1) + weight * step_k, steps)
+
+
+def shared_states(states_k: torch.Tensor, *, num_generations: int, steps: torch.Tensor) -> torch.Tensor:
+    """Whether a step of another response of the group begins in the same state. Bool, shapes (N, K) → (N, K)."""
+    inside = _inside(states_k, steps)
+    shared = torch.zeros_like(inside)
+    shared[inside] = _others_in_state(inside[inside].double(), states_k, inside, num_generations)[1] > 0
+    return shared
+
+
+def difference_advantages(
+    value_k: torch.Tensor, *, first: torch.Tensor, num_generations: int, steps: torch.Tensor
+) -> torch.Tensor:
+    """A_{i,k} = v_{i,k} − v_{i,k−1}, where v_{i,k} scores the state after step k. Shapes (N, K) → (N, K).
+
+    v_{i,−1} is the score of the prompt (`first`), or else the mean over the other responses of the group of their first
+    score. The advantages of a response add up to v_{i,n−1} − v_{i,−1}. Ours, after scores of states in agent training.
+
+    Args:
+        value_k (`torch.Tensor`):
+            v, shape (N, K).
+        first (`torch.Tensor`):
+            Score of the prompt, shape (N,); NaN where unknown.
+        num_generations (`int`):
+            Responses per prompt, G.
+        steps (`torch.Tensor`):
+            n, shape (N,): number of scored states. 0: the response gets no credit.
+
+    Returns:
+        `torch.Tensor`: shape (N, K), 0 beyond the last step; step 0 too if no score is known before it.
+
+    Raises:
+        ValueError: N is not a multiple of `num_generations`.
+    """
+    scored = torch.where(steps > 0, value_k[:, 0], torch.nan)
+    base = torch.where(first.isnan(), leave_one_out_mean(scored, num_generations=num_generations), first)
+    before_k = torch.cat([base.unsqueeze(1).to(value_k), value_k[:, :-1]], dim=1)
+    return _credited(_less(value_k, before_k), steps)
+
+
+def _others_in_state(
+    values: torch.Tensor, states_k: torch.Tensor, counted: torch.Tensor, num_generations: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum and number of the values of other responses of the group in the state of each counted step, all (C,)."""
+    rows = torch.arange(len(states_k), device=states_k.device).unsqueeze(1).expand_as(states_k)[counted]
+    _, of_state = torch.stack([rows // num_generations, states_k[counted]], -1).unique(dim=0, return_inverse=True)
+    _, own = torch.stack([of_state, rows], -1).unique(dim=0, return_inverse=True)  # a response may return to a state
+
+    def of_others(x: torch.Tensor) -> torch.Tensor:
+        everyone, mine = (torch.zeros_like(x).scatter_add(0, places, x)[places] for places in (of_state, own))
+        return everyone - mine
+
+    return of_others(values), of_others(torch.ones_like(values))
+
+
+def _inside(table_k: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    return torch.arange(table_k.size(1), device=table_k.device) < steps.unsqueeze(1)
+
+
+def _less(x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """x − base, exactly 0 where they differ by rounding alone, so that equal rewards give no signal."""
+    difference = x - base
+    return difference.masked_fill(difference.abs() <= 1e-13 * torch.maximum(x.abs(), base.abs()), 0.0)
+
+
+def _credited(advantage_k: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    return torch.where(_inside(advantage_k, steps) & ~advantage_k.isnan(), advantage_k, 0.0)
+
+
+def _of_group(x: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """Sum over the group in every row, shapes (N, K) → (N, K)."""
+    grouped = x.unflatten(0, (-1, num_generations))
+    return grouped.sum(1, keepdim=True).expand_as(grouped).flatten(0, 1)

@@ -1,0 +1,204 @@
+"""The environments of TRL's tool loop: their rewards per step, and the states that turns begin in."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+
+from ..config import CreditConfig
+from ..credit.tokens import turn_numbers
+from ..rewards.guard import RewardError, guard_rewards
+from ..rewards.steps import StepLedger, StepRewards, as_number
+from ..support.digests import short_digest
+from .refusals import reward_rows
+
+
+REWARD = "step_rewards"  # attribute of an environment, and the name of its column of rewards
+# methods that are not offered to the policy as tools, which TRL's other public methods are
+HIDDEN = ("snapshot", "restore")
+
+
+def guarded_rewards(
+    trainer: GRPOTrainer, reward_funcs: Any, args: CreditConfig, given: dict[str, Any]
+) -> tuple[Any, "Environments"]:
+    """The reward functions of a trainer that is being made with the arguments `given`, guarded, and its environments.
+
+    Raises what [`guard_rewards`] does.
+    """
+    ledger = StepLedger(of_states=args.returns == "difference")
+    environments = Environments(trainer, ledger, reads_states=args.returns == "state_groups")
+    guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, given), ledger=ledger)
+    has_none = reward_funcs is None or reward_funcs == []
+    if has_none and given.get("environment_factory") is not None:
+        guarded = [environments.step_rewards]  # until it is known whether the environments have any
+    return guarded, environments
+
+
+class Environments:
+    """Reads the environments of a trainer while it samples a batch.
+
+    An environment may have `step_rewards`, a list that its tools append to and `reset` empties, and `state_key`, a
+    property that says which state it is in. What a tool appended belongs to the turn that called it, however many calls
+    that turn made. If the list is only made at the end, it has one value per turn, or else one per call.
+
+    Args:
+        trainer (`GRPOTrainer`):
+            With its environments. TRL resets them before each batch.
+        ledger ([`StepLedger`]):
+            Gets the rewards.
+        reads_states (`bool`, *optional*, defaults to `False`):
+            Whether states are compared.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, ledger: StepLedger, *, reads_states: bool = False) -> None:
+        self._trainer, self.ledger = trainer, ledger
+        self._column: int | None = None
+        self._begun: list[list[int]] = []  # per turn: number of step rewards of each environment
+        self._states: list[list[int]] = []  # per turn: state of each environment
+        self._reads_states = reads_states
+
+        @functools.wraps(Environments._step_rewards)  # a run is identified by the code, not by this object
+        def step_rewards(**kwargs: Any) -> list[float | None]:
+            return self._step_rewards(**kwargs)
+
+        step_rewards.__name__ = REWARD  # TRL logs by it
+        self.step_rewards = step_rewards
+
+    def settle(self) -> None:
+        """Hides `snapshot` and `restore`, and adds a column for `step_rewards`, once TRL has made its environments.
+
+        Raises:
+            ValueError: no environment has a reward, or states are compared and none has a `state_key`.
+        """
+        trainer = self._trainer
+        pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
+        if self._reads_states and not any(hasattr(one, "state_key") for one in pool):
+            what = "returns='state_groups' compares states of environments"
+            raise ValueError(f"{what}: give environment_factory a class with a property `state_key`.")
+        for name, tools in getattr(trainer, "_env_tools", {}).items() if pool else ():
+            trainer._env_tools[name] = [tool for tool in tools if tool.__name__ not in HIDDEN]
+        if pool:
+            trainer.tools = [tool for tool in trainer.tools if tool.__name__ not in HIDDEN]
+        has_rewards = any(hasattr(one, REWARD) for one in pool)
+        if self.step_rewards in trainer.reward_funcs:
+            self._column = trainer.reward_funcs.index(self.step_rewards)
+            if has_rewards:
+                return
+            for column in (trainer.reward_funcs, trainer.reward_func_names, trainer.reward_processing_classes):
+                del column[self._column]
+            trainer.reward_weights, self._column = trainer.reward_weights[1:], None
+            if not trainer.reward_funcs:
+                what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
+                raise ValueError(f"{what}.")
+        elif has_rewards:  # of weight 1, as TRL adds get_reward
+            self._column = len(trainer.reward_funcs)
+            trainer.reward_funcs.append(self.step_rewards)
+            trainer.reward_func_names.append(REWARD)
+            trainer.reward_processing_classes.append(None)
+            trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
+
+    # While a batch is sampled
+
+    def begin_batch(self) -> None:
+        """Forgets the last batch."""
+        self._begun, self._states = [], []
+
+    def begin_turn(self) -> None:
+        """Notes what the environments hold before the policy writes its next turn.
+
+        Raises:
+            RewardError: `step_rewards` is not empty after `reset`, or was not there when the trainer was made.
+            ValueError: a `state_key` cannot be compared.
+        """
+        trainer = self._trainer
+        environments = getattr(trainer, "environments", None) or []
+        if not environments:
+            return
+        if not self._begun:
+            for tools in (*trainer._sync_tool_dicts, *trainer._async_tool_dicts):
+                for name in HIDDEN:
+                    tools.pop(name, None)
+        for one in environments if not self._begun else ():
+            if (found := getattr(one, REWARD, None)) is not None and (self._column is None or len(found)):
+                what = f"{type(one).__name__}.{REWARD}"
+                fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
+                raise RewardError(f"{what} has {len(found)} values before the first turn of a rollout: {fix}.")
+        self._begun.append([len(getattr(one, REWARD, None) or ()) for one in environments])
+        if self._reads_states:
+            turn = len(self._states)
+            self._states.append([self._state(one, (i, turn)) for i, one in enumerate(environments)])
+
+    def _state(self, one: Any, place: tuple[int, int]) -> int:
+        key = getattr(one, "state_key", None)
+        if not _is_plain(key):
+            what = f"{type(one).__name__}.state_key is {key!r:.80} (a {type(key).__name__})"
+            raise ValueError(f"{what}: return a string, a number, or a tuple of these, equal for equal states.")
+        own = ("unknown", self._trainer.processes.rank, *place) if key is None else ("known", key)
+        return int(short_digest([repr(own)])[:15], 16)
+
+    def states(self, written: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        """The state before each turn of each response, as a number; `None` if nothing compares states."""
+        if not self._reads_states:
+            return None
+        turns = [_turns(row) for row in written]
+        return [[states[i] for states in self._states[:count]] for i, count in enumerate(turns)]
+
+    def _step_rewards(self, completions: list, environments: list, **kwargs: Any) -> list[float | None]:
+        """A reward function: the total of each environment's `step_rewards`, `None` for one without."""
+        written = self.ledger.written
+        found: list[StepRewards | None] = []
+        for i, one in enumerate(environments):
+            values = getattr(one, REWARD, None)
+            if values is None:
+                found.append(None)
+                continue
+            name = type(one).__name__
+            numbers = [x if x is None else as_number(x) for x in values]
+            if any(x is None and y is not None for x, y in zip(numbers, values, strict=True)):
+                raise RewardError(
+                    f"{name}.{REWARD} is {[*values]!r:.200}: give finite numbers, or None for not scored."
+                )
+            turns = _turns(written[i])
+            found.append(_per_turn(numbers, self._turn_of_each(i, numbers, turns, completions[i], name), self.ledger))
+        self.ledger.note(self._column, found)
+        return [self.ledger.total(x, i) for i, x in enumerate(found)]
+
+    def _turn_of_each(
+        self, i: int, values: list[float | None], turns: int, completion: list[dict], name: str
+    ) -> list[int]:
+        """The turn, from 0, that each value belongs to."""
+        begun = [lengths[i] for lengths in self._begun[:turns]]
+        if any(begun):  # it grew while the policy wrote
+            if sorted([*begun, len(values)]) != [*begun, len(values)]:
+                raise RewardError(f"{name}.{REWARD} lost values during a rollout: only append to it.")
+            return [sum(length <= n for length in begun) - 1 for n in range(len(values))]
+        if len(values) in (0, turns):
+            return [*range(turns)][: len(values)]
+        written = [message for message in completion if message.get("role") == "assistant"]
+        calls = [turn for turn, message in enumerate(written) for _ in message.get("tool_calls") or ()]
+        if len(values) != len(calls) and turns > 1:
+            what = f"{name}.{REWARD} has {len(values)} values for {turns} turns with {len(calls)} calls"
+            raise RewardError(f"{what}: give one value per turn or per call, or append to it in the tools.")
+        return [min(turn, turns - 1) for turn in calls] if len(values) == len(calls) else [0] * len(values)
+
+
+def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger) -> StepRewards:
+    by_turn: dict[int, float] = {}
+    for value, turn in zip(values, turn_of_each, strict=True):
+        if value is not None:
+            by_turn[turn] = value + (0.0 if ledger.of_states else by_turn.get(turn, 0.0))
+    if values and not by_turn:
+        return StepRewards([1], [None], unit="turn")
+    return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], unit="turn")
+
+
+def _turns(written: Sequence[int]) -> int:
+    return int(turn_numbers(torch.tensor([written])).max()) + 1
+
+
+def _is_plain(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_plain, key))
+    return key is None or isinstance(key, (str, int, float, bool))
