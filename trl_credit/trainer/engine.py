@@ -23,7 +23,7 @@ from ..loss.batch import Batch, segment_ratio
 from ..observe.meter import Meter
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
-from ..rollouts.replay import Row, padded, visible_columns
+from ..rollouts.replay import Row, padded_rows
 from ..runs.resumable import ResumableTrainer
 from .decoding import decode_rows
 from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
@@ -129,6 +129,8 @@ class TrlEngine:
             self._scoring.log_range(batch.rewards)
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
+            if planned is None:
+                self._correct_by_turn(batch)
             return batch
 
     def _take_sampled_logps(self, batch: Batch) -> None:
@@ -147,14 +149,26 @@ class TrlEngine:
 
     def correct_by_segment(self, batch: Batch) -> None:
         """Replaces TRL's correction for the engine, per row, by one per segment."""
-        batch.engine_ratio_t = segment_ratio(
-            batch.old_logp_t,
-            batch.sampling_logp_t,
-            segment_ids=batch.segment_ids,
-            mode=self._trainer.vllm_importance_sampling_mode,
-            low=self._trainer.vllm_importance_sampling_clip_min,
-            high=self._trainer.vllm_importance_sampling_clip_max,
-        )
+        self._correct(batch, batch.segment_ids)
+
+    def _correct_by_turn(self, batch: Batch) -> None:
+        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
+
+        The correction has the shape (B, T) then, also in a batch without turns, where it stays TRL's.
+        """
+        is_per_row = self._trainer.vllm_importance_sampling_mode.startswith("sequence")
+        if batch.engine_ratio_t is None or not is_per_row or not self.args.corrects_by_turn:
+            return
+        if batch.turn_ids is None or self.args.behavior_logps == "sampler":
+            batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
+        else:
+            self._correct(batch, batch.turn_ids, average=True)
+
+    def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool = False) -> None:
+        trainer = self._trainer
+        given = {"mode": trainer.vllm_importance_sampling_mode, "average": average}
+        given |= {"low": trainer.vllm_importance_sampling_clip_min, "high": trainer.vllm_importance_sampling_clip_max}
+        batch.engine_ratio_t = segment_ratio(batch.old_logp_t, batch.sampling_logp_t, segment_ids=part_ids, **given)
 
     # TRL's hooks while a batch is sampled
 
@@ -365,25 +379,12 @@ class TrlEngine:
         filler = Row("", end, end, (0.0,), (-1,))
         for i in range(0, self.processes.max(-(-len(rows) // at_once)) * at_once, at_once):
             part = order[i : i + at_once]
-            logps = self.behavior_logps(self._padded([rows[k] for k in part] or [filler])).tolist()
+            batch = padded_rows([rows[k] for k in part] or [filler], pad_token_id=self.pad_token_id)
+            batch = {name: x.to(self.processes.device) for name, x in batch.items()}
+            logps = self.behavior_logps(batch).tolist()
             for k, logp in zip(part, logps):  # noqa: B905
                 found[k] = logp[: len(rows[k].completion_ids)]
         return found
-
-    def _padded(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
-        """Rows as TRL pads them, with `visible_until` if any of them has several branches."""
-        batch, pad = {}, self.pad_token_id
-        prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
-        for names, ids, side in (
-            ((keys.PROMPT_IDS, keys.PROMPT_MASK), prompts, "left"),
-            ((keys.COMPLETION_IDS, keys.COMPLETION_MASK), completions, "right"),
-        ):
-            batch[names[0]] = padded(ids, value=pad, side=side)
-            batch[names[1]] = padded([[1] * len(row) for row in ids], value=0, side=side)
-        if any(row.visible_until is not None for row in rows):
-            widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
-            batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)
-        return {name: tensor.to(self.processes.device) for name, tensor in batch.items()}
 
     @torch.no_grad()
     def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
