@@ -85,12 +85,13 @@ def check_credit(
 
 
 def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tokens:
-    """A synthetic micro-batch with all special cases: tool tokens inside a row, short rows, one token, and none."""
+    """A synthetic micro-batch with all special cases: tool tokens between three turns of a row, short rows, one token,
+    and none."""
     g = torch.Generator().manual_seed(seed)
     rows, length = 6, 12
     mask_t = torch.ones(rows, length, dtype=dtype)
     mask_t[1, 7:] = mask_t[3, 1:] = mask_t[4] = 0
-    mask_t[2, 4:6] = 0
+    mask_t[2, 4:6] = mask_t[2, 8] = 0
 
     def normal(scale: float) -> torch.Tensor:
         return scale * torch.randn(rows, length, generator=g, dtype=dtype)

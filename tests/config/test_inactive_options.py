@@ -50,6 +50,7 @@ KNOWN = {
     "trace_lambda": (0.3, S_TRACE),
     "gamma": (0.7, S_TRACE),
     "trace_style": ("both", {"algo": "grpo_lambda"}),
+    "trace_unit": ("turn", S_TRACE),
     "loss_weight_confidence": ("tanh", {"loss_weight": "trace_past"}),
     "clip_form": ("ratio", {"num_iterations": 3, "max_steps": 3, "epsilon": 1e-4}),
     "selective_rate": (0.6, S_TRACE),
@@ -263,7 +264,7 @@ def test_a_custom_credit_function_may_read_any_knob_of_w(tmp_path):
         raise NotImplementedError
 
     knobs = [name for name, knob in KNOBS.items() if any("credit" in condition for condition in knob.acts)]
-    assert {"trace_lambda", "trace_style", "leave_own_out", "probability_threshold"} < set(knobs) and len(knobs) == 7
+    assert {"trace_lambda", "trace_style", "leave_own_out", "probability_threshold"} < set(knobs) and len(knobs) == 8
     CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, **{knob: OTHERS[knob] for knob in knobs})
     with pytest.raises(ValueError, match="tree_branching"):
         CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, tree_branching=[3])

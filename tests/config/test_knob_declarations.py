@@ -17,11 +17,13 @@ from trl_credit.config.knobs import COUNT, knob, knobs_of, when
 from trl_credit.config.rules import RULES
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_VALUES
+from trl_credit.config.turns import TurnKnobs
 
 
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
 ENTRY = re.compile(r"^    (\w+) \((.*)\):?\n((?:        .*\n|\n)*)", re.MULTILINE)
-CLASSES = [SegmentKnobs, GroupKnobs, CreditConfig, *(config_class for config_class, _ in ALGORITHMS.values())]
+PARTS = [SegmentKnobs, GroupKnobs, TurnKnobs, CreditConfig]
+CLASSES = [*PARTS, *(config_class for config_class, _ in ALGORITHMS.values())]
 
 
 def test_every_own_field_is_declared_with_help():
@@ -41,7 +43,7 @@ def test_the_docstring_has_every_field_with_its_default_and_choices(config_class
         shown = re.search(r"defaults to `(.*)`", about)
         shown = None if shown is None else ast.literal_eval(shown[1])
         assert (list(shown) if isinstance(shown, tuple) else shown) == default, name
-        if config_class in (SegmentKnobs, GroupKnobs, CreditConfig):
+        if config_class in PARTS:
             missing = [choice for choice in CHOICES.get(name, ()) if f'"{choice}"' not in about + rest]
             assert not missing, (name, missing)
 

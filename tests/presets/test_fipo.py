@@ -77,7 +77,7 @@ def test_it_keeps_the_contract_of_a_credit_function():
         ({"loss_type": "vespo"}, "Set loss_type="),
         ({"loss_type": "sapo"}, "Set loss_type="),
         ({"loss_type": "luspo"}, "Set loss_type="),
-        ({"importance": "sequence"}, "importance='sequence' with FIPOConfig: .*Set importance to anything but"),
+        ({"importance": "sequence"}, "importance='sequence' with FIPOConfig: .*Set importance='sequence_token' or"),
         ({"rollouts": "tree", "mask_truncated_completions": False}, "rollouts='tree' with FIPOConfig"),
         ({"policy_loss": "policy_iteration", "beta": 0.1}, "policy_loss='policy_iteration' with credit="),
         ({"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),

@@ -33,14 +33,12 @@ from .knobs import (
     whole,
 )
 from .returns import ReturnKnobs
-from .rules import TRACES, acts_of, check_combinations, check_values
+from .rules import acts_of, check_combinations, check_values
 from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
 from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
+from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
 
 
-# which may read any knob of W; what a preset's own function reads is known
-YOURS = Values("a function of yours", lambda x: x is not None and not str(x).startswith("trl_credit."))
-CUSTOM_CREDIT = when(credit=YOURS)
 WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
 MASKED = when(token_mask=anything_but("none"))
@@ -62,11 +60,11 @@ _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, Construction, GRPOConfig):
+class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
-    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`] and [`ReturnKnobs`] document their knobs.
+    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`], [`ReturnKnobs`] and [`TurnKnobs`] document their knobs.
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
     as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
@@ -78,11 +76,12 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, Construction, GRPOConf
             [`~trl_credit.loss.assignment.assign_credit`], which it may call. The knobs of W and of the loss weight act
             only through that call.
         importance (`str`, *optional*, defaults to `"token"`):
-            Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"eligible"`
-            (P-trace; S-trace with a `selector`), `"lambda_trace"` (GRPO-λ ε-trace). It replaces TRL's
-            `importance_sampling_level`: if that is `"sequence"` and this is at its default, this becomes `"sequence"`.
+            Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"turn"` and
+            `"turn_token"` (the same per turn; ours), `"eligible"` (P-trace; S-trace with a `selector`),
+            `"lambda_trace"` (GRPO-λ ε-trace). It replaces TRL's `importance_sampling_level`: if that is `"sequence"`
+            and this is at its default, this becomes `"sequence"`.
         trace_lambda (`float`, *optional*, defaults to `0.9`):
-            λ of the traces, in [0, 1]. A trace decays by `gamma * trace_lambda` per token.
+            λ of the traces, in [0, 1]. A trace decays by `gamma * trace_lambda` per token (or turn: `trace_unit`).
         gamma (`float`, *optional*, defaults to `1.0`):
             Discount γ per token, in [0, 1].
         selector (`str`, *optional*, defaults to `"none"`):
@@ -207,7 +206,9 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, Construction, GRPOConf
     """
 
     credit: str | None = knob(None, "A custom credit function. `None`: the knobs.", CUSTOM_FUNCTION)
-    importance: str = knob("token", "Log importance weight.", one_of("token", "sequence", "sequence_token", *TRACES))
+    importance: str = knob(
+        "token", "Log importance weight.", one_of("token", "sequence", "sequence_token", *BY_TURN, *TRACES)
+    )
     trace_lambda: float = knob(0.9, "λ of the traces.", SHARE, acts=TRACED)
     gamma: float = knob(1.0, "Discount per token.", SHARE, acts=TRACED)
     selector: str = knob(
@@ -349,8 +350,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, Construction, GRPOConf
 
     @property
     def is_aligned(self) -> bool:
-        """Whether all iterations over a generation batch belong to one optimizer step. The policy that samples is then
-        the policy that is updated, and TRL needs no pass for π_old."""
+        """Whether a generation batch has one update: π_old is then the policy itself, and TRL makes no pass for it."""
         return self.gradient_accumulation_steps % (self.steps_per_generation * self.num_iterations) == 0
 
     def uses_released_code(self, name: str) -> bool:

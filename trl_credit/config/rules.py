@@ -16,9 +16,7 @@ from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, n
 from .returns import ALONG
 from .segments import ROLLOUTS, TREE
 from .trl_settings import TRL_ACTS, TRL_VALUES
-
-
-TRACES = ("eligible", "lambda_trace")
+from .turns import TRACES
 
 
 def check_values(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> None:
@@ -70,6 +68,7 @@ class Rule(NamedTuple):
 
 
 SEQUENCE = when(importance="sequence")
+TURN = when(importance="turn")
 TRACE = when(importance=TRACES)
 VALUE_BOUND = when(td_upper_bound=True)
 RATIO_CLIP = when(clip_form="ratio")
@@ -78,6 +77,7 @@ SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
 POLICY_ITERATION = when(policy_loss=anything_but("clip"))
 ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
+PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
 ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
@@ -102,6 +102,26 @@ RULES = (
         SEQUENCE | when(importance_sampling_level="token"),  # with both of TRL's fields set, TRL's behaviour is kept
         when(top_entropy_quantile=1.0),
         "it averages over the response what differs from token to token; importance='sequence_token' does not",
+    ),
+    Rule(
+        TURN,
+        when(token_mask="none", loss_weight="none", td_upper_bound=False, top_entropy_quantile=1.0),
+        "it averages over the turn what differs from token to token; importance='turn_token' does not",
+    ),
+    Rule(
+        TURN,
+        when(loss_type=(*TOKEN_MEANS, "sapo")),
+        "the gradient of that loss does not flow through the weight; importance='turn_token' does not need that",
+    ),
+    Rule(
+        when(trace_unit="turn"),
+        when(loss_weight="none"),
+        "the ε-weight is a sum of traces per token",
+    ),
+    Rule(
+        when(turn_average=True),
+        when(loss_type="grpo", policy_loss="clip"),
+        "it is a mean over the tokens of each response",
     ),
     Rule(when(prompt_average=True), when(loss_type=("dapo", "cispo")), "it weighs the rows of a mean over all tokens"),
     Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
@@ -139,7 +159,7 @@ RULES = (
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
     Rule(
         RATIO_CLIP,
-        when(importance=("sequence_token", "token", *TRACES), loss_type=TOKEN_MEANS, delta=None),
+        when(importance=PER_TOKEN, loss_type=TOKEN_MEANS, delta=None),
         "it bounds the ratio of each token by 1 + ε_high, for either sign of A, in a loss with PPO's minimum",
     ),
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
@@ -151,7 +171,7 @@ RULES = (
     Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
     Rule(
         ALONG,
-        when(importance=("sequence_token", "token", *TRACES)),
+        when(importance=("turn", *PER_TOKEN)),
         "'sequence' averages over the response, which mixes the advantages of its steps",
     ),
     Rule(ALONG, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
@@ -165,8 +185,8 @@ RULES = (
     Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
     Rule(
         ROLLOUTS,
-        when(importance=("sequence_token", "token", *TRACES)),
-        "'sequence' averages over the response, which mixes the advantages of its segments",
+        when(importance=PER_TOKEN),
+        "'sequence' and 'turn' average over the response or its turns, which mixes the advantages of segments",
     ),
     Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
     Rule(ROLLOUTS, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),

@@ -12,12 +12,12 @@ from .scan import discounted_scan, reverse_discounted_scan
 
 def token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     """W_t = ℓ_t − ℓ°_t: the ordinary importance weight of GRPO (arXiv 2402.03300, Eq. 3). Shapes (B, T)."""
-    return _masked(logp_t - old_logp_t, mask_t)
+    return masked(logp_t - old_logp_t, mask_t)
 
 
 def sequence_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     """W_t = (1/n) Σ_k (ℓ_k − ℓ°_k), n = Σ m: GSPO (arXiv 2507.18071, Eq. 7). Shapes (B, T), constant in each row."""
-    mean = _masked(logp_t - old_logp_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)
+    mean = masked(logp_t - old_logp_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)
     return mean.expand_as(logp_t)
 
 
@@ -28,7 +28,7 @@ def sequence_token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor,
     Unlike GSPO it allows an advantage per token.
     """
     sequence = sequence_log_weight(logp_t.detach(), old_logp_t=old_logp_t, mask_t=mask_t)
-    return sequence + _masked(logp_t - logp_t.detach(), mask_t)
+    return sequence + masked(logp_t - logp_t.detach(), mask_t)
 
 
 def eligible_log_weight(
@@ -66,8 +66,8 @@ def eligible_log_weight(
 
     Source: S-trace (arXiv 2605.05965), Sec. 4.
     """
-    value = _masked((logp_t - old_logp_t).detach(), mask_t)
-    own = _masked(logp_t - logp_t.detach(), mask_t)  # its value is 0; only its gradient matters
+    value = masked((logp_t - old_logp_t).detach(), mask_t)
+    own = masked(logp_t - logp_t.detach(), mask_t)  # its value is 0; only its gradient matters
     if selected_t is None:
         return value + discounted_scan(own, decay=decay)
     left = own * selected_t.to(own.dtype)
@@ -89,8 +89,8 @@ def eligible_gradient(
 
     Shapes (B, T) → (B, T), 0 at masked tokens. Arguments and errors as there.
     """
-    own = _masked(coefficient_t, mask_t)
-    traced = _masked(reverse_discounted_scan(own, decay=decay), mask_t)
+    own = masked(coefficient_t, mask_t)
+    traced = masked(reverse_discounted_scan(own, decay=decay), mask_t)
     if selected_t is None:
         return traced
     selected_t = selected_t.to(traced.dtype)
@@ -113,7 +113,7 @@ def lambda_trace_log_weight(
     Raises:
         ValueError: `decay` is outside [0, 1] or `style` is unknown.
     """
-    return traced_sum(_masked(logp_t - old_logp_t, mask_t), decay=decay, style=style)
+    return traced_sum(masked(logp_t - old_logp_t, mask_t), decay=decay, style=style)
 
 
 def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
@@ -147,6 +147,7 @@ def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tenso
     return to_come - power * tail + power * rest
 
 
-def _masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+def masked(x_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
+    """0 where the mask is 0, whatever `x_t` holds there. Shapes (B, T)."""
     # not a product: log-probabilities of padding may be -inf or NaN, and 0 * NaN is NaN
     return x_t.masked_fill(mask_t == 0, 0.0)

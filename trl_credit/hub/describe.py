@@ -16,11 +16,12 @@ from .recipe import PRIVATE, TRL_FIELDS, build
 
 # the fields in the table, by what they act on; knobs that are not named here are shown under the advantage
 PARTS = {
-    "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style behavior_logps",
+    "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style trace_unit "
+    "behavior_logps",
     "advantage A": "rollouts baseline scale_rewards",
     "batch": "groups group_signal max_copies max_refills refill_surplus prompt_sampler prompt_floor retire_above",
     "mask M": "token_mask probability_threshold top_entropy_quantile mask_truncated_completions",
-    "loss": "loss_type prompt_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
+    "loss": "loss_type prompt_average turn_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
 }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ..credit import selection, weights
+from ..credit import selection, turns, weights
 from ..credit.advantages import confidence_weight, optimal_advantage, trace_loss_weight
 from ..credit.clipping import clip_ratio_alone
 from ..credit.segments import policy_iteration_loss, segment_ends
@@ -155,7 +155,12 @@ def policy_mask(
 
 
 def log_probability_gradient(
-    config: "CreditConfig", *, coefficient_t: torch.Tensor, selected_t: torch.Tensor | None, mask_t: torch.Tensor
+    config: "CreditConfig",
+    *,
+    coefficient_t: torch.Tensor,
+    selected_t: torch.Tensor | None,
+    turn_ids: torch.Tensor,
+    mask_t: torch.Tensor,
 ) -> torch.Tensor:
     """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, which is Σ_t c_t ∂W_t/∂ℓ_k: the credit of token k including traces.
 
@@ -168,16 +173,25 @@ def log_probability_gradient(
             c, shape (B, T), such as A·M; 0 outside of the loss.
         selected_t (`torch.Tensor` or `None`):
             z, from which W was made, shape (B, T).
-        mask_t (`torch.Tensor`):
+        turn_ids, mask_t (`torch.Tensor`):
             Shape (B, T).
 
     Returns:
         `torch.Tensor`: shape (B, T).
     """
+    by_turn = {"turn_ids": turn_ids, "mask_t": mask_t}
+    if config.importance == "turn":
+        return turns.turn_gradient(coefficient_t, **by_turn)
     if config.importance == "lambda_trace":
-        return weights.traced_credit(coefficient_t, decay=config.trace_decay, style=config.trace_style) * mask_t
+        trace = {"decay": config.trace_decay, "style": config.trace_style}
+        if config.trace_unit == "turn":
+            return turns.lambda_trace_turn_gradient(coefficient_t, **trace, **by_turn)
+        return weights.traced_credit(coefficient_t, **trace) * mask_t
     if config.importance == "eligible":
-        return weights.eligible_gradient(coefficient_t, **_eligibility(config, selected_t), mask_t=mask_t)
+        trace = _eligibility(config, selected_t)
+        if config.trace_unit == "turn":
+            return turns.eligible_turn_gradient(coefficient_t, **trace, **by_turn)
+        return weights.eligible_gradient(coefficient_t, **trace, mask_t=mask_t)
     return coefficient_t  # no trace
 
 
@@ -191,24 +205,48 @@ def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor
     logp_t, given = tokens.logp_t, {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
     if config.importance == "sequence_token":
         return weights.sequence_token_log_weight(logp_t, **given)
+    if config.importance == "turn":
+        return turns.turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **given)
+    if config.importance == "turn_token":
+        return turns.turn_token_log_weight(logp_t, turn_ids=tokens.turn_ids, **given)
     if config.importance == "lambda_trace":
-        return weights.lambda_trace_log_weight(logp_t, decay=config.trace_decay, style=config.trace_style, **given)
+        trace = {"decay": config.trace_decay, "style": config.trace_style}
+        if config.trace_unit == "turn":
+            return turns.lambda_trace_turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **trace, **given)
+        return weights.lambda_trace_log_weight(logp_t, **trace, **given)
     if config.importance == "eligible":
-        return weights.eligible_log_weight(logp_t, **_eligibility(config, selected_t), **given)
+        trace = _eligibility(config, selected_t)
+        if config.trace_unit == "turn":
+            return turns.eligible_turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **trace, **given)
+        return weights.eligible_log_weight(logp_t, **trace, **given)
     return None  # "token" and "sequence" are TRL's own
 
 
 def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
+    """z, shape (B, T). With `trace_unit="turn"` the selector sees the turns of each row in place of its tokens, with
+    their mean entropies, and all loss tokens of a turn have its z."""
+    if config.selector == "none":
+        return tokens.mask_t if config.has_trace else None
+    entropy_t = tokens.ref_entropy_t if config.selector == "entropy_reference" else tokens.entropy_t
+    if config.trace_unit == "turn":
+        table = turns.TurnTable(tokens.turn_ids, tokens.mask_t)
+        counts = (table.count > 0).to(tokens.mask_t.dtype)
+        chosen = _chosen(config, table.mean(entropy_t.detach()), mask_t=counts)
+        return table.by_token(chosen)
+    order = tokens.entropy_order if config.selector == "entropy" else None
+    return _chosen(config, entropy_t, order=order, mask_t=tokens.mask_t)
+
+
+def _chosen(
+    config: "CreditConfig", entropy_t: torch.Tensor, *, order: torch.Tensor | None = None, mask_t: torch.Tensor
+) -> torch.Tensor:
+    """The choice of the selector among tokens or turns, shape (B, T)."""
     if (custom := config.custom_function("selector")) is not None:
-        chosen = custom(tokens.entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t)
-        return _checked_mask(chosen, tokens.mask_t, "selector", config.selector)
-    if config.selector in ("entropy", "entropy_reference"):
-        is_own = config.selector == "entropy"
-        entropy_t, order = (tokens.entropy_t, tokens.entropy_order) if is_own else (tokens.ref_entropy_t, None)
-        return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=tokens.mask_t, order=order)
+        chosen = custom(entropy_t, rate=config.selective_rate, mask_t=mask_t)
+        return _checked_mask(chosen, mask_t, "selector", config.selector)
     if config.selector == "random":
-        return selection.select_random(config.selective_rate, mask_t=tokens.mask_t)
-    return tokens.mask_t if config.has_trace else None
+        return selection.select_random(config.selective_rate, mask_t=mask_t)
+    return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=mask_t, order=order)
 
 
 def _checked_mask(found: torch.Tensor, mask_t: torch.Tensor, knob: str, name: str) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from ..config import CreditConfig
 from ..credit.tokens import turn_numbers
+from ..credit.turns import TurnTable
 from . import keys
 
 
@@ -54,7 +55,6 @@ class Batch:
     statistics_t = _entry(keys.STATISTICS)
     turn_ids = _entry(keys.TURN_IDS)
     return_t = _entry(keys.RETURNS)
-    step_reward_t = _entry(keys.STEP_REWARDS)
     loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
     no_update = _entry(keys.NO_UPDATE)
     visible_until = _entry(keys.VISIBLE_UNTIL)
@@ -82,6 +82,10 @@ class Batch:
     def show_loss(self, tokens_t: torch.Tensor) -> None:
         self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
         self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
+
+    def show_rewards(self, step_reward_t: torch.Tensor | None) -> None:
+        if step_reward_t is not None:
+            self.data[keys.STEP_REWARDS] = step_reward_t.to(self.written_t.device)
 
     def take_returns(self) -> torch.Tensor | None:
         """Takes the advantages (B, T) from rewards along the responses out of the dict; `None` without."""
@@ -117,11 +121,13 @@ def segment_ratio(
     mode: str,
     low: float | None,
     high: float | None,
+    average: bool = False,
 ) -> torch.Tensor:
     """π_old over the engine's probability, per token or as a product over each segment, truncated or masked to a range.
 
     TRL's correction for the engine, per segment instead of per row: a row may hold several segments, and tokens
-    that belong to none. NaN log-probabilities (unknown to the engine) count as no difference.
+    that belong to none. NaN log-probabilities (unknown to the engine) count as no difference. With `average` the
+    product is replaced by the geometric mean: the exponential of the mean difference over the segment's tokens.
 
     Args:
         old_logp_t, sampling_logp_t (`torch.Tensor`):
@@ -132,6 +138,8 @@ def segment_ratio(
             "token_truncate", "token_mask", "sequence_truncate" or "sequence_mask", as in TRL.
         low, high (`float` or `None`):
             The range. A ratio outside of it is clamped (truncate) or set to 0 (mask).
+        average (`bool`, *optional*, defaults to `False`):
+            Whether the modes "sequence_*" take the mean. It counts all tokens of a segment.
 
     Returns:
         `torch.Tensor`: shape (B, T), 1 where a token belongs to no segment.
@@ -139,9 +147,8 @@ def segment_ratio(
     inside = segment_ids >= 0
     difference = torch.where(inside, old_logp_t - sampling_logp_t, 0.0).nan_to_num(nan=0.0)
     if mode.startswith("sequence"):
-        index = torch.where(inside, segment_ids, segment_ids.max().clamp(min=0) + 1)
-        totals = difference.new_zeros(len(index), int(index.max()) + 1).scatter_add(1, index, difference)
-        difference = torch.where(inside, totals.gather(1, index), 0.0)
+        segments = TurnTable(segment_ids, inside)
+        difference = segments.by_token(segments.mean(difference) if average else segments.sum(difference))
     ratio = difference.exp()
     low, high = -math.inf if low is None else low, math.inf if high is None else high
     if mode.endswith("truncate"):

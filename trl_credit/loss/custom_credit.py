@@ -10,6 +10,7 @@ import torch
 from ..config import CreditConfig
 from ..config.rules import batch_statistics_of
 from ..credit.tokens import Credit, Tokens
+from ..credit.turns import TurnTable
 from ..support.functions import declared, errors_named
 from .assignment import wide
 
@@ -252,20 +253,21 @@ class CustomCredit:
         return None
 
 
-def check_uniform(credit: Credit, tokens: Tokens, *, level: str) -> None:
-    """Refuses advantages that TRL's weight per sequence (`level`) would average away.
+def check_uniform(credit: Credit, tokens: Tokens, *, importance: str) -> None:
+    """Refuses advantages that a weight per sequence or per turn would average away.
 
     Raises:
-        ValueError: advantages differ from token to token.
+        ValueError: advantages differ from token to token of a response, or of a turn if `importance` is "turn".
     """
-    a_t, inside = credit.advantage, tokens.mask_t.bool()
-    if level != "sequence" or a_t.dim() < 2 or a_t.size(1) == 1:
+    of_turns = importance == "turn" and credit.log_weight is credit.traced is not None  # else it is a custom weight
+    a_t = credit.advantage
+    if not (importance == "sequence" or of_turns) or a_t.dim() < 2 or a_t.size(1) == 1:
         return
-    low = torch.where(inside, a_t, torch.inf).amin(-1)
-    high = torch.where(inside, a_t, -torch.inf).amax(-1)
+    parts = TurnTable(tokens.turn_ids if of_turns else torch.zeros_like(tokens.turn_ids), tokens.mask_t)
+    low, high = parts.bounds(a_t)
     if (high > low).any():
-        what = "importance='sequence' would average away advantages that differ from token to token"
-        raise ValueError(f"{what}: set importance='sequence_token'.")
+        what = f"importance={importance!r} would average away advantages that differ from token to token"
+        raise ValueError(f"{what}{' of a turn' * of_turns}: set importance='{importance}_token'.")
 
 
 def _copy(tokens: Tokens) -> Tokens:

@@ -11,6 +11,7 @@ from ..credit.effective import travelled
 from ..credit.selection import select_high_entropy
 from ..credit.shares import last_tokens, noise_outside
 from ..credit.tokens import Credit, Tokens
+from ..credit.turns import TurnTable
 from ..credit.weights import sequence_log_weight, traced_sum
 from .assignment import log_probability_gradient, wide
 
@@ -151,7 +152,7 @@ def _gradient(config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: tor
     """−∂L/∂ℓ at ratio 1, before any normaliser, shape (B, T); `kept` is M."""
     credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
     credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
-    gradient_t = log_probability_gradient(config, **credited, mask_t=tokens.mask_t)
+    gradient_t = log_probability_gradient(config, **credited, turn_ids=tokens.turn_ids, mask_t=tokens.mask_t)
     if config.has_weight_gradient:
         slope_t = confidence_slope(tokens.logp_t, kind=config.loss_weight_confidence, mask_t=tokens.mask_t)
         gradient_t = gradient_t + credited_t * slope_t
@@ -222,15 +223,22 @@ def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> tor
 def _trace_statistics(
     config: CreditConfig, tokens: Tokens, *, selected: torch.Tensor, size_t: torch.Tensor
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Trace mass Σ_{k<t} tr(t,k) z_k, in the mean over tokens, and the effective horizon (tokens). `size_t`, shape
-    (B, T), is |A|·M."""
-    mask_t = tokens.mask_t
+    """Trace mass Σ_{k<t} tr(t,k) z_k, over tokens k or turns (`trace_unit`), in the mean over tokens, and the effective
+    horizon (tokens). `size_t`, shape (B, T), is |A|·M."""
+    mask_t, turn_ids = tokens.mask_t, tokens.turn_ids
     style = config.trace_style if config.importance == "lambda_trace" else "recent"
-    z_t = selected * mask_t.float()
-    mass_t = (traced_sum(z_t, decay=config.trace_decay, style=style) - z_t) * mask_t
+    trace = {"decay": config.trace_decay, "style": style}
+    if config.trace_unit == "turn":
+        turns = TurnTable(turn_ids, mask_t)
+        z = turns.mean(selected)
+        mass_t = turns.by_token(traced_sum(z, **trace) - z)
+    else:
+        z_t = selected * mask_t.float()
+        mass_t = (traced_sum(z_t, **trace) - z_t) * mask_t
 
     def back(c_t: torch.Tensor) -> torch.Tensor:
-        return log_probability_gradient(config, coefficient_t=c_t, selected_t=selected, mask_t=mask_t)
+        given = {"selected_t": selected, "turn_ids": turn_ids, "mask_t": mask_t}
+        return log_probability_gradient(config, coefficient_t=c_t, **given)
 
     sizes = torch.where(mask_t.bool(), size_t, 0.0)
     return {"trace_mass": (mass_t.sum(), mask_t.float().sum()), "effective_horizon": travelled(back, sizes)}

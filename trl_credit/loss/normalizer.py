@@ -1,9 +1,11 @@
-"""How TRL divides the loss of each `loss_type`, and how a mask M or an average over prompts changes it."""
+"""How TRL divides the loss of each `loss_type`, and how a mask M or an average over prompts or turns changes it."""
 
 import torch
 
 from ..config import CreditConfig
 from ..credit.tokens import Credit, Tokens
+from ..credit.turns import turn_average_factor
+from ..credit.weights import sequence_log_weight
 from .assignment import wide
 
 
@@ -43,7 +45,7 @@ class Normalizer:
 
     def advantage(self, credit: Credit, tokens: Tokens, *, row_weight: torch.Tensor | None = None) -> torch.Tensor:
         """A for TRL's loss: 0 where M is 0, times the factor that turns TRL's mean into one over the tokens of M, times
-        `row_weight` (B,) of [`prompt_weights`].
+        [`turn_factor`], times `row_weight` (B,) of [`prompt_weights`].
 
         min(ρA, clip(ρ)A) scales with A by any factor ≥ 0, so the factor may sit on the advantage. `credit.mask` zeroes
         terms without changing the normaliser; `tokens.policy_mask_t` changes it.
@@ -51,6 +53,8 @@ class Normalizer:
         advantage = wide(credit.advantage)
         if row_weight is not None:
             advantage = advantage * row_weight.unsqueeze(1)
+        if (turn_factor := self.turn_factor(tokens)) is not None:
+            advantage = advantage * turn_factor
         if credit.mask is None and tokens.policy_mask_t is tokens.mask_t:
             return advantage
         kept = tokens.policy_mask_t.bool()
@@ -60,6 +64,13 @@ class Normalizer:
         factor = 1.0 if all_tokens is None else all_tokens / kept_tokens.clamp(min=1)
         # where, not a product: tokens outside of M may hold NaN
         return torch.where(kept, advantage * factor, 0.0)
+
+    def turn_factor(self, tokens: Tokens) -> torch.Tensor | None:
+        """With `turn_average`: the factor, shape (B, T), that turns the mean over the tokens that M keeps in a row into
+        the mean over its turns of their means. `None` where it is 1 at all tokens."""
+        if not self.config.turn_average:
+            return None
+        return turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t)
 
     def missing_kl(
         self,
@@ -75,7 +86,8 @@ class Normalizer:
 
         With k3_t as in TRL, the KL term is β Σ_t k3_t / Σ_t M_t: all loss tokens in the numerator, divided as the
         policy term is (SPO, Eq. 3 and 4), and 0 where M keeps no token. With "spo_normalizer" of the released code it
-        is the mean over rows of β Σ_t M_t k3_t. Losses that divide by `num_items_in_batch` have had it recounted.
+        is the mean over rows of β Σ_t M_t k3_t. Losses that divide by `num_items_in_batch` have had it recounted. With
+        `turn_average` it is divided turn by turn, as the policy term is.
 
         Args:
             mean_tokens (`torch.Tensor` or `None`):
@@ -87,22 +99,32 @@ class Normalizer:
                 Rows without a KL term, bool, shape (B,).
         """
         as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
-        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None):
+        turn_factor = None if self.hides_masked else self.turn_factor(tokens)
+        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None and turn_factor is None):
             return None
         difference = tokens.ref_logp_t - tokens.logp_t
         kl_t = (difference.exp() - difference - 1) * tokens.mask_t
         if self.config.use_bias_correction_kl:
-            weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+            weight = self._log_weight(credit, tokens)
             kl_t = kl_t * weight.exp()
+        kl_t = kl_t if dull is None else kl_t.masked_fill(dull.unsqueeze(1), 0.0)
         kl = kl_t.sum(-1, keepdim=True)
-        kl = kl if dull is None else kl.masked_fill(dull.unsqueeze(1), 0.0)
         if self.hides_masked:  # mask_t is M here
             target = kl.mean()
         elif row_weight is not None:
             target = (row_weight.unsqueeze(1) * kl).sum() / mean_tokens
         else:
-            target = self._divided(kl, tokens.policy_mask_t, mean_tokens)
+            of_turns = kl if turn_factor is None else (kl_t * turn_factor).sum(-1, keepdim=True)
+            target = self._divided(of_turns, tokens.policy_mask_t, mean_tokens)
         return beta * (target - self._divided(kl, tokens.mask_t, mean_tokens))
+
+    def _log_weight(self, credit: Credit, tokens: Tokens) -> torch.Tensor:
+        """The W whose exponential multiplies TRL's KL term with `use_bias_correction_kl`."""
+        if credit.log_weight is not None:
+            return credit.log_weight
+        if self.config.importance == "sequence":
+            return sequence_log_weight(tokens.logp_t, old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
+        return tokens.logp_t - tokens.old_logp_t
 
     def _count(self, counted_t: torch.Tensor) -> torch.Tensor | None:
         """The tokens that the loss counts in a row, shape (B, 1), or in a micro-batch, a scalar; else `None`."""
@@ -132,7 +154,8 @@ class Normalizer:
         processes: int,
         row_weight: torch.Tensor | None = None,
     ) -> torch.Tensor | float:
-        """The total divisor of −A·exp(W) of a token: that of TRL's training loss, with the factor of [`advantage`].
+        """The total divisor of −A·exp(W) of a token: that of TRL's training loss, with the factor of [`advantage`], but
+        without [`turn_factor`], which is a part of a token's credit: a trace carries it from turn to turn.
 
         Args:
             items (`torch.Tensor`):
@@ -163,11 +186,13 @@ class Normalizer:
         accumulation: int,
         row_weight: torch.Tensor | None = None,
     ) -> torch.Tensor | float:
-        """Factor of β·k3_t of a token before it is divided by [`divisor`]: shape (B, 1), or a scalar."""
+        """Factor of β·k3_t of a token before it is divided by [`divisor`]: shape (B, T), (B, 1), or a scalar."""
         if self.hides_masked:
             return divisor / (tokens.mask_t.size(0) * accumulation)
         if row_weight is not None:
             return (row_weight > 0).float().unsqueeze(1)
+        if (turn_factor := self.turn_factor(tokens)) is not None:
+            return turn_factor
         count = self._count(tokens.policy_mask_t)
         return 1.0 if count is None else (count > 0).float()
 

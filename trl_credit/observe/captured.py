@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase, TrainerState
 from ..config import CreditConfig
 from ..credit.clipping import is_clipped
 from ..credit.tokens import Credit, Tokens
+from ..credit.turns import turn_gradient
 from ..loss import keys
 from ..loss.custom_credit import CustomCredit
 from ..loss.loss_pass import LossPass
@@ -97,7 +98,7 @@ class Captured:
         found = self._tensors(loss_pass, tokens, credit)
         for name, factor in factors.items():
             factor = torch.as_tensor(factor, device=tokens.logp_t.device, dtype=torch.float64)
-            found[name] = factor.expand(tokens.logp_t.size(0), 1)
+            found[name] = factor.expand(tokens.logp_t.size(0), factor.size(1) if factor.dim() == 2 else 1)
         # copies on the device, transferred once after the backward pass
         self._parts = {name: None if x is None else x.detach()[self._index.to(x.device)] for name, x in found.items()}
         self._rounding = torch.finfo(tokens.logp_t.dtype).eps
@@ -158,6 +159,7 @@ class Captured:
             "entropy": tokens.entropy_t,
             "log_weight": used_log_weight(config, credit, tokens).expand(shape),
             "selected": credit.selected,
+            "turns": tokens.turn_ids,
         }
 
     def _lists(self, parts: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
@@ -194,16 +196,23 @@ def _kl_credit(config: CreditConfig, parts: dict[str, torch.Tensor | None]) -> t
     """
     inside = parts["loss_mask"].double()
     difference = (parts["ref_logprobs"].double() - parts["trainer_logprobs"].double()).masked_fill(inside == 0, 0.0)
-    slope, size = 1 - difference.exp(), 1 + difference.exp()
-    if config.use_bias_correction_kl:
-        kl = (difference.exp() - difference - 1) * inside
-        if config.importance == "sequence":  # every token moves the weight of all of them
-            kl = (kl.sum(-1, keepdim=True) / inside.sum(-1, keepdim=True).clamp(min=1)).expand_as(kl)
-        weight = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp()
-        slope, size = weight * (slope + kl), weight * (size + kl)
     factor, beta_t = parts["kl_factor"], config.beta * inside
     # where the factor is 0, TRL's term was added and subtracted again, and its rounding error remains
-    return -factor * beta_t * slope, factor.clamp(min=1.0) * beta_t * size
+    of_size = factor.clamp(min=1.0)
+    slope, size = factor * (1 - difference.exp()), of_size * (1 + difference.exp())
+    if config.use_bias_correction_kl:
+        kl = (difference.exp() - difference - 1) * inside
+
+        def moved(x: torch.Tensor) -> torch.Tensor:
+            if config.importance == "sequence":  # every token moves the weight of all of them
+                return (x.sum(-1, keepdim=True) / inside.sum(-1, keepdim=True).clamp(min=1)).expand_as(x)
+            if config.importance == "turn":  # every token moves the weight of its turn
+                return turn_gradient(x, turn_ids=parts["turns"], mask_t=inside)
+            return x
+
+        weight = parts["log_weight"].double().masked_fill(inside == 0, 0.0).exp()
+        slope, size = weight * (slope + moved(factor * kl)), weight * (size + moved(of_size * kl))
+    return -beta_t * slope, beta_t * size
 
 
 def _compact(x: torch.Tensor) -> Any:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..config.credit_config import LOW_HIGH
-from ..config.knobs import SHARE, anything_but, knob, one_of, when
-from ..config.rules import TOKEN_MEANS, Rule
+from ..config.knobs import SHARE, knob, one_of, when
+from ..config.rules import PER_TOKEN, TOKEN_MEANS, Rule
 from ..credit.covariance import clip_cov_tokens
 from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
 from ..loss.assignment import assign_credit
@@ -18,7 +18,7 @@ from .preset import Preset, paper
 CREDIT, BATCH = f"{__name__}.credit", when(cov_statistics="batch")
 TITLE = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
 AUTHORS = "Ganqu Cui and Yuchen Zhang and Jiacheng Chen and Lifan Yuan and Zhi Wang and others"
-LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=anything_but("sequence")), "it chooses among loss tokens")
+LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=PER_TOKEN), "it chooses among loss tokens")
 
 
 def choose(config: "ClipCovConfig", batch: BatchTokens, *, clipped_t: torch.Tensor | None = None) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ..config.knobs import POSITIVE, Values, anything_but, knob, numbers, when
-from ..config.rules import TOKEN_MEANS, Rule
+from ..config.rules import PER_TOKEN, TOKEN_MEANS, Rule
 from ..credit.future_kl import future_kl_weight
 from ..credit.tokens import Credit, Tokens
 from ..loss.assignment import assign_credit, wide
@@ -56,7 +56,7 @@ class FIPOConfig(DAPOConfig):
     RULES = (
         Rule({}, when(credit=CREDIT), "FIPO is this function, which yours may call"),
         Rule({}, when(loss_type=TOKEN_MEANS), "f multiplies the advantage in PPO's minimum"),
-        Rule({}, when(importance=anything_but("sequence")), "it would average over the response what f makes differ"),
+        Rule({}, when(importance=PER_TOKEN), "it would average over the response or a turn what f makes differ"),
         Rule({}, when(rollouts=anything_but("tree")), "f reads the rest of a response, which a row of a tree may lack"),
     )
     updates_per_batch = 16

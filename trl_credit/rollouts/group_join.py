@@ -46,8 +46,10 @@ class Call:
 
 
 def _layout(policy: Policy) -> dict[str, Any]:
-    """How entries are cut into rows. TRL's correction for the engine may have one number per response."""
+    """How entries are cut into rows. TRL's correction for the engine may have one number per response, and has one per
+    token where it is made per turn."""
     is_per_row = getattr(policy.args, "vllm_importance_sampling_mode", "").startswith("sequence")
+    is_per_row = is_per_row and not policy.args.corrects_by_turn
     return {"pad_token_id": policy.pad_token_id, "per_row": (keys.ENGINE_RATIO,) if is_per_row else ()}
 
 

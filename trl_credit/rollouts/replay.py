@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from ..loss import keys
 from ..support.tensor_files import load_tensors, save_tensors
 
 
@@ -246,3 +247,19 @@ def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]
     columns |= {name: tensors[name].tolist() for name in ("accuracy", "birth")}
     rows = zip(questions, *columns.values(), strict=True)
     return [Row(question, **dict(zip(columns, values, strict=True))) for question, *values in rows]
+
+
+def padded_rows(rows: Sequence[Row], *, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Rows as TRL pads them, with `visible_until` if any of them has several branches."""
+    batch = {}
+    prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
+    for names, ids, side in (
+        ((keys.PROMPT_IDS, keys.PROMPT_MASK), prompts, "left"),
+        ((keys.COMPLETION_IDS, keys.COMPLETION_MASK), completions, "right"),
+    ):
+        batch[names[0]] = padded(ids, value=pad_token_id, side=side)
+        batch[names[1]] = padded([[1] * len(row) for row in ids], value=0, side=side)
+    if any(row.visible_until is not None for row in rows):
+        widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
+        batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)
+    return batch

@@ -365,7 +365,7 @@ class CreditTrainer(ResumableTrainer):
         tokens = loss_pass.tokens(logp_t=logp_t, entropy_t=entropy_t)
         credit = custom.of(self.credit, tokens, self.args)
         loss_pass.seen = tokens, credit
-        check_uniform(credit, tokens, level=self.importance_sampling_level)
+        check_uniform(credit, tokens, importance=self.args.importance)
         if custom.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:

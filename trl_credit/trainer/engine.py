@@ -140,12 +140,13 @@ class TrlEngine:
             )
             self._scoring.log_range(batch.rewards)
             if (scores := self.sampling.scores) is not None:
-                if (shown_t := shown_rewards(scores, width=batch.width)) is not None:
-                    batch.step_reward_t = shown_t.to(self.processes.device)
+                batch.show_rewards(shown_rewards(scores, width=batch.width))
                 if self.args.returns != "outcome":
                     batch.return_t = return_advantages(self, batch, scores)
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
+            if planned is None:
+                self._correct_by_turn(batch)
             return batch
 
     def _take_sampled_logps(self, batch: Batch) -> None:
@@ -164,14 +165,26 @@ class TrlEngine:
 
     def correct_by_segment(self, batch: Batch) -> None:
         """Replaces TRL's correction for the engine, per row, by one per segment."""
-        batch.engine_ratio_t = segment_ratio(
-            batch.old_logp_t,
-            batch.sampling_logp_t,
-            segment_ids=batch.segment_ids,
-            mode=self._trainer.vllm_importance_sampling_mode,
-            low=self._trainer.vllm_importance_sampling_clip_min,
-            high=self._trainer.vllm_importance_sampling_clip_max,
-        )
+        self._correct(batch, batch.segment_ids)
+
+    def _correct_by_turn(self, batch: Batch) -> None:
+        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
+
+        The correction has the shape (B, T) then, also in a batch without turns, where it stays TRL's.
+        """
+        is_per_row = self._trainer.vllm_importance_sampling_mode.startswith("sequence")
+        if batch.engine_ratio_t is None or not is_per_row or not self.args.corrects_by_turn:
+            return
+        if batch.turn_ids is None or self.args.behavior_logps == "sampler":
+            batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
+        else:
+            self._correct(batch, batch.turn_ids, average=True)
+
+    def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool = False) -> None:
+        trainer = self._trainer
+        given = {"mode": trainer.vllm_importance_sampling_mode, "average": average}
+        given |= {"low": trainer.vllm_importance_sampling_clip_min, "high": trainer.vllm_importance_sampling_clip_max}
+        batch.engine_ratio_t = segment_ratio(batch.old_logp_t, batch.sampling_logp_t, segment_ids=part_ids, **given)
 
     # TRL's hooks while a batch is sampled
 

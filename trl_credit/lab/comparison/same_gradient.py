@@ -18,7 +18,8 @@ from ...testing import made_up_tokens
 # fields of an identity that say nothing about the gradient
 _FREE = {"algorithm", "seed", "data_seed", "data"}
 # that act through the ratio or the credit alone, whose gradients are computed
-_KNOBS = {"importance", "trace_lambda", "gamma", "trace_style", "leave_own_out", "selector", "selective_rate"}
+_KNOBS = {"importance", "trace_lambda", "gamma", "trace_style", "trace_unit"}
+_KNOBS |= {"leave_own_out", "selector", "selective_rate"}
 _CLIPS = {"epsilon", "epsilon_high", "clip_form", "delta"}
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo")  # in which the ratio alone carries the gradient
 _TOLERANCE = 1e-9  # of a gradient in float64, relative to its largest entry
@@ -44,7 +45,7 @@ def has_same_gradient(one: dict[str, Any], other: dict[str, Any], *, swept: str 
         return True
     if unlike - _KNOBS - _CLIPS - {"importance_sampling_level"} or not all(_ratio_is_one(x) for x in (one, other)):
         return False
-    by_token = "sequence" not in (one["importance"], other["importance"])
+    by_token = not {"sequence", "turn"} & {one["importance"], other["importance"]}
     first, second = (_gradient(x, by_token=by_token) for x in (one, other))
     return bool((first - second).abs().max() <= _TOLERANCE * second.abs().max())
 

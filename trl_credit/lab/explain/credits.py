@@ -31,8 +31,8 @@ class Explained:
         name: Name of the algorithm in tables and pages.
         shard: The responses with the algorithm's credit, weights, advantages and masks.
         horizon: Effective horizon in tokens, as a run logs it: how far back the credit of a token travels on average,
-            weighted by |A| ([`~trl_credit.credit.effective.travelled`]). `None` for a weight of whole responses, NaN if
-            unknown.
+            weighted by |A| ([`~trl_credit.credit.effective.travelled`]). `None` for a weight of whole responses or
+            turns, NaN if unknown.
         note: A remark, or "".
     """
 
@@ -137,11 +137,19 @@ def _tokens(
         advantages=advantages,
         token_ids=_column(responses, "token_ids", default=0).long(),
         segment_ids=segment_ids,
-        turn_ids=turn_numbers(written_t),
+        turn_ids=_turns(responses, written_t),
         policy_mask_t=kept_t.to(logp_t.dtype),
         mask_t=mask_t.to(logp_t.dtype),
     )
     return tokens, note
+
+
+def _turns(responses: list[dict[str, Any]], written_t: torch.Tensor) -> torch.Tensor:
+    """Numbers of turns (B, T): those of the responses, which tell apart turns without a token between them."""
+    known = [response.get("turn_ids") for response in responses]
+    if any(x is None for x in known):
+        return turn_numbers(written_t)
+    return pad_sequence([torch.tensor(x) for x in known], batch_first=True, padding_value=-1)
 
 
 def _columns(
@@ -164,7 +172,7 @@ def _columns(
     advantage_t = advantage_t.detach()
     clipped_t = is_clipped(log_weight_t, advantage_t=advantage_t, clip_range=clip_range, form=config.clip_form)
     horizon = None
-    if not of_response:
+    if not of_response and config.importance != "turn":
         size_t = torch.where(kept_t, advantage_t.abs(), 0.0).to(log_weight_t.dtype)
         horizon = _horizon(log_weight_t, logp_t=tokens.logp_t, size_t=size_t)
     columns = {

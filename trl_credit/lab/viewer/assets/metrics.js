@@ -3,10 +3,23 @@
 const LEVELS = 6;
 const ZERO = 1e-7; // log-probabilities are float32: what is smaller is rounding
 
+// Between which places a trace decays: tokens, or turns with trace_unit "turn". Without tools a response is one turn.
+function turnsOfTrace(row) {
+  if ((row.header.settings ?? {}).trace_unit !== "turn") return null;
+  return row.column("turn_ids") ?? new Array(row.length).fill(0);
+}
+
 function traceMass(row) {
-  const [selected, decay] = [row.column("selected"), row.header.trace_decay];
+  const [selected, decay, turns] = [row.column("selected"), row.header.trace_decay, turnsOfTrace(row)];
   if (selected === null || !Number.isFinite(decay)) return null;
   const mass = new Float32Array(row.length);
+  if (turns !== null) {
+    const left = []; // z of each turn
+    for (let t = 0; t < row.length; t++) if (selected[t] === 1) left[turns[t]] = 1;
+    const arrived = [0];
+    for (let turn = 1; turn <= Math.max(...turns); turn++) arrived[turn] = decay * (arrived[turn - 1] + (left[turn - 1] ?? 0));
+    return mass.map((_, t) => arrived[turns[t]] ?? 0);
+  }
   for (let t = 1; t < row.length; t++) mass[t] = decay * (mass[t - 1] + selected[t - 1]);
   return mass;
 }
@@ -159,12 +172,16 @@ function contributions(row, k) {
   const [decay, settings] = [row.header.trace_decay, row.header.settings ?? {}];
   const [selected, advantage, weight] = ["selected", "advantages", "log_weight"].map((name) => row.column(name));
   if (!Number.isFinite(decay) || [selected, advantage, weight].includes(null) || !Number.isFinite(row.at("credit", k))) return null;
-  const parts = [];
+  const [parts, turns] = [[], turnsOfTrace(row)];
+  const place = (t) => (turns === null ? t : turns[t]);
+  const share = turns === null ? 1 : turns.filter((turn, t) => turn === turns[k] && row.inLoss(t)).length;
   let sum = 0;
   for (let t = k; t < row.length; t++) {
+    if (t > k && place(t) === place(k)) continue; // tokens of one turn do not reach each other
     if (!row.inLoss(t) || row.isUnassigned(t) || row.at("is_clipped", t) === 1) continue;
-    const reach = settings.trace_style === "both" ? Math.max(decay ** (t - k), decay ** k) : decay ** (t - k);
-    const through = t === k && settings.leave_own_out !== false ? 1 : reach * selected[k];
+    const lag = place(t) - place(k);
+    const reach = settings.trace_style === "both" ? Math.max(decay ** lag, decay ** place(k)) : decay ** lag;
+    const through = t > k ? reach * selected[k] / share : settings.leave_own_out === false ? selected[k] : 1;
     const value = advantage[t] * Math.exp(weight[t]) * through;
     if (Math.abs(value) > ZERO) parts.push({ t, value });
     sum += value;

@@ -1,0 +1,236 @@
+"""Weights per turn against slow references, their limits, and what must not change a gradient."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from turn_helpers import TURN_FORMS, turn_jacobian
+
+from trl_credit import CreditConfig
+from trl_credit.credit import turns, weights
+from trl_credit.credit.tokens import turn_numbers
+from trl_credit.loss.assignment import assign_credit, log_probability_gradient
+from trl_credit.testing import check_credit, made_up_tokens
+
+
+DECAYS = st.sampled_from([0.0, 0.5, 0.9, 1.0])
+
+
+def config_of(tmp_path, **knobs):
+    return CreditConfig(output_dir=str(tmp_path), report_to="none", loss_type="grpo", **knobs)
+
+
+def conversation(seed, *, batch=3, length=13):
+    """Tokens of rows with turns, holes inside of turns, and whole turns outside of the loss."""
+    g = torch.Generator().manual_seed(seed)
+    written = torch.rand(batch, length, generator=g) < 0.75
+    turn_ids = turn_numbers(written)
+    mask = (written & (torch.rand(batch, length, generator=g) < 0.8) & (turn_ids != seed % 3)).double()
+    logp = -2 * torch.rand(batch, length, generator=g, dtype=torch.float64)
+    old = logp + 0.3 * torch.randn(batch, length, generator=g, dtype=torch.float64)
+    tokens = made_up_tokens()
+    by_token = torch.randn(batch, length, generator=g, dtype=torch.float64)
+    dirty = torch.where(mask.bool(), 0.0, torch.nan)
+    return replace(
+        tokens,
+        logp_t=(logp + dirty).requires_grad_(),
+        old_logp_t=old + dirty,
+        entropy_t=torch.rand(batch, length, generator=g, dtype=torch.float64) + dirty,
+        ref_logp_t=None,
+        sampling_logp_t=None,
+        ref_entropy_t=None,
+        advantages=by_token,
+        token_ids=torch.zeros(batch, length, dtype=torch.long),
+        segment_ids=mask.long() - 1,
+        turn_ids=turn_ids,
+        policy_mask_t=mask,
+        mask_t=mask,
+    )
+
+
+def back(weight_t, tokens, c_t):
+    """Σ_t c_t ∂W_t/∂ℓ_k by autograd."""
+    total = torch.where(tokens.mask_t.bool(), weight_t * c_t, 0.0).sum()
+    return torch.autograd.grad(total, tokens.logp_t)[0]
+
+
+@pytest.mark.parametrize("form", TURN_FORMS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), decay=DECAYS)
+def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, decay):
+    knobs = {"trace_lambda": decay} if "trace_unit" in TURN_FORMS[form] else {}
+    config = config_of(tmp_path_factory.getbasetemp(), **TURN_FORMS[form], **knobs)
+    tokens = conversation(seed)
+    credit = assign_credit(config, tokens)
+    c_t = tokens.advantages * tokens.mask_t
+    z = credit.selected
+    rows = []
+    for i, (ids, mask) in enumerate(zip(tokens.turn_ids.tolist(), tokens.mask_t.tolist(), strict=True)):
+        rows.append(turn_jacobian(config, ids, mask, None if z is None else z[i].tolist()))
+    jacobian = torch.stack(rows)
+    expected = torch.einsum("bt,btk->bk", c_t, jacobian)
+    gradient = back(credit.log_weight, tokens, c_t)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+    given = {"selected_t": z, "turn_ids": tokens.turn_ids, "mask_t": tokens.mask_t}
+    closed = log_probability_gradient(config, coefficient_t=c_t, **given)
+    torch.testing.assert_close(closed, expected, rtol=1e-12, atol=1e-12)
+    difference = (tokens.logp_t - tokens.old_logp_t).detach().nan_to_num()
+    value = difference
+    if form.startswith(("turn", "lambda")):
+        of_value = config_of(tmp_path_factory.getbasetemp(), importance="turn") if form == "turn_token" else config
+        ids, masks = tokens.turn_ids.tolist(), tokens.mask_t.tolist()
+        dense = torch.stack([turn_jacobian(of_value, *row) for row in zip(ids, masks, strict=True)])
+        value = torch.einsum("btk,bk->bt", dense, difference)
+    found = credit.log_weight.detach() * tokens.mask_t
+    torch.testing.assert_close(found, value * tokens.mask_t, rtol=1e-12, atol=1e-12)
+
+
+def pair_of(form, decay):
+    """A weight per turn, and the one per token or sequence that is its limit, as functions of tokens."""
+    trace, token = {"decay": decay}, weights.token_log_weight
+    return {
+        "turn": (turns.turn_log_weight, token, weights.sequence_log_weight, {}),
+        "turn_token": (turns.turn_token_log_weight, token, weights.sequence_token_log_weight, {}),
+        "eligible": (turns.eligible_turn_log_weight, weights.eligible_log_weight, token, trace),
+        "lambda": (turns.lambda_trace_turn_log_weight, weights.lambda_trace_log_weight, token, trace),
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["turn", "turn_token", "eligible", "lambda"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), decay=DECAYS, rate=st.sampled_from([None, 0.4]))
+def test_limits_of_one_turn_and_of_one_token_per_turn(form, seed, decay, rate):
+    by_turn, of_tokens, of_row, knobs = pair_of(form, decay)
+    tokens = conversation(seed)
+    given = {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
+    c_t = tokens.advantages * tokens.mask_t
+    one = torch.where(tokens.turn_ids < 0, -1, 0)
+    left, right = by_turn(tokens.logp_t, turn_ids=one, **given, **knobs), of_row(tokens.logp_t, **given)
+    assert torch.equal(left[tokens.mask_t.bool()], right[tokens.mask_t.bool()])
+    assert torch.equal(back(left, tokens, c_t), back(right, tokens, c_t))
+
+    each = torch.arange(tokens.mask_t.size(1)).expand_as(tokens.turn_ids)
+    z = None if rate is None or form != "eligible" else (tokens.advantages > 0).double() * tokens.mask_t
+    selected = {} if z is None else {"selected_t": z}
+    left = by_turn(tokens.logp_t, turn_ids=each, **given, **knobs, **selected)
+    right = of_tokens(tokens.logp_t, **given, **knobs, **selected)
+    if form == "lambda":  # the token's own term stands beside its trace
+        inside = tokens.mask_t.bool()
+        torch.testing.assert_close(left[inside], right[inside], rtol=1e-12, atol=1e-12)
+    else:
+        assert torch.equal(left[tokens.mask_t.bool()], right[tokens.mask_t.bool()])
+    gradients = back(left, tokens, c_t), back(right, tokens, c_t)
+    if form.startswith("turn"):
+        assert torch.equal(*gradients)
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+def test_a_mean_over_many_turns_does_not_collapse_where_a_product_does():
+    """Fifty turns of twenty tokens, each a little less probable than it was when it was sampled."""
+    old = torch.full((1, 1050), -1.0)
+    written = torch.arange(1050) % 21 < 20
+    mask, ids = written.float().unsqueeze(0), turn_numbers(written.unsqueeze(0))
+    ratio = turns.turn_log_weight(old - 0.01, old_logp_t=old, turn_ids=ids, mask_t=mask).exp()[mask.bool()]
+    assert ids.max() == 49
+    torch.testing.assert_close(ratio, torch.full((1000,), 0.99), rtol=1e-3, atol=0)
+    assert ((old - 0.01 - old) * mask).sum().exp() < 1e-4
+
+
+def test_turns_without_a_loss_token_are_empty_and_the_trace_decays_across_them():
+    mask = torch.tensor([[1.0, 0.0, 0.0, 0.0, 1.0]])
+    ids = torch.tensor([[0, -1, 1, -1, 2]])
+    logp = torch.full((1, 5), -1.0, requires_grad=True)
+    given = {"old_logp_t": torch.full((1, 5), -2.0), "turn_ids": ids, "mask_t": mask}
+    assert turns.lambda_trace_turn_log_weight(logp, decay=0.5, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
+    (gradient,) = torch.autograd.grad(turns.eligible_turn_log_weight(logp, decay=0.5, **given)[0, 4], logp)
+    assert gradient.tolist() == [[0.25, 0.0, 0.0, 0.0, 1.0]]
+    assert turns.turn_log_weight(logp, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("form", TURN_FORMS)
+def test_the_contract_of_a_credit_function(tmp_path, form):
+    check_credit(assign_credit, config=config_of(tmp_path, **TURN_FORMS[form]))
+
+
+def test_made_up_tokens_have_several_turns():
+    assert made_up_tokens().turn_ids.max() >= 2
+
+
+@pytest.mark.parametrize("form", TURN_FORMS)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), more=st.integers(0, 4), order=st.permutations(range(4)), cut=st.integers(1, 3))
+def test_padding_row_order_and_micro_batches_change_no_gradient(tmp_path_factory, form, seed, more, order, cut):
+    config = config_of(tmp_path_factory.getbasetemp(), **TURN_FORMS[form])
+    tokens = conversation(seed, batch=4)
+    advantages = torch.tensor([1.0, -0.5, 0.3, -1.2], dtype=torch.float64)
+
+    def gradient(rows, columns):
+        fills = {"turn_ids": -1, "segment_ids": -1}
+        parts = {}
+        for name, x in vars(tokens).items():
+            if isinstance(x, torch.Tensor):
+                part = x.detach()[rows]
+                parts[name] = torch.nn.functional.pad(part, (0, columns), value=fills.get(name, 0))
+        parts["logp_t"].requires_grad_()
+        found = replace(tokens, **parts | {"advantages": advantages[rows]})
+        credit = assign_credit(config, found)
+        return back(credit.log_weight.exp(), found, credit.advantage.expand_as(found.mask_t))
+
+    plain = gradient(range(4), 0)
+    assert not plain[tokens.mask_t == 0].any()  # tools, padding, and what the loss leaves out
+    length = plain.size(1)
+    torch.testing.assert_close(gradient(order, more)[:, :length], plain[torch.tensor(order)], rtol=1e-12, atol=1e-12)
+    parts = torch.cat([gradient(range(cut), more)[:, :length], gradient(range(cut, 4), 0)])
+    torch.testing.assert_close(parts, plain, rtol=1e-12, atol=1e-12)
+
+
+# Selection
+
+
+def test_selectors_choose_among_turns_by_their_mean_entropy(tmp_path):
+    tokens = conversation(1, batch=2, length=9)
+    ids = torch.tensor([[0, 0, -1, 1, 1, 1, -1, 2, -1], [0, -1, 1, -1, 2, -1, 3, -1, 4]])
+    mask = (ids >= 0).double()
+    mask[0, 5] = 0
+    entropy = torch.tensor([[1.0, 2, 9, 3, 0, 50, 9, 1.4, 9], [5, 9, 1, 9, 2, 9, 7, 9, 3]], dtype=torch.float64)
+    plain = {"logp_t": -torch.ones(2, 9, dtype=torch.float64), "old_logp_t": -torch.ones(2, 9, dtype=torch.float64)}
+    plain |= {"ref_entropy_t": -entropy, "policy_mask_t": mask, "mask_t": mask, "turn_ids": ids, "entropy_t": entropy}
+    tokens = replace(tokens, **plain, advantages=torch.ones(2, dtype=torch.float64))
+    trace = {"importance": "eligible", "trace_unit": "turn", "beta": 0.1, "use_bias_correction_kl": False}
+
+    def turns_of(**knobs):
+        z = assign_credit(config_of(tmp_path, **trace, **knobs), tokens).selected
+        assert z.shape == mask.shape and not z[mask == 0].any()
+        for row, own, m in zip(z, ids, mask, strict=True):  # all loss tokens of a turn alike
+            assert all(len(row[(own == turn) & m.bool()].unique()) <= 1 for turn in own.unique())
+        return [sorted(own[row > 0].unique().tolist()) for own, row in zip(ids, z, strict=True)]
+
+    # means 1.5, 1.5, 1.4: the earlier of equal turns; ⌈0.3 · 3⌉ = 1, ⌈0.3 · 5⌉ = 2
+    assert turns_of(selector="entropy", selective_rate=0.3) == [[0], [0, 3]]
+    assert turns_of(selector="entropy_reference", selective_rate=0.3) == [[2], [1, 2]]
+    assert turns_of(selector="entropy", selective_rate=0.0) == [[], []]
+    assert turns_of(selector="random", selective_rate=1.0) == [[0, 1, 2], [0, 1, 2, 3, 4]]
+    seen = []
+
+    def last(entropy_t, *, rate, mask_t):
+        seen.append((entropy_t, rate, mask_t))
+        places = torch.arange(mask_t.size(1)) * mask_t
+        return (places == places.amax(-1, keepdim=True)) * mask_t
+
+    assert turns_of(selector=last, selective_rate=0.3) == [[2], [4]]
+    ((table, rate, there),) = seen
+    assert rate == 0.3 and there.tolist() == [[1, 1, 1, 0, 0], [1] * 5]
+    torch.testing.assert_close(table[0, :3], torch.tensor([1.5, 1.5, 1.4], dtype=torch.float64))
+
+
+def test_the_factor_of_an_average_over_turns():
+    ids = torch.tensor([[0, 0, 0, -1, 1], [0, 0, -1, -1, -1], [-1, 0, -1, 1, 1], [0, -1, 1, -1, -1]])
+    kept = torch.tensor([[1.0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    found = turns.turn_average_factor(ids, mask_t=kept)
+    # n / (K n_τ): 4/(2·3) and 4/(2·1); a single turn; a second turn of which nothing is kept; nothing at all
+    expected = [[2 / 3, 2 / 3, 2 / 3, 0, 2], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0] * 5]
+    torch.testing.assert_close(found, torch.tensor(expected))
+    assert torch.equal(found[1, :2], torch.ones(2))
+    assert turns.turn_average_factor(ids[1:2], mask_t=kept[1:2]) is None
