@@ -29,6 +29,12 @@ def accuracy(completions: list[str], **kwargs) -> list[float]:
     return [float(len(text) % 2) for text in completions]
 
 
+def in_halves(completions: list[str], **kwargs) -> list[list[tuple[int, float]]]:
+    """Two steps with a reward each, one for a single character."""
+    values = zip(completions, sums(completions), strict=True)
+    return [[(end, (k + 1) * x) for k, end in enumerate(sorted({len(c) // 2, len(c)} - {0}))] for c, x in values]
+
+
 def half(prompts: list[str], completions: list[str], **kwargs) -> list[float]:
     """Without signal for prompts that begin with an even digit."""
     return [int(p[0]) % 2 * x for p, x in zip(prompts, sums(completions), strict=True)]
@@ -80,6 +86,9 @@ KNOWN = {
     "tree_rows": ("paths", TREE),
     "replay_iterations": (2, REPLAY),
     "replay_cap": (1, REPLAY),
+    "step_gamma": (0.5, {"returns": "to_go", "reward_funcs": in_halves}),
+    "step_baseline": ("step", {"returns": "to_go", "reward_funcs": in_halves}),
+    "state_weight": (0.5, None),  # needs an environment: test_agent_credit.py
     "released_code": (list(RELEASED_CODE), None),  # by name, below
     "tree_segment_length": (1, TREE),
     "process_reward_best_of": (2, PROCESS),

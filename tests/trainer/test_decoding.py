@@ -120,7 +120,7 @@ def test_what_rows_share_is_decoded_once(monkeypatch):
             seen.append(len(ids))
             return tokenizer.backend_tokenizer.decode(ids, **given)
 
-    texts = list(decoding._joined(Counting(), rows))
+    texts = ["".join(text for _, text in pieces) for pieces in decoding._joined(Counting(), rows)]
     assert texts == tokenizer.batch_decode(rows, skip_special_tokens=True)
     # the response once, and for each row less than a piece more than its own tokens
     assert sum(seen) < len(response) + len(rows) * (decoding.PIECE + 10) < 0.05 * sum(map(len, rows))
@@ -135,7 +135,8 @@ def test_bytes_that_are_no_character_take_a_small_multiple():
             seen.append(len(ids))
             return tokenizer.backend_tokenizer.decode(ids, **given)
 
-    assert list(decoding._joined(Counting(), [[broken] * 10_000])) == ["\ufffd" * 10_000]
+    (pieces,) = decoding._joined(Counting(), [[broken] * 10_000])
+    assert "".join(text for _, text in pieces) == "\ufffd" * 10_000
     assert sum(seen) <= 30_000
 
 

@@ -9,7 +9,7 @@ from .knobs import FINITE, SHARE, anything_but, knob, one_of, when
 
 ALONG = when(returns=anything_but("outcome"))
 
-_return = partial(knob, heading="Rewards along a response")
+_return = partial(knob, heading="Steps and turns")
 
 
 @dataclass

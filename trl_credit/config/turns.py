@@ -12,7 +12,7 @@ BY_TURN = ("turn", "turn_token")
 YOURS = Values("a function of yours", lambda x: x is not None and not str(x).startswith("trl_credit."))
 CUSTOM_CREDIT = when(credit=YOURS)
 
-_turn = partial(knob, heading="Turns")
+_turn = partial(knob, heading="Steps and turns")
 
 
 @dataclass

@@ -27,7 +27,10 @@ _RUN_ORDER = (
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
 _TRL, _TRANSFORMERS = "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"
 _CLASSES = {TrainingArguments: _TRANSFORMERS, GRPOConfig: _TRL, DataArguments: "Data", ModelConfig: "Model"}
-_OURS = ("Model", "Data", "Rewards", "Credit", "Turns", "Groups and prompts", "Segments", "Rollouts", "Evaluation")
+_OURS = (
+    *("Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
+    "Evaluation",
+)
 _HEADINGS = (RUN, *_OURS, _TRL, _TRANSFORMERS)
 # the flags of TRL and transformers on the short page, in its order, with what it says of them
 _ESSENTIAL = {
@@ -56,7 +59,8 @@ _ESSENTIAL = {
 # our flags that `--help all` alone describes: most runs leave them at their defaults
 _RARE = (
     "length_sort shared_prefix skip_zero_advantage expert_drift allow_changed nonfinite_patience dataset_revision "
-    "dataset_config dataset_split reward_timeout behavior_logps dull_kl trace_unit turn_average"
+    "dataset_config dataset_split reward_timeout behavior_logps dull_kl trace_unit turn_average "
+    "step_gamma step_baseline state_weight"
 ).split()
 _ABOUT = """\
 Every flag may be a line `name: value` of a YAML file as well: --config a.yaml b.yaml; later files override

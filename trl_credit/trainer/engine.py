@@ -19,8 +19,9 @@ from trl.data_utils import is_conversational
 from ..config import CreditConfig
 from ..loss import keys
 from ..loss.assignment import known_or
-from ..loss.batch import Batch, segment_ratio
+from ..loss.batch import Batch
 from ..observe.meter import Meter
+from ..rewards.steps import StepLedger
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
@@ -69,7 +70,7 @@ class TrlEngine:
             Its generation, rewards and forward pass are used.
         meter ([`~trl_credit.observe.meter.Meter`]):
             Logs what is measured while sampling.
-        environments ([`Environments`]):
+        environments ([`Environments`], *optional*):
             Those of the trainer, with the ledger of its reward functions.
 
     Attributes:
@@ -81,17 +82,18 @@ class TrlEngine:
             Set while TRL samples a batch.
     """
 
-    def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
+    def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments | None = None) -> None:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._scoring = TrlScoring(trainer, meter, self.decode_responses, environments.ledger)
-        self._environments = environments
+        self._environments = Environments(trainer, StepLedger()) if environments is None else environments
+        self._scoring = TrlScoring(trainer, meter, self.decode_responses, self._environments.ledger)
         self.score_responses = self._scoring.of_responses
-        logps = TrlLogps(trainer)
-        self.row_logps, self.behavior_logps = logps.of_rows, logps.of_batch
+        self._logps = TrlLogps(trainer)
+        self.correct_by_segment = self._logps.correct_by_segment
+        self.row_logps = functools.partial(self._logps.of_rows, measure=lambda batch: self.behavior_logps(batch))
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
 
     @property
@@ -146,7 +148,7 @@ class TrlEngine:
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
             if planned is None:
-                self._correct_by_turn(batch)
+                self._logps.correct_by_turn(batch)
             return batch
 
     def _take_sampled_logps(self, batch: Batch) -> None:
@@ -163,28 +165,9 @@ class TrlEngine:
         if batch.old_logp_t is None:
             batch.old_logp_t = self.behavior_logps(batch.data)
 
-    def correct_by_segment(self, batch: Batch) -> None:
-        """Replaces TRL's correction for the engine, per row, by one per segment."""
-        self._correct(batch, batch.segment_ids)
-
-    def _correct_by_turn(self, batch: Batch) -> None:
-        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
-
-        The correction has the shape (B, T) then, also in a batch without turns, where it stays TRL's.
-        """
-        is_per_row = self._trainer.vllm_importance_sampling_mode.startswith("sequence")
-        if batch.engine_ratio_t is None or not is_per_row or not self.args.corrects_by_turn:
-            return
-        if batch.turn_ids is None or self.args.behavior_logps == "sampler":
-            batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
-        else:
-            self._correct(batch, batch.turn_ids, average=True)
-
-    def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool = False) -> None:
-        trainer = self._trainer
-        given = {"mode": trainer.vllm_importance_sampling_mode, "average": average}
-        given |= {"low": trainer.vllm_importance_sampling_clip_min, "high": trainer.vllm_importance_sampling_clip_max}
-        batch.engine_ratio_t = segment_ratio(batch.old_logp_t, batch.sampling_logp_t, segment_ids=part_ids, **given)
+    def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
+        return self._logps.of_batch(batch)
 
     # TRL's hooks while a batch is sampled
 
