@@ -196,6 +196,11 @@ RULES = (
         "it is the number of segments per response",
     ),
     Rule(
+        when(rollouts="chain", segmentation="turns"),
+        when(groups="keep"),
+        "conversations are played on from the last call of the engine, and such a batch has several",
+    ),
+    Rule(
         TREE,
         when(mask_truncated_completions=False),
         "it would mask every segment that does not end the response; truncated_value gives truncated leaves a value",

@@ -44,7 +44,8 @@ class SegmentKnobs:
             Segments of a chain, the first of which begins with the response. `"cutpoints"`: each has
             `cutpoint_interval` tokens that are less probable than `probability_threshold`, and ends before the next
             one. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments` per response. `"steps"`: by
-            `step_splitter`. Or a custom function
+            `step_splitter`. `"turns"`: each turn of a conversation in an environment that has `snapshot()` and
+            `restore(state)`, from which conversations are played on (ours). Or a custom function
             `f(old_logp_t, *, completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
             n ≥ 1, cutpoints per segment.
@@ -120,7 +121,7 @@ class SegmentKnobs:
     segmentation: str = _segment(
         "cutpoints",
         "Where the segments of a chain begin.",
-        one_of("cutpoints", "fixed_length", "fixed_count", "steps", custom=True),
+        one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True),
         acts=CHAIN,
     )
     cutpoint_interval: int = _segment(

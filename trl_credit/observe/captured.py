@@ -149,6 +149,7 @@ class Captured:
         return {name: inputs[name] for name in (*_TOKENS, keys.COMPLETION_MASK)} | {
             "segment_ids": inputs.get(keys.SEGMENT_IDS),
             "turn_ids": inputs.get(keys.TURN_IDS),
+            "step_rewards": inputs.get(keys.STEP_REWARDS),
             "loss_mask": tokens.mask_t,
             "policy_mask": kept_t,
             "advantages": wide(credit.advantage).expand(shape),
@@ -168,7 +169,7 @@ class Captured:
         numbers = ("advantages", "log_weight")  # meaningless outside of the loss
         found = {name: parts[name].double().masked_fill(~inside, 0.0) for name in numbers}
         found |= {name: parts[name] for name in parts if name.endswith("_logprobs") or name == "entropy"}
-        found |= {name: parts[name] for name in ("segment_ids", "turn_ids")}
+        found |= {name: parts[name] for name in ("segment_ids", "turn_ids", "step_rewards")}
         found |= {name: parts[name].bool() & inside for name in ("loss_mask", "policy_mask")}
         found["selected"] = None if parts["selected"] is None else parts["selected"].bool() & inside
         clipped = None

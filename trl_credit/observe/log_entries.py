@@ -94,7 +94,7 @@ def _hidden_responses(batch: dict[str, Any], tags: list[int], *, pad_token_id: i
 
 def _with_tokens(row: Row, ids: list[int]) -> Row:
     """Fills an empty row with the tokens that the loss did not see: without credit, segment or turn."""
-    outside = {"segment_ids": -1, "turn_ids": -1}
+    outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
     lists = {
         name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
         for name, x in row.lists.items()

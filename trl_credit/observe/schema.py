@@ -21,7 +21,7 @@ FOLDER, PAGE = "credit_log", "view.html"  # in the folder of a run, and in that 
 
 # columns: lists with one entry per token of the completion
 LOGPROBS = ("trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs")
-TOKEN_NUMBERS = (*LOGPROBS, "advantages", "entropy", "log_weight", "credit", "kl_credit")
+TOKEN_NUMBERS = (*LOGPROBS, "advantages", "entropy", "log_weight", "credit", "kl_credit", "step_rewards")
 TOKEN_INTEGERS = ("loss_mask", "policy_mask", "is_clipped", "selected", "token_ids", "segment_ids", "turn_ids")
 TOKEN_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(TOKEN_NUMBERS, (float, int, type(None))),

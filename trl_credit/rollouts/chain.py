@@ -62,6 +62,8 @@ def find_boundaries(
             boundaries &= kept.bool().any(-1, keepdim=True)
     elif config.segmentation == "fixed_length":
         boundaries = segments.fixed_length_boundaries(config.segment_length, mask_t=mask_t)
+    elif config.segmentation == "turns":
+        boundaries = mask_t.bool() & ~torch.nn.functional.pad(mask_t.bool()[:, :-1], (1, 0))
     elif config.segmentation == "fixed_count":
         boundaries = segments.fixed_count_boundaries(config.num_segments, mask_t=mask_t)
     else:

@@ -139,7 +139,8 @@ class Chain(Responses):
             completion_ids=batch.completion_ids,
             old_logp_t=batch.old_logp_t,
             rewards=batch.rewards,
-            mask_t=batch.written_t,
+            # turns have a tool's tokens between them
+            mask_t=batch.mask_t if policy.args.segmentation == "turns" else batch.written_t,
         )
         batch.segment_ids, advantages = credit.segment_ids, credit.advantages
         if (along_t := batch.take_returns()) is not None:

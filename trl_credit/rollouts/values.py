@@ -77,6 +77,14 @@ def rollout_values(
     if most == 0:
         return torch.zeros(0, device=policy.processes.device), 0
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
+    if policy.args.segmentation == "turns":
+        with policy.timed("rollouts"):
+            texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
+            scores, added = policy.play_turns(places, n=n, budgets=budgets, most=most, **texts)
+        total = with_truncation(
+            policy, policy.total_reward(scores).float(), added, [x for x in budgets for _ in range(n)]
+        )
+        return total.view(-1, n).nanmean(1), sum(map(len, added))
     with policy.timed("rollouts"):
         prefixes = Prefixes(places, prompt_ids=prompt_ids, completion_ids=completion_ids)
         found = [array("i", c.ids) for c in policy.continue_prefixes(prefixes, n=n, budgets=budgets)]

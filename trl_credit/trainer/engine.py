@@ -32,6 +32,7 @@ from .environments import Environments
 from .logps import TrlLogps
 from .scoring import TrlScoring
 from .trl_log import TrlLog
+from .turn_rollouts import Conversations, TurnRollouts
 
 
 logger = get_logger(__name__)
@@ -91,6 +92,8 @@ class TrlEngine:
         self._environments = Environments(trainer, StepLedger()) if environments is None else environments
         self._scoring = TrlScoring(trainer, meter, self.decode_responses, self._environments.ledger)
         self.score_responses = self._scoring.of_responses
+        self._turn_rollouts = TurnRollouts(trainer, self._environments, self._scoring, self.continue_prefixes)
+        self._conversations: Conversations | None = None  # the last batch
         self._logps = TrlLogps(trainer)
         self.correct_by_segment = self._logps.correct_by_segment
         self.row_logps = functools.partial(self._logps.of_rows, measure=lambda batch: self.behavior_logps(batch))
@@ -228,6 +231,9 @@ class TrlEngine:
                 rewards = self._scoring.of_batch(*args, **kwargs)
                 self.sampling.scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
             self.sampling.scores.states = self._environments.states(self.sampling.scores.written)
+            self._conversations = Conversations(
+                *args[:3], written=self.sampling.scores.written, snapshots=self._environments.snapshots
+            )
         if self.sampling is not None:
             self.sampling.rewards_per_func = rewards
         return rewards
@@ -361,6 +367,10 @@ class TrlEngine:
             return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
         texts = decode_rows(self._trainer.processing_class, completion_ids)
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
+
+    def play_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
+        """Plays conversations of the last batch on, see [`~trl_credit.trainer.turn_rollouts.TurnRollouts.play`]."""
+        return self._turn_rollouts.play(self._conversations, places, **given)
 
     def is_finished(self, ids: Sequence[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) within its budget."""

@@ -1,7 +1,9 @@
 """The environments of TRL's tool loop: their rewards per step, and the states that turns begin in."""
 
+import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from .refusals import reward_rows
 
 
 REWARD = "step_rewards"  # attribute of an environment, and the name of its column of rewards
-# methods that are not offered to the policy as tools, which TRL's other public methods are
+# methods that are not offered to the policy as tools, which other public methods are
 HIDDEN = ("snapshot", "restore")
+NOT_TOOLS = ("reset", "get_reward", *HIDDEN)
 
 
 def guarded_rewards(
@@ -28,7 +31,8 @@ def guarded_rewards(
     Raises what [`guard_rewards`] does.
     """
     ledger = StepLedger(of_states=args.returns == "difference")
-    environments = Environments(trainer, ledger, reads_states=args.returns == "state_groups")
+    reads = {"reads_states": args.returns == "state_groups", "keeps_snapshots": args.segmentation == "turns"}
+    environments = Environments(trainer, ledger, **reads)
     guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, given), ledger=ledger)
     has_none = reward_funcs is None or reward_funcs == []
     if has_none and given.get("environment_factory") is not None:
@@ -50,14 +54,20 @@ class Environments:
             Gets the rewards.
         reads_states (`bool`, *optional*, defaults to `False`):
             Whether states are compared.
+        keeps_snapshots (`bool`, *optional*, defaults to `False`):
+            Whether conversations are played on from where their turns begin.
     """
 
-    def __init__(self, trainer: GRPOTrainer, ledger: StepLedger, *, reads_states: bool = False) -> None:
+    def __init__(
+        self, trainer: GRPOTrainer, ledger: StepLedger, *, reads_states: bool = False, keeps_snapshots: bool = False
+    ) -> None:
         self._trainer, self.ledger = trainer, ledger
         self._column: int | None = None
         self._begun: list[list[int]] = []  # per turn: number of step rewards of each environment
         self._states: list[list[int]] = []  # per turn: state of each environment
-        self._reads_states = reads_states
+        self._reads_states, self._keeps_snapshots = reads_states, keeps_snapshots
+        self.snapshots: list[list[Any]] = []  # per turn: what `snapshot` of each environment returned
+        self._totals_alone = False
 
         @functools.wraps(Environments._step_rewards)  # a run is identified by the code, not by this object
         def step_rewards(**kwargs: Any) -> list[float | None]:
@@ -77,6 +87,10 @@ class Environments:
         if self._reads_states and not any(hasattr(one, "state_key") for one in pool):
             what = "returns='state_groups' compares states of environments"
             raise ValueError(f"{what}: give environment_factory a class with a property `state_key`.")
+        for one in pool if self._keeps_snapshots else ():
+            if not all(callable(getattr(one, name, None)) for name in HIDDEN):
+                what = f"segmentation='turns' plays on from where turns begin, and {type(one).__name__} has no"
+                raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
         for name, tools in getattr(trainer, "_env_tools", {}).items() if pool else ():
             trainer._env_tools[name] = [tool for tool in tools if tool.__name__ not in HIDDEN]
         if pool:
@@ -103,7 +117,7 @@ class Environments:
 
     def begin_batch(self) -> None:
         """Forgets the last batch."""
-        self._begun, self._states = [], []
+        self._begun, self._states, self.snapshots = [], [], []
 
     def begin_turn(self) -> None:
         """Notes what the environments hold before the policy writes its next turn.
@@ -126,6 +140,8 @@ class Environments:
                 fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
                 raise RewardError(f"{what} has {len(found)} values before the first turn of a rollout: {fix}.")
         self._begun.append([len(getattr(one, REWARD, None) or ()) for one in environments])
+        if self._keeps_snapshots:
+            self.snapshots.append([copy.deepcopy(one.snapshot()) for one in environments])
         if self._reads_states:
             turn = len(self._states)
             self._states.append([self._state(one, (i, turn)) for i, one in enumerate(environments)])
@@ -160,10 +176,21 @@ class Environments:
                 raise RewardError(
                     f"{name}.{REWARD} is {[*values]!r:.200}: give finite numbers, or None for not scored."
                 )
-            turns = _turns(written[i])
-            found.append(_per_turn(numbers, self._turn_of_each(i, numbers, turns, completions[i], name), self.ledger))
+            of_each = [0] * len(numbers)
+            if not self._totals_alone:
+                of_each = self._turn_of_each(i, numbers, _turns(written[i]), completions[i], name)
+            found.append(_per_turn(numbers, of_each, self.ledger))
         self.ledger.note(self._column, found)
         return [self.ledger.total(x, i) for i, x in enumerate(found)]
+
+    @contextmanager
+    def totals_alone(self) -> Iterator[None]:
+        """A context in which rewards are of other conversations than those of the batch."""
+        self._totals_alone = True
+        try:
+            yield
+        finally:
+            self._totals_alone = False
 
     def _turn_of_each(
         self, i: int, values: list[float | None], turns: int, completion: list[dict], name: str

@@ -10,6 +10,7 @@ from datasets import IterableDataset
 from packaging.version import Version
 
 from ..config import CreditConfig
+from ..config.knobs import values_of
 from ..presets import PRESETS
 from ..rewards.signature import Rows
 
@@ -77,10 +78,18 @@ def check_arguments(
         raise ValueError(f"{what}: give the trainer tools or environment_factory, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
+    plays_turns = args.rollouts == "chain" and args.segmentation == "turns"
+    if plays_turns and kwargs.get("environment_factory") is None:
+        what = "segmentation='turns' divides conversations with environments"
+        raise ValueError(f"{what}: give the trainer environment_factory, or set another segmentation.")
     for name in ("rollout_func", "tools", "environment_factory"):
-        if args.rollouts != "none" and kwargs.get(name) is not None:
+        if args.rollouts != "none" and kwargs.get(name) is not None and not plays_turns:
             what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
-            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.")
+            fix = ""
+            if name == "environment_factory":
+                what = f"{name} with {values_of(args, ['rollouts', 'segmentation'])}: an environment holds state"
+                fix = " Or set rollouts='chain' and segmentation='turns', for which it needs snapshot() and restore()."
+            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.{fix}")
         if args.td_upper_bound and kwargs.get(name) is not None:
             what = f"{name} with td_upper_bound=True: an EOS token may end a turn there and not the response"
             raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")

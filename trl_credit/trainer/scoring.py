@@ -135,12 +135,17 @@ class TrlScoring:
         ids = [*completion_ids, *(completion_ids[:1] or [[trainer._tokenizer.eos_token_id]]) * (count - own)]
         examples = [*examples[:own], *examples[:1] * (count - own)]
         prompts = [example["prompt"] for example in examples]
-        rewards = self.of_batch(examples, prompts, self._decode_responses(prompts, ids), ids)
-        self._ledger.take()  # these responses are only scored
-        trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
-        trainer._pending_metrics.clear()
+        rewards = self.only_scores(examples, prompts, self._decode_responses(prompts, ids), ids)
         start = trainer.processes.rank * count
         return rewards[start : start + own]
+
+    def only_scores(self, examples: list, prompts: list, completions: list, completion_ids: list) -> torch.Tensor:
+        """Rewards (N, functions) of responses that are not of the batch, left out of the metrics of rewards."""
+        rewards = self.of_batch(examples, prompts, completions, completion_ids)
+        self._ledger.take()
+        self._trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
+        self._trainer._pending_metrics.clear()
+        return rewards
 
     def total(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
