@@ -188,11 +188,10 @@ def multi_turn(step: int = 10) -> Shard:
     turns = [turn for turn, text in zip((0, -1, 1), written, strict=True) for _ in tokens_of(text)]
     mask = [int(turn >= 0) for turn in turns]
     credit = [c * m for c, m in zip(row["credit"], mask, strict=True)]
-    return Shard(
-        header("GRPO", step=step),
-        {},
-        [{**row, "turn_ids": turns, "loss_mask": mask, "policy_mask": mask, "credit": credit}],
-    )
+    rewards = [None] * len(turns)
+    rewards[turns.index(-1) - 1], rewards[-1] = 0.5, 1.0  # at the ends of both turns
+    lists = {"turn_ids": turns, "loss_mask": mask, "policy_mask": mask, "credit": credit, "step_rewards": rewards}
+    return Shard(header("GRPO", step=step), {}, [{**row, **lists}])
 
 
 def explained(step: int = 10) -> list[Shard]:

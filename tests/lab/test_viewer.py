@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 import signal
@@ -86,7 +87,8 @@ def test_every_column_comes_back(name):
                 if field in columns and field != "tokens":
                     code = columns[field]
                     code = columns[code[1:]] if isinstance(code, str) and code[0] == "=" else code
-                    np.testing.assert_allclose(decoded(code, length), values, rtol=2e-5, err_msg=field)
+                    known = [math.nan if x is None else x for x in values]
+                    np.testing.assert_allclose(decoded(code, length), known, rtol=2e-5, err_msg=field)
             assert {"credit", "advantages", "entropy", "log_weight", "policy_mask"} <= set(columns)
 
 
@@ -247,6 +249,16 @@ def test_the_terminal_shows_the_group_and_the_credit_in_colour():
     assert squeezed("".join(shard.responses[0]["tokens"])) in squeezed(text)
     coarse = printed(shard, color_system="standard", legacy_windows=False)
     assert "\x1b[34m" in coarse and "\x1b[7;34m" in coarse  # what has 16 colours still shows two strengths
+
+
+def test_the_terminal_shows_step_rewards_where_steps_end():
+    shard = SHARDS["turns"][0]
+    text = re.sub(r"\x1b\[[\d;]*m", "", printed(shard, color_system="truecolor", legacy_windows=False))
+    written = "".join(shard.responses[0]["tokens"])
+    assert squeezed(text).count("[r+0.5]") == squeezed(text).count("[r+1]") == 1
+    assert squeezed(written) in squeezed(re.sub(r" \[r \+[\d.]+\] ", "", text))
+    lines = printed(shard, color_system=None).splitlines()
+    assert [line.split("(step reward ")[1] for line in lines if "step reward" in line] == ["+0.5)", "+1)"]
 
 
 @pytest.mark.parametrize("settings", [{"color_system": None}, {"color_system": "truecolor", "no_color": True}])

@@ -31,6 +31,7 @@ _COARSE: Styles = {
 }
 _UNASSIGNED = Style(dim=True, underline=True)
 _OUTSIDE = Style(dim=True, italic=True)
+_REWARD = Style(bold=True)
 _ZERO = 1e-7  # as in assets/metrics.js
 
 
@@ -71,27 +72,32 @@ def print_response(
         console.print(Group(Text(), _legend(largest, styles)))
 
 
-def _tokens(response: dict[str, Any]) -> Iterator[tuple[str, float | None, bool, bool]]:
-    """Each token with its credit, and whether it is in the loss and in the policy term."""
+def _tokens(response: dict[str, Any]) -> Iterator[tuple[str, float | None, bool, bool, float | None]]:
+    """Each token with its credit, whether it is in the loss and in the policy term, and the reward of a step that ends
+    with it."""
     masks = [response.get(name) or [1] * len(response["tokens"]) for name in ("loss_mask", "policy_mask")]
-    return zip(map(plain, response["tokens"]), response["credit"], *masks, strict=True)
+    rewards = response.get("step_rewards") or [None] * len(response["tokens"])
+    return zip(map(plain, response["tokens"]), response["credit"], *masks, rewards, strict=True)
 
 
 def _coloured(response: dict[str, Any], largest: float, styles: Styles) -> Text:
     text = Text()
-    for token, credit, in_loss, assigned in _tokens(response):
+    for token, credit, in_loss, assigned, reward in _tokens(response):
         style = _style(credit, largest, styles) if in_loss and assigned else _UNASSIGNED if in_loss else _OUTSIDE
         text.append(token, style)
+        if reward is not None:
+            text.append(f" [r {reward:+.3g}] ", _REWARD)
     return text
 
 
 def _numbered(response: dict[str, Any]) -> Text:
     lines = []
-    for token, credit, in_loss, assigned in _tokens(response):
+    for token, credit, in_loss, assigned, reward in _tokens(response):
         has_credit = credit is not None and (assigned or abs(credit) > _ZERO)  # a trace sends it to all
         number = f"{credit:+.3g}" if has_credit and in_loss else "–"
         state = "" if in_loss and assigned else "  (unassigned)" if in_loss else "  (not in the loss)"
-        lines.append(f"{number:>9}  {token.replace(chr(10), '↵')}{state}")
+        step = "" if reward is None else f"  (step reward {reward:+.3g})"
+        lines.append(f"{number:>9}  {token.replace(chr(10), '↵')}{state}{step}")
     return Text("\n".join(lines))
 
 

@@ -19,6 +19,7 @@ const NUMBERS = [
   ["log π, engine", (row, i) => number(row.at("inference_logprobs", i)), "inference_logprobs"],
   ["log π, reference", (row, i) => number(row.at("ref_logprobs", i)), "ref_logprobs"],
   ["Segment", (row, i) => segmentText(row, i), "segment_ids"],
+  ["Step reward", (row, i) => number(row.at("step_rewards", i), true), "step_rewards"],
   ["Turn", (row, i) => (row.at("turn_ids", i) < 0 ? "not the policy's" : number(row.at("turn_ids", i) + 1)), "turn_ids"],
 ];
 

@@ -20,6 +20,7 @@ class TextView {
     this.box.style.minHeight = "";
     this.spans = [];
     const [segments, turns] = [this.row.column("segment_ids"), this.row.column("turn_ids")];
+    const rewards = this.row.column("step_rewards");
     const hasTurns = turns !== null && unique(turns).length > 1;
     const values = boundaryValues(this.row);
     this.box.classList.toggle("segmented", values.length > 0);
@@ -39,6 +40,7 @@ class TextView {
       this.spans.push(span);
       chunk.append(span);
       chunk.size += 1;
+      if (rewards !== null && Number.isFinite(rewards[i])) chunk.append(stepReward(rewards[i]));
       const last = segments !== null && segments[i] >= 0 && segments[i + 1] !== segments[i];
       if (last && segments[i] + 2 === values.length) chunk.append(boundary(values.at(-1)));
     }
@@ -126,6 +128,11 @@ function boundaryValues(row) {
 function boundary(value) {
   const label = make("b", { textContent: `V ${number(value)}` });
   return make("span", { className: "boundary", role: "presentation", title: "A segment begins or ends here; V is its value" }, label);
+}
+
+function stepReward(value) {
+  const title = "A step ends here; this is its reward";
+  return make("span", { className: "step-reward", role: "presentation", title, textContent: `r ${number(value, true)}` });
 }
 
 function turnHeading(turn) {
