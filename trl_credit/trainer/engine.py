@@ -152,10 +152,8 @@ class TrlEngine:
         self._correct(batch, batch.segment_ids)
 
     def _correct_by_turn(self, batch: Batch) -> None:
-        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
-
-        The correction has the shape (B, T) then, also in a batch without turns, where it stays TRL's.
-        """
+        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn. It
+        then has the shape (B, T), also in a batch without turns, where its values stay TRL's."""
         is_per_row = self._trainer.vllm_importance_sampling_mode.startswith("sequence")
         if batch.engine_ratio_t is None or not is_per_row or not self.args.corrects_by_turn:
             return
