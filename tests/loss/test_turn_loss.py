@@ -1,5 +1,7 @@
 """Weights per turn and the average over turns through TRL's `_compute_loss`, against closed forms in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import toy_inputs
@@ -8,6 +10,7 @@ from turn_helpers import TURN_FORMS, mean_of_turns, turn_jacobian
 
 from trl_credit import Credit, CreditConfig, assign_credit
 from trl_credit.credit.tokens import turn_numbers
+from trl_credit.testing import made_up_tokens
 
 
 # three turns; a short row of two; one turn; turns of one token
@@ -275,3 +278,35 @@ def test_toy_inputs_have_the_turns_of_their_mask(make_trainer, toy_loss):
     t = turned()
     run(make_trainer(credit=credit), toy_loss, t)
     assert torch.equal(seen[0], turn_numbers(toy_inputs(WRITTEN)["tool_mask"]))
+
+
+@pytest.mark.parametrize("form", [form for form in TURN_FORMS if not form.startswith("turn")])
+def test_the_metrics_of_a_trace_per_turn(make_trainer, toy_loss, form):
+    """Against the matrix: mass Σ_{σ<τ} tr z_σ that reaches a token, how far back credit travels, and coefficients."""
+    t = turned()
+    trainer = make_trainer("base", loss_type="grpo", trace_lambda=0.7, **TURN_FORMS[form])
+    run(trainer, toy_loss, t, with_old=False)
+    ids, mask = turn_numbers(t["mask"]).tolist(), t["mask"].tolist()
+    with torch.no_grad():
+        tokens = made_up_tokens()
+        given = {name: t[short] for name, short in (("logp_t", "logps"), ("entropy_t", "entropies"))}
+        given |= dict.fromkeys(("mask_t", "policy_mask_t"), t["mask"].double()) | {"turn_ids": torch.tensor(ids)}
+        tokens = replace(tokens, **given, old_logp_t=t["logps"], advantages=t["advantages"])
+        z = assign_credit(trainer.args, tokens).selected.tolist()
+    jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in zip(ids, mask, z, strict=True)])
+    own = jacobian.diagonal(dim1=1, dim2=2)
+    shown = {name.removeprefix("credit/"): x[-1] for name, x in trainer._metrics["eval"].items()}
+    arrived = (jacobian.sum(-1) - own).sum() / t["mask"].sum()  # each turn's parts add up to its z
+    assert shown["trace_mass"] == pytest.approx(arrived.item(), rel=1e-5) and arrived > 0.1
+    size = t["advantages"].abs().unsqueeze(1) * t["mask"]
+    place = torch.arange(7, dtype=torch.float64)
+    moved = torch.einsum("bt,btk,tk->", size, jacobian, place.unsqueeze(1) - place)
+    landed = torch.einsum("bt,btk->bk", size, jacobian)
+    assert shown["effective_horizon"] == pytest.approx((moved / landed.sum()).item(), rel=1e-5)
+    quarters = [[] for _ in range(4)]
+    for row, written in enumerate(mask):
+        places = [k for k, m in enumerate(written) if m]
+        for rank, k in enumerate(places):
+            quarters[4 * rank // len(places)].append((landed[row, k] / t["advantages"][row].abs()).item())
+    for q, values in enumerate(quarters, 1):
+        assert shown[f"coefficient/quarter_{q}"] == pytest.approx(sum(values) / len(values), rel=1e-5)

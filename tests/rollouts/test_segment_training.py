@@ -33,6 +33,7 @@ KNOBS = [
     {"importance": "eligible", "selector": "entropy"},
     {"importance": "lambda_trace", "trace_style": "both"},
     {"importance": "sequence_token"},
+    {"importance": "turn_token"},
     {"difficulty": "history"},
     {"loss_type": "grpo"},
     {"loss_type": "bnpo", "token_mask": "probability", "released_code": ["spo_normalizer"], "beta": 0.1},

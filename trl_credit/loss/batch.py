@@ -152,7 +152,7 @@ def segment_ratio(
     ratio = difference.exp()
     low, high = -math.inf if low is None else low, math.inf if high is None else high
     if mode.endswith("truncate"):
-        return ratio.clamp(low, high)
+        return torch.where(inside, ratio.clamp(low, high), 1.0)
     return ratio.masked_fill(((ratio < low) | (ratio > high)) & inside, 0.0)
 
 

@@ -99,7 +99,7 @@ class Normalizer:
                 Rows without a KL term, bool, shape (B,).
         """
         as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
-        turn_factor = None if self.hides_masked else self.turn_factor(tokens)
+        turn_factor = self.turn_factor(tokens)
         if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None and turn_factor is None):
             return None
         difference = tokens.ref_logp_t - tokens.logp_t
