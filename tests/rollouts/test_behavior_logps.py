@@ -55,9 +55,7 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
 
 
-@pytest.mark.parametrize(
-    "importance", ["token", "sequence", "sequence_token", "turn", "turn_token", "eligible", "lambda_trace"]
-)
+@pytest.mark.parametrize("importance", CHOICES["importance"])
 def test_the_correction_for_the_engine_composes_with_every_weight(make_trainer, toy_loss, importance):
     """A ratio that is the same for all tokens of a row scales that row's loss and gradient, whatever the weight."""
     trainer = make_trainer("base", importance=importance, loss_type="grpo")
