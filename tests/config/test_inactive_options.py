@@ -56,7 +56,7 @@ KNOWN = {
     "trace_lambda": (0.3, S_TRACE),
     "gamma": (0.7, S_TRACE),
     "trace_style": ("both", {"algo": "grpo_lambda"}),
-    "trace_unit": ("turn", S_TRACE),
+    "trace_unit": ("turn", None),  # needs turns: test_turn_training.py
     "loss_weight_confidence": ("tanh", {"loss_weight": "trace_past"}),
     "clip_form": ("ratio", {"num_iterations": 3, "max_steps": 3, "epsilon": 1e-4}),
     "selective_rate": (0.6, S_TRACE),

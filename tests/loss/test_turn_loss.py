@@ -1,16 +1,24 @@
 """Weights per turn and the average over turns through TRL's `_compute_loss`, against closed forms in float64."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 import torch
 from conftest import toy_inputs
+from passes_helpers import tool_rollout
 from toy_loss import check_close, check_loss, check_same, run, toy
 from turn_helpers import TURN_FORMS, mean_of_turns, turn_jacobian
 
 from trl_credit import Credit, CreditConfig, assign_credit
 from trl_credit.credit.tokens import turn_numbers
 from trl_credit.testing import made_up_tokens
+
+
+@pytest.fixture
+def make_trainer(make_trainer):
+    """A trainer of conversations, without which knobs of turns are refused."""
+    return functools.partial(make_trainer, trainer_kwargs={"rollout_func": tool_rollout})
 
 
 # three turns; a short row of two; one turn; turns of one token

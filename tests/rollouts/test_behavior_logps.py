@@ -5,6 +5,8 @@ import torch
 from segment_helpers import TREE, RecordingEngine, counts_on, generation_batch, passes, with_engine
 from toy_loss import run, toy
 
+from trl_credit.config import CHOICES
+
 
 @pytest.mark.parametrize("correction", [False, True])
 @pytest.mark.parametrize("aligned", [False, True])

@@ -308,6 +308,14 @@ def test_settings_that_do_not_go_together_are_refused(make_trainer, settings, me
         make_trainer(**settings)
 
 
+@pytest.mark.parametrize("settings", [{"turn_average": True}, {"importance": "eligible", "trace_unit": "turn"}])
+def test_knobs_of_turns_are_refused_where_a_response_is_one_turn(make_trainer, settings):
+    given = {"loss_type": "grpo", **settings}
+    with pytest.raises(ValueError, match="does nothing for responses of one turn: give the trainer tools"):
+        make_trainer(**given)
+    make_trainer(**given, trainer_kwargs={"rollout_func": tool_rollout})
+
+
 def test_states_need_environments(make_trainer):
     with pytest.raises(ValueError, match="returns='state_groups' compares states .*property `state_key`"):
         make_trainer(returns="state_groups")

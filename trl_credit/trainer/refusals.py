@@ -76,6 +76,12 @@ def check_arguments(
     if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
         what = f"max_tool_calling_iterations={args.max_tool_calling_iterations} does nothing without tools"
         raise ValueError(f"{what}: give the trainer tools or environment_factory, or leave it out.")
+    has_turns = any(kwargs.get(name) for name in ("tools", "environment_factory", "rollout_func"))
+    by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
+    for name in [name for name, acts in by_turn.items() if acts]:
+        if not has_turns:
+            what = f"{name}={getattr(args, name)!r} does nothing for responses of one turn"
+            raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
     plays_turns = args.rollouts == "chain" and args.segmentation == "turns"
