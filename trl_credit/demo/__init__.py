@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..config import active_part, defaults
+from .agent import Calculator, StepCalculator, agent_dataset, agent_reward, check_tool_loop
 from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, split_steps, without_filler
 
 
@@ -11,7 +12,12 @@ __all__ = [
     "DEMO_SEGMENTS",
     "DEMO_SETTINGS",
     "TASKS",
+    "Calculator",
     "DemoTask",
+    "StepCalculator",
+    "agent_dataset",
+    "agent_reward",
+    "check_tool_loop",
     "demo_dataset",
     "demo_model_path",
     "demo_reward",

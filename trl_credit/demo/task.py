@@ -21,11 +21,14 @@ gradient is noise: 86 % of E|score|², Σ (1 − Σp²) over tokens, at the star
 """
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+
+from .agent import CALLS, MISTAUGHT, SETTINGS, agent_dataset, agent_environment
 
 
 MAX_OPERAND = 3
@@ -44,8 +47,12 @@ class DemoTask:
         name: What `--dataset_name` and `--model_name_or_path` call it, and its checkpoint.
         steps: Additions and subtractions of a problem.
         hum: Filler tokens before each digit and after the last.
-        mistaught: Facts, of 60, that the warm start teaches wrongly.
+        mistaught: Facts that the warm start teaches wrongly.
         description: One line for the console.
+        reward: The name of its reward function.
+        own_settings: Settings of a run that are not those of the other tasks.
+        dataset: Makes the problems from their number and a seed; `None` for chains of additions.
+        environment: Chooses TRL's `environment_factory` for a configuration; `None` for a task without tools.
     """
 
     name: str
@@ -53,6 +60,10 @@ class DemoTask:
     hum: int
     mistaught: int
     description: str
+    reward: str = "demo"
+    own_settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    dataset: Callable[..., Dataset] | None = None
+    environment: Callable[[Any], type] | None = None
 
     @property
     def characters(self) -> str:
@@ -76,6 +87,7 @@ class DemoTask:
             "max_steps": 200,
             "logging_steps": 5,
             "log_credit": 20,  # for `trl-credit view` and `show_credit`
+            **self.own_settings,
         }
 
     @property
@@ -89,6 +101,17 @@ TASKS = {
     for task in (
         DemoTask("demo", 6, 0, 18, "six additions and subtractions modulo 10, worked out step by step"),
         DemoTask("demo_hum", 4, 16, 30, "four additions and subtractions modulo 10, with 16 tokens of filler between"),
+        DemoTask(
+            "demo_agent",
+            CALLS,
+            0,
+            MISTAUGHT,
+            "three calls of a calculator, each of which needs the result before",
+            reward="demo_agent",
+            own_settings=SETTINGS,
+            dataset=agent_dataset,
+            environment=agent_environment,
+        ),
     )
 }
 DEMO = TASKS["demo"]
@@ -136,7 +159,9 @@ def _result(fact: str) -> int:
 
 
 def demo_dataset(n: int = 1024, *, seed: int = 0, task: DemoTask = DEMO) -> Dataset:
-    """`n` problems, the same for the same seed. Columns: `prompt` (string) and `answer` (a digit, as a string)."""
+    """`n` problems, the same for the same seed. Columns: `prompt` and `answer` (a digit, as a string)."""
+    if task.dataset is not None:
+        return task.dataset(n, seed=seed)
     rng = random.Random(seed)
     prompts = [draw_problem(rng, steps=task.steps) for _ in range(n)]
     return Dataset.from_dict({"prompt": prompts, "answer": [work_out(prompt)[-1] for prompt in prompts]})

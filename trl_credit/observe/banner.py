@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from ..config.knobs import is_default
-from ..demo import DEMO, demo_reward
+from ..demo import DEMO, agent_reward, demo_reward
 from ..runs.identity import IdentifiedTrainer
 from ..runs.model_identity import embedded_task
 from ..support.functions import is_object_name, method_label
@@ -28,7 +28,7 @@ def banner(trainer: ShownTrainer) -> list[str]:
     count = trainer.accelerator.num_processes
     processes = f", on {count} processes" if count > 1 else ""
     lines = [f"{name}{rows}: {describe_sampling(trainer.args)}{processes}"]
-    if any(inspect.unwrap(reward) is demo_reward for reward in trainer.reward_funcs):
+    if any(inspect.unwrap(reward) in (demo_reward, agent_reward) for reward in trainer.reward_funcs):
         task = embedded_task(trainer.accelerator.unwrap_model(trainer.model).config) or DEMO
         lines.append(f"embedded task: {task.description}; reward 1 if the last digit is right")
     if changed := describe_preset(trainer.args, trainer.algorithm_name):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..demo import TASKS, demo_reward
+from ..demo import TASKS, agent_reward, demo_reward
 from ..support.functions import resolve_function
 from .conversation import asked_in, response_text
 from .judging import (
@@ -165,7 +165,7 @@ def default_reward(dataset_name: str) -> str:
     if task == "knights_and_knaves_3ppl":
         return "knights_and_knaves"
     if task in TASKS:
-        return "demo"
+        return TASKS[task].reward
     return task if task == "reasoning_gym" else "accuracy"
 
 
@@ -206,4 +206,5 @@ REWARDS: dict[str, Callable] = {
     "knights_and_knaves": knights_and_knaves_reward,
     "reasoning_gym": reasoning_gym_reward,
     "demo": demo_reward,
+    "demo_agent": agent_reward,
 }

@@ -37,8 +37,8 @@ class ScriptArguments:
     reward: list[str] | None = field(
         default=None,
         metadata={
-            "help": "accuracy, format, soft_overlong, knights_and_knaves, demo, package.module.function or "
-            "file.py:function; several add up. Default: that of the data set."
+            "help": "accuracy, format, soft_overlong, knights_and_knaves, demo, demo_agent, package.module.function "
+            "or file.py:function; several add up. Default: that of the data set."
         },
     )
     evaluation_protocol: str | None = field(default=None, metadata={"help": "Evaluate during training."})

@@ -103,6 +103,9 @@ def _test_rows(
     flag: str,
 ) -> Dataset:
     """The test split of a set, with prompts for a tokenizer."""
+    if name in TASKS and TASKS[name].environment is not None:
+        what = f"{flag} {name!r} needs tools, and an evaluation samples responses without them"
+        raise ValueError(f"{what}: read the reward of its training run, or evaluate on another set")
     if name in TASKS:
         return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
     if name.startswith("reasoning_gym:"):

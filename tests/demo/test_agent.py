@@ -1,0 +1,365 @@
+"""The embedded agent: its calculator, reward, chat template and checkpoint, and TRL's own tool loop on them."""
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, set_seed
+from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
+
+from trl_credit import STraceConfig, STraceTrainer
+from trl_credit.cli.training import build
+from trl_credit.demo import (
+    TASKS,
+    Calculator,
+    StepCalculator,
+    agent_dataset,
+    agent_reward,
+    check_tool_loop,
+    demo_dataset,
+    demo_settings,
+)
+from trl_credit.demo.agent import CALLS, LETTERS, MEANINGS, MISTAUGHT, Call, mistaught_facts, right_call, work_out
+from trl_credit.demo.agent_warm_start import encode, make_tokenizer, train
+from trl_credit.rewards.functions import REWARDS, default_reward
+from trl_credit.settings.arguments import parse_arguments
+
+
+TASK = TASKS["demo_agent"]
+PROMPT = [{"role": "user", "content": "KBE3"}]
+PREFIX = "<tools>calc(op,x)<user>KBE3<assistant>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(TASK.model_path)
+
+
+def called(op: object, x: object) -> dict:
+    return {"type": "function", "function": {"name": "calc", "arguments": {"op": op, "x": x}}}
+
+
+# the task
+
+
+def test_dataset_depends_on_its_seed_alone():
+    rows = agent_dataset(60, seed=3)
+    assert rows.to_list() == agent_dataset(60, seed=3).to_list() == demo_dataset(60, seed=3, task=TASK).to_list()
+    assert rows.to_list() != agent_dataset(60, seed=4).to_list()
+    assert rows.column_names == ["prompt", "answer"]
+    for row in rows:
+        (message,) = row["prompt"]
+        letters, value = message["content"][:-1], int(message["content"][-1])
+        assert len(set(letters)) == CALLS and set(letters) <= set(LETTERS)
+        for letter in letters:
+            op, x = MEANINGS[letter, value % 2]
+            value = (value + x * (1 if op == "+" else -1)) % 10
+        assert row["answer"] == str(value)
+
+
+def test_every_letter_means_two_things():
+    assert len(MEANINGS) == 24
+    assert all(MEANINGS[letter, 0] != MEANINGS[letter, 1] for letter in LETTERS)
+    wrong = mistaught_facts()
+    assert len(wrong) == MISTAUGHT and wrong == mistaught_facts() != mistaught_facts(seed=1)
+    assert all(call != MEANINGS[fact] for fact, call in wrong.items())
+
+
+def test_memory_is_modulo_ten_and_what_is_refused_changes_nothing():
+    calculator = Calculator()
+    assert calculator.reset(prompt=PROMPT, answer="9") is None
+    assert calculator.state_key == (0, 3)
+    assert [calculator.calc("+", 9), calculator.calc("-", 4), calculator.calc(x=0, op="-")] == ["2", "8", "8"]
+    assert calculator.state_key == (3, 8)
+    for op, x in (("*", 2), ("", 2), (3, 2), ([], 2), ("+", 10), ("+", -1), ("+", "2"), ("+", 2.0), ("+", True)):
+        with pytest.raises(ValueError, match="op is|x is"):
+            calculator.calc(op, x)
+    assert calculator.state_key == (3, 8)
+    calculator.reset(prompt=PROMPT)
+    assert calculator.state_key == (0, 3)
+
+
+@pytest.mark.parametrize("of", [Calculator, StepCalculator])
+def test_a_restored_state_goes_on_as_the_first_one_did(of):
+    calculator = of()
+    calculator.reset(prompt=PROMPT)
+    calculator.calc("+", 3)
+    state = calculator.snapshot()
+    kept = copy.deepcopy(state)
+    first = [calculator.calc("-", 1), calculator.calc("+", 4), calculator.state_key, calculator.snapshot()]
+    assert state == kept != calculator.snapshot()  # the calculator does not write into its copy
+    other = of()
+    for again in (calculator, other):
+        again.restore(state)
+        assert again.snapshot() == state and again.state_key == (1, 6)
+        assert [again.calc("-", 1), again.calc("+", 4), again.state_key, again.snapshot()] == first
+    assert state == kept
+
+
+def test_steps_are_scored_at_the_value_in_memory():
+    problem, calculator = PROMPT, StepCalculator()
+
+    def play(*calls):
+        calculator.reset(prompt=problem)
+        for call in calls:
+            try:
+                calculator.calc(*call)
+            except ValueError:
+                pass
+        return calculator.step_rewards
+
+    right, value = [], 3
+    for letter in "KBE":
+        right.append(right_call(letter, value))
+        value = (value + int("".join(map(str, right[-1])))) % 10
+    third = pytest.approx(1 / 3)
+    assert play(*right) == [third] * 3 and sum(calculator.step_rewards) == pytest.approx(1)
+    assert play(*right, right[-1]) == [third] * 3 + [0]  # no letter is left
+    assert play(right[0], ("/", 2), *right[1:]) == [third, 0, third, third]  # an error leaves the letter
+    # after a wrong call the next letter is scored at the value that the calculator shows
+    wrong = Call("+", 4) if right[0] != ("+", 4) else Call("+", 2)
+    after = right_call("B", 3 + wrong.x)
+    assert play(wrong, after) == [0, third]
+    other = MEANINGS["B", (3 + wrong.x + 1) % 2]
+    assert play(wrong, other) == [0, 0]
+    assert play() == []
+
+
+def test_reward_reads_the_model_alone():
+    said, tool = {"role": "assistant", "content": "9"}, {"role": "tool", "name": "calc", "content": "9"}
+    call = {"role": "assistant", "content": "T", "tool_calls": [called("-", 4)]}
+    right = [[said], [call, tool, said], [call, tool, {"role": "assistant", "content": " 9\n"}], "9"]
+    wrong = [
+        [],
+        [tool],
+        [said, tool],
+        [call, tool],
+        [{**call, "content": "9"}],
+        [{"role": "assistant"}],
+        [{"role": "assistant", "content": None}],
+        [{"role": "assistant", "content": "\u0669"}],
+        [{"role": "user", "content": "9"}],
+        [call, tool, {"role": "assistant", "content": "99"}],
+        "",
+        "x" * 10**6,
+    ]
+    assert agent_reward(right, ["9"] * len(right), prompts=None) == [1.0] * len(right)
+    assert agent_reward(wrong, ["9"] * len(wrong)) == [0.0] * len(wrong)
+    assert REWARDS[default_reward("demo_agent")] is agent_reward
+
+
+# the tokenizer
+
+
+def test_template_calls_tools_and_names_only_the_calculator(tokenizer):
+    assert supports_tool_calling(tokenizer) and is_chat_template_prefix_preserving(tokenizer)
+    made = make_tokenizer()
+    assert (made.get_vocab(), made.chat_template) == (tokenizer.get_vocab(), tokenizer.chat_template)
+    assert made.response_template == tokenizer.response_template
+    calculator = Calculator()
+    tools = [calculator.calc, calculator.restore, calculator.snapshot]
+    text = tokenizer.apply_chat_template(PROMPT, tools=tools, add_generation_prompt=True, tokenize=False)
+    assert text == PREFIX
+    ids = tokenizer(text)["input_ids"]
+    assert len(ids) == 14 and tokenizer.decode(ids) == text
+
+
+def test_labels_are_the_turns_of_the_model(tokenizer):
+    ids, labels = encode(tokenizer, [work_out("KBE3"), work_out("ABC4")])
+    kept = [tokenizer.decode(row[row != -100]) for row in labels]
+    assert (labels == ids)[labels != -100].all() and "<unk>" not in tokenizer.decode(ids.flatten())
+    calls = ["K<call>calc op=- x=2</call><eos>", "B<call>calc op=+ x=1</call><eos>", "E<call>calc op=- x=1</call><eos>"]
+    assert kept[0] == "".join(calls) + "1<eos>"
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ("9<eos>", "9", None),
+        ("K<call>calc op=+ x=3</call><eos>", "K", [("+", 3)]),
+        ("<call>calc op=+ x=3</call><call>calc op=- x=0</call><eos>", "", [("+", 3), ("-", 0)]),
+        ("<call>calc op=3 x=+</call><eos>", "", [(3, "+")]),  # which the calculator refuses
+        ("<call>calc op=+ x=3</call>", "", [("+", 3)]),  # cut off behind the call
+        ("<call>calc op=+ x=3<eos>", "<call>calc op=+ x=3", None),
+        ("<call>calc op=+ x=", "<call>calc op=+ x=", None),
+        ("<call></call>9<eos>", "<call></call>9", None),
+        ("</call>9<eos>", "</call>9", None),
+        ("<assistant>9<eos>", "<assistant>9", None),
+        ("<call><call>calc op=+ x=3</call>", "<call>", [("+", 3)]),
+    ],
+)
+def test_responses_are_parsed(tokenizer, text, content, calls):
+    ids, prefix = tokenizer(text)["input_ids"], tokenizer(PREFIX)["input_ids"]
+    found = parse_response(tokenizer, ids, prefix=prefix, tools=[Calculator().calc])
+    assert (found["role"], found["content"]) == ("assistant", content)
+    assert found.get("tool_calls") == (calls and [called(*call) for call in calls])
+
+
+def test_any_tokens_are_parsed_to_something(tokenizer):
+    rng, prefix = random.Random(0), tokenizer(PREFIX)["input_ids"]
+    for _ in range(500):
+        ids = [rng.randrange(len(tokenizer)) for _ in range(rng.randint(1, 20))]
+        found = parse_response(tokenizer, ids, prefix=prefix, tools=[Calculator().calc])
+        assert isinstance(found["content"], str)
+    assert "tool_calls" not in parse_response(
+        tokenizer, tokenizer("<call>calc x=" + "1" * 5000 + "</call>")["input_ids"], prefix=prefix
+    )
+
+
+# TRL's own loop
+
+
+@pytest.fixture
+def make_agent(tmp_path):
+    """A trainer of the embedded agent, and a script of what its engine says in turn: text for each row."""
+
+    def make(*turns: list[str], environment=StepCalculator, **settings):
+        small = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 1, "log_credit": 0}
+        given = demo_settings(STraceConfig, task=TASK, **{**small, **settings})
+        args = STraceConfig(str(tmp_path / "run"), report_to="none", save_strategy="no", bf16=False, **given)
+        trainer = STraceTrainer(
+            TASK.model_path, agent_reward, args, train_dataset=agent_dataset(8), environment_factory=environment
+        )
+        said = iter(turns)
+        trainer.asked = []  # the ids that the engine was to go on from
+
+        def engine(prompt_ids, *args, **kwargs):
+            trainer.asked.append([list(ids) for ids in prompt_ids])
+            texts = next(said)
+            assert len(texts) == len(prompt_ids)
+            return [trainer.processing_class(text)["input_ids"] for text in texts], None
+
+        if turns:
+            trainer._generate_single_turn = engine
+        trainer.model.train()
+        trainer.rows = [{"prompt": PROMPT, "answer": "9"}] * 2
+        return trainer
+
+    return make
+
+
+def sampled(trainer) -> list[tuple[str, str]]:
+    """Of each row: all text after the prompt, and the text that has gradient."""
+    batch = trainer._generate_and_score_completions(trainer.rows)
+    tokenizer, found = trainer.processing_class, []
+    tool = batch.get("tool_mask", batch["completion_mask"])
+    for ids, real, own in zip(batch["completion_ids"], batch["completion_mask"].bool(), tool.bool(), strict=True):
+        found.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
+    return found
+
+
+CALL = "K<call>calc op=- x=2</call><eos>"
+
+
+def test_tokens_of_the_loop_are_those_of_the_template(make_agent, tokenizer):
+    messages = work_out("KBE3")
+    turns = [tokenizer.apply_chat_template([m], tokenize=False).removeprefix("<assistant>") for m in messages[1::2]]
+    trainer = make_agent(*([turn, turn] for turn in turns))
+    whole = encode(tokenizer, [messages])[0][0].tolist()
+    prompt = len(tokenizer(PREFIX)["input_ids"])
+    for text, own in sampled(trainer):
+        assert tokenizer(text)["input_ids"] == whole[prompt:]
+        assert own == "".join(turns)
+    for i, asked in enumerate(trainer.asked):
+        rendered = tokenizer.apply_chat_template(
+            messages[: 2 * i + 1], tools=[Calculator().calc], add_generation_prompt=True, return_dict=False
+        )
+        assert asked == [rendered, rendered]
+    assert [e.step_rewards for e in trainer.environments] == [[1 / 3] * 3] * 2
+
+
+def test_two_calls_in_one_turn_and_a_call_that_raises(make_agent):
+    two = "<call>calc op=+ x=4</call><call>calc op=+ x=1</call><eos>"
+    first_turn, second_turn = [two, "K<call>calc op=+ x=12</call><eos>"], ["8<eos>", "B<call>calc y=1</call><eos>"]
+    trainer = make_agent(first_turn, second_turn, ["9<eos>"], max_completion_length=160)
+    first, second = sampled(trainer)
+    assert first == (f"{two}<tool>7<tool>8<assistant>8<eos>", f"{two}8<eos>")
+    assert second[0].startswith("K<call>calc op=+ x=12</call><eos><tool>{'error': 'x is a digit'}<assistant>B<call>")
+    assert second[1] == "K<call>calc op=+ x=12</call><eos>B<call>calc y=1</call><eos>9<eos>"
+    assert [e.state_key for e in trainer.environments] == [(2, 8), (0, 3)]
+    assert trainer.environments[1].step_rewards == [0.0]  # TRL refuses calls whose arguments do not fit by itself
+
+
+def test_a_result_that_does_not_fit_is_rolled_back(make_agent):
+    long = "<call>calc op=9 x=4</call><eos>"  # its error has 23 tokens
+    trainer = make_agent([long, CALL], ["9<eos>"], max_completion_length=24)
+    first, second = sampled(trainer)
+    assert first == (long, long)
+    assert second[0].endswith("<assistant>9<eos>") and second[1] == CALL + "9<eos>"
+    rewards = trainer._metrics["train"]["rewards/agent_reward/mean"]
+    assert rewards == [0.5]  # a call earns nothing
+
+
+def test_the_packaged_agent_errs_at_the_rate_promised(make_agent):
+    folder = Path(TASK.model_path)
+    assert sum(p.stat().st_size for p in folder.iterdir()) < 2e6
+    trainer = make_agent(per_device_train_batch_size=128, num_generations=8)
+    set_seed(0)
+    rows, right, n = agent_dataset(64, seed=1).to_list(), 0.0, 0
+    for start in range(0, 64, 16):
+        trainer.rows = [row for row in rows[start : start + 16] for _ in range(8)]
+        trainer._generate_and_score_completions(trainer.rows)
+        right += trainer._metrics["train"]["rewards/agent_reward/mean"][-1] * 128
+        n += 128
+    assert n == 512 and 0.17 * n < right < 0.37 * n  # 0.27; a group's eight rows have one problem
+    assert trainer._metrics["train"]["tools/failure_frequency"][-1] < 0.05
+
+
+def test_warm_start_runs_from_nothing_and_repeats():
+    first, _ = train(4, seed=1)
+    second, _ = train(4, seed=1)
+    assert all((a == b).all() for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+# the command line
+
+QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "8", "--logging_steps", "1", "--save_strategy", "no"]
+
+
+def test_the_command_line_trains_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer, _ = build(["--dataset_name", "demo_agent", "--output_dir", "out", *QUICK], command=["trl-credit", "train"])
+    assert trainer.environment_factories == {None: Calculator}
+    assert trainer.model.config._name_or_path == TASK.model_path
+    trainer.train()
+    rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    assert len(rewards) == 3 and all(0 <= reward <= 1 for reward in rewards)
+    assert all(row["tools/call_frequency"] > 1 for row in trainer.state.log_history if "reward" in row)
+    record = json.loads((tmp_path / "out" / "credit_run.json").read_text())
+    assert record["task"] == {"dataset_name": "demo_agent", "reward": ["demo_agent"]}
+
+
+@pytest.mark.slow
+def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "40", "--save_strategy", "no"]
+    trainer, _ = build(command, command=["trl-credit", "train"])
+    trainer.train()
+    rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    assert len(rewards) == 8 and rewards[0] < 0.5 and sum(rewards[-2:]) / 2 > 0.65  # 0.37 and 0.78
+
+
+def test_returns_of_steps_need_the_scoring_calculator():
+    args = parse_arguments(["--dataset_name", "demo_agent"]).args
+    assert TASK.environment(args) is Calculator
+    for returns, of in (("outcome", Calculator), ("to_go", StepCalculator), ("difference", StepCalculator)):
+        args.returns = returns
+        assert TASK.environment(args) is of
+
+
+def test_old_transformers_are_refused():
+    with pytest.raises(ImportError) as refused:
+        check_tool_loop("5.12.1")
+    assert "transformers 5.12.1" in str(refused.value) and "pip install 'transformers>=5.13'" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    check_tool_loop("5.13.0")
+    check_tool_loop("6.0.0.dev0")
+
+
+def test_an_evaluation_refuses_it(tokenizer):
+    from trl_credit.lab.evaluation.problems import load_problems
+
+    with pytest.raises(ValueError, match="--sets 'demo_agent' needs tools"):
+        load_problems("demo_agent", tokenizer)

@@ -1,0 +1,223 @@
+"""The embedded task "demo_agent": a calculator with memory, called once for each letter of a problem.
+
+    user        KBE3
+    assistant   K calc(op="-", x=2)        tool   1
+    assistant   B calc(op="+", x=1)        tool   2
+    assistant   E calc(op="-", x=1)        tool   1
+    assistant   1
+
+The digit is the first value of the calculator's memory, and all values are modulo 10. A turn names its letter, which
+keeps the place. A letter means one operation while
+the value is even and another while it is odd, see `MEANINGS`. So a call needs the result of the call before it, and a
+wrong call spoils the calls that follow. The reward on the answer does not tell which call was wrong. Credit assignment
+has to find out.
+
+There are 24 facts (a letter and a parity). The warm start teaches the model a wrong call for 14 of them, which it
+prefers to the right one, 0.6 to 0.4.
+"""
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+from packaging.version import Version
+
+
+CALLS = 3
+LETTERS = "ABCDEFGHIJKL"
+_EVEN = "-3 +4 +2 -4 -1 +1 +4 +4 +2 -2 +1 +2"
+_ODD = "+4 +1 -1 -1 +4 +4 -2 +1 -4 -1 -2 +1"
+MISTAUGHT = 14  # facts, of 24
+SETTINGS = {  # where they differ from those of the other tasks
+    "learning_rate": 2e-4,
+    "per_device_train_batch_size": 128,
+    "max_completion_length": 64,  # tokens of a conversation after its prompt; the usual one has 38
+    "max_steps": 80,
+}
+OLDEST_TRANSFORMERS = "5.13"  # the first that parses calls with the `response_template` of a tokenizer
+
+
+class Call(NamedTuple):
+    """Arguments of one call of the calculator."""
+
+    op: str
+    x: int
+
+
+MEANINGS = {
+    (letter, parity): Call(words[i][0], int(words[i][1]))
+    for parity, words in enumerate((_EVEN.split(), _ODD.split()))
+    for i, letter in enumerate(LETTERS)
+}
+
+
+def right_call(letter: str, value: int) -> Call:
+    """The call that a letter means while the calculator shows `value`."""
+    return MEANINGS[letter, value % 2]
+
+
+class Calculator:
+    """An environment for TRL's `environment_factory`: a calculator whose memory holds the running value."""
+
+    def __init__(self) -> None:
+        self._problem = "0"
+        self._value = 0
+        self._done = 0
+
+    def reset(self, prompt: list[dict[str, str]], **row: Any) -> None:
+        """Starts the problem of a row of `agent_dataset`: the memory holds its digit."""
+        self._problem = prompt[-1]["content"]
+        self._value, self._done = int(self._problem[-1]), 0
+
+    def calc(self, op: str, x: int) -> str:
+        """Changes the value in memory, and shows its last digit.
+
+        Args:
+            op: The operation, + or -.
+            x: The operand, a digit.
+
+        Returns:
+            The new value.
+        """
+        if op not in ("+", "-"):
+            raise ValueError("op is + or -")
+        if type(x) is not int or not 0 <= x <= 9:
+            raise ValueError("x is a digit")
+        self._value = (self._value + (x if op == "+" else -x)) % 10
+        self._done += 1
+        return str(self._value)
+
+    @property
+    def state_key(self) -> tuple[int, int]:
+        """The state before the next turn: how many calls were done, and the value in memory."""
+        return self._done, self._value
+
+    def snapshot(self) -> dict:
+        """Copies the state.
+
+        Returns:
+            The copy, for `restore`.
+        """
+        return copy.deepcopy(vars(self))
+
+    def restore(self, state: dict) -> None:
+        """Sets the state back.
+
+        Args:
+            state: What `snapshot` returned.
+        """
+        vars(self).clear()
+        vars(self).update(copy.deepcopy(state))
+
+
+class StepCalculator(Calculator):
+    """A calculator that also scores each call.
+
+    Attributes:
+        step_rewards: One number for each call: 1 / number of letters if it is the call that the next letter means at
+            the value in memory, else 0. A call that raises scores 0, and its letter stays the next one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_rewards: list[float] = []
+
+    def reset(self, prompt: list[dict[str, str]], **row: Any) -> None:
+        """Starts the problem of a row, without scores."""
+        super().reset(prompt, **row)
+        self.step_rewards = []
+
+    def calc(self, op: str, x: int) -> str:
+        """Changes the value in memory, and shows its last digit.
+
+        Args:
+            op: The operation, + or -.
+            x: The operand, a digit.
+
+        Returns:
+            The new value.
+        """
+        letters = self._problem[:-1]
+        left = letters[self._done :]
+        self.step_rewards.append(0.0)
+        right = bool(left) and (op, x) == right_call(left[0], self._value)
+        shown = super().calc(op, x)
+        self.step_rewards[-1] = right / len(letters) if right else 0.0
+        return shown
+
+
+def agent_reward(completions: list, answer: list[str], **kwargs: Any) -> list[float]:
+    """1 if the last message is the model's and its text is the right digit, else 0. Takes any text.
+
+    A digit that a tool printed earns nothing, nor does one beside a call.
+    """
+    return [float(_said(response).strip() == right) for response, right in zip(completions, answer, strict=True)]
+
+
+def _said(completion: str | list[dict]) -> str:
+    """The text of a response; of a conversation, what the model wrote last."""
+    if isinstance(completion, str):
+        return completion
+    last = completion[-1] if completion else {}
+    said = last.get("content") if last.get("role") == "assistant" and not last.get("tool_calls") else None
+    return said if isinstance(said, str) else ""
+
+
+def draw_problem(rng: random.Random, *, calls: int = CALLS) -> str:
+    """A problem: `calls` different letters, and the first value."""
+    return f"{''.join(rng.sample(LETTERS, calls))}{rng.randrange(10)}"
+
+
+def mistaught_facts(*, seed: int = 0) -> dict[tuple[str, int], Call]:
+    """The facts (letter, parity) that the warm start teaches wrongly, and the wrong call of each."""
+    rng = random.Random(seed)
+    others = [Call(op, x) for op in "+-" for x in range(1, 5)]
+    facts = rng.sample(sorted(MEANINGS), MISTAUGHT)
+    return {fact: rng.choice([call for call in others if call != MEANINGS[fact]]) for fact in facts}
+
+
+def work_out(problem: str, choose: Callable[[str, int], Call] = right_call) -> list[dict[str, Any]]:
+    """The conversation that solves a problem: its prompt, calls and results in turn, and the answer.
+
+    `choose` says which call to make for a letter and a value. A wrong one is carried on, as a model would carry it on.
+    """
+    messages: list[dict[str, Any]] = [{"role": "user", "content": problem}]
+    calculator, shown = Calculator(), problem[-1]
+    calculator.reset(messages)
+    for letter in problem[:-1]:
+        call = choose(letter, int(shown))
+        shown = calculator.calc(*call)
+        function = {"name": "calc", "arguments": call._asdict()}
+        calls = [{"type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": letter, "tool_calls": calls})
+        messages.append({"role": "tool", "name": "calc", "content": shown})
+    return [*messages, {"role": "assistant", "content": shown}]
+
+
+def agent_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
+    """`n` problems, the same for the same seed. Columns: `prompt` (one message of the user) and `answer` (a digit, as a
+    string)."""
+    rng = random.Random(seed)
+    solved = [work_out(draw_problem(rng)) for _ in range(n)]
+    prompts, answers = [messages[:1] for messages in solved], [messages[-1]["content"] for messages in solved]
+    return Dataset.from_dict({"prompt": prompts, "answer": answers})
+
+
+def agent_environment(args: Any) -> type[Calculator]:
+    """The environment of a run with a configuration: one that scores calls if the run's returns are made of them."""
+    return StepCalculator if getattr(args, "returns", "outcome") in ("to_go", "difference") else Calculator
+
+
+def check_tool_loop(transformers_version: str) -> None:
+    """Checks that a version of transformers parses the calls of the embedded agent.
+
+    Every TRL from 1.12 on has the tool loop.
+
+    Raises:
+        ImportError: it is too old.
+    """
+    if Version(transformers_version) < Version(OLDEST_TRANSFORMERS):
+        what = f"demo_agent calls a tool, and transformers {transformers_version} cannot parse its calls"
+        raise ImportError(f"{what}: pip install 'transformers>={OLDEST_TRANSFORMERS}'")
