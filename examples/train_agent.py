@@ -73,7 +73,7 @@ def main() -> None:
     args = STraceConfig(
         output_dir="runs/agent",
         report_to="none",
-        # returns="to_go",  # credit each turn with the rewards of its own call and of later ones, from `step_rewards`
+        returns="to_go",  # credit each turn with the rewards of its own call and of later ones, from `step_rewards`
         **demo_settings(STraceConfig, task=TASK),
     )
     trainer = STraceTrainer(

@@ -207,7 +207,7 @@ def agent_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
 
 def agent_environment(args: Any) -> type[Calculator]:
     """The environment of a run with a configuration: one that scores calls if the run's returns are made of them."""
-    return StepCalculator if getattr(args, "returns", "outcome") in ("to_go", "difference") else Calculator
+    return StepCalculator if args.returns == "to_go" else Calculator
 
 
 def check_tool_loop(transformers_version: str) -> None:
