@@ -70,7 +70,8 @@ def judge(
 
 
 def reward_name(set_name: str, reference: dict[str, Any]) -> str:
-    """The reward of a set: `demo`, `knights_and_knaves` for problems with `names` and `truth`, else `accuracy`."""
+    """The reward of a set: that of an embedded task, `knights_and_knaves` for problems with `names` and `truth`, else
+    `accuracy`."""
     if set_name in TASKS:
         return TASKS[set_name].reward
     return "knights_and_knaves" if {"names", "truth"} <= reference.keys() else "accuracy"
