@@ -6,20 +6,18 @@ import random
 from pathlib import Path
 
 import pytest
+from agent_helpers import CALL, PROMPT, TASK, sampled
 from transformers import AutoTokenizer, set_seed
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
-from trl_credit import STraceConfig, STraceTrainer
 from trl_credit.cli.training import build
 from trl_credit.demo import (
-    TASKS,
     Calculator,
     StepCalculator,
     agent_dataset,
     agent_reward,
     check_tool_loop,
     demo_dataset,
-    demo_settings,
 )
 from trl_credit.demo.agent import CALLS, LETTERS, MEANINGS, MISTAUGHT, Call, mistaught_facts, right_call, work_out
 from trl_credit.demo.agent_warm_start import encode, make_tokenizer, train
@@ -27,8 +25,8 @@ from trl_credit.rewards.functions import REWARDS, default_reward
 from trl_credit.settings.arguments import parse_arguments
 
 
-TASK = TASKS["demo_agent"]
-PROMPT = [{"role": "user", "content": "KBE3"}]
+pytest_plugins = ["agent_helpers"]
+
 PREFIX = "<tools>calc(op,x)<user>KBE3<assistant>"
 
 
@@ -158,9 +156,7 @@ def test_template_calls_tools_and_names_only_the_calculator(tokenizer):
     made = make_tokenizer()
     assert (made.get_vocab(), made.chat_template) == (tokenizer.get_vocab(), tokenizer.chat_template)
     assert made.response_template == tokenizer.response_template
-    calculator = Calculator()
-    tools = [calculator.calc, calculator.restore, calculator.snapshot]
-    text = tokenizer.apply_chat_template(PROMPT, tools=tools, add_generation_prompt=True, tokenize=False)
+    text = tokenizer.apply_chat_template(PROMPT, tools=[Calculator().calc], add_generation_prompt=True, tokenize=False)
     assert text == PREFIX
     ids = tokenizer(text)["input_ids"]
     assert len(ids) == 14 and tokenizer.decode(ids) == text
@@ -209,48 +205,6 @@ def test_any_tokens_are_parsed_to_something(tokenizer):
 
 
 # TRL's own loop
-
-
-@pytest.fixture
-def make_agent(tmp_path):
-    """A trainer of the embedded agent, and a script of what its engine says in turn: text for each row."""
-
-    def make(*turns: list[str], environment=StepCalculator, **settings):
-        small = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 1, "log_credit": 0}
-        given = demo_settings(STraceConfig, task=TASK, **{**small, **settings})
-        args = STraceConfig(str(tmp_path / "run"), report_to="none", save_strategy="no", bf16=False, **given)
-        trainer = STraceTrainer(
-            TASK.model_path, agent_reward, args, train_dataset=agent_dataset(8), environment_factory=environment
-        )
-        said = iter(turns)
-        trainer.asked = []  # the ids that the engine was to go on from
-
-        def engine(prompt_ids, *args, **kwargs):
-            trainer.asked.append([list(ids) for ids in prompt_ids])
-            texts = next(said)
-            assert len(texts) == len(prompt_ids)
-            return [trainer.processing_class(text)["input_ids"] for text in texts], None
-
-        if turns:
-            trainer._generate_single_turn = engine
-        trainer.model.train()
-        trainer.rows = [{"prompt": PROMPT, "answer": "9"}] * 2
-        return trainer
-
-    return make
-
-
-def sampled(trainer) -> list[tuple[str, str]]:
-    """Of each row: all text after the prompt, and the text that has gradient."""
-    batch = trainer._generate_and_score_completions(trainer.rows)
-    tokenizer, found = trainer.processing_class, []
-    tool = batch.get("tool_mask", batch["completion_mask"])
-    for ids, real, own in zip(batch["completion_ids"], batch["completion_mask"].bool(), tool.bool(), strict=True):
-        found.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
-    return found
-
-
-CALL = "K<call>calc op=- x=2</call><eos>"
 
 
 def test_tokens_of_the_loop_are_those_of_the_template(make_agent, tokenizer):
@@ -332,9 +286,11 @@ def test_the_command_line_trains_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch):
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch, seed):
     monkeypatch.chdir(tmp_path)
     command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "40", "--save_strategy", "no"]
+    command += ["--seed", str(seed)]
     trainer, _ = build(command, command=["trl-credit", "train"])
     trainer.train()
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
@@ -344,7 +300,7 @@ def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch):
 def test_returns_of_steps_need_the_scoring_calculator():
     args = parse_arguments(["--dataset_name", "demo_agent"]).args
     assert TASK.environment(args) is Calculator
-    for returns, of in (("outcome", Calculator), ("to_go", StepCalculator), ("difference", StepCalculator)):
+    for returns, of in (("outcome", Calculator), ("to_go", StepCalculator), ("state_groups", Calculator)):
         args.returns = returns
         assert TASK.environment(args) is of
 

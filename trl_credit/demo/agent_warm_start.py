@@ -39,7 +39,7 @@ CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz" + LETTERS + " +-=(),.:'{}"
 # An assistant's turn alone ends in <eos>. Tools of a name and parameters:  <tools>calc(op,x)
 CHAT_TEMPLATE = """\
 {%- if tools %}{{ '<tools>' }}
-{%- for tool in tools if tool.function.name not in ('snapshot', 'restore') %}
+{%- for tool in tools %}
 {{- tool.function.name ~ '(' ~ tool.function.parameters.properties | join(',') ~ ')' }}
 {%- endfor %}{% endif %}
 {%- for message in messages %}

@@ -1,0 +1,68 @@
+"""Trainers of the embedded agent whose engine follows a script, and what they sample."""
+
+import pytest
+import trl
+
+from trl_credit import STraceConfig, STraceTrainer
+from trl_credit.demo import TASKS, StepCalculator, agent_dataset, agent_reward, demo_settings
+
+
+TASK = TASKS["demo_agent"]
+PROMPT = [{"role": "user", "content": "KBE3"}]
+CALL = "K<call>calc op=- x=2</call><eos>"
+
+
+@pytest.fixture
+def make_agent(tmp_path, monkeypatch):
+    """A trainer of the embedded agent, and a script of what its engine says in turn: text for each row."""
+
+    def make(
+        *turns: list[str],
+        environment=StepCalculator,
+        rewards=agent_reward,
+        algo=(STraceConfig, STraceTrainer),
+        data=None,
+        trainer_kwargs=None,
+        **settings,
+    ):
+        config_class, trainer_class = algo
+        small = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 1, "log_credit": 0}
+        given = demo_settings(config_class, task=TASK, **{**small, **settings})
+        folder = given.pop("output_dir", str(tmp_path / "run"))
+        shared = {"report_to": "none", "save_strategy": "no", "bf16": False, "disable_tqdm": True}
+        args = config_class(folder, **{**shared, **given})
+        trainer = trainer_class(
+            TASK.model_path,
+            rewards,
+            args,
+            train_dataset=agent_dataset(8) if data is None else data,
+            environment_factory=environment,
+            **(trainer_kwargs or {}),
+        )
+        said = iter(turns)
+        trainer.asked = []  # the ids that the engine was to go on from
+
+        def engine(self, prompt_ids, *args, **kwargs):
+            trainer.asked.append([list(ids) for ids in prompt_ids])
+            texts = next(said)
+            assert len(texts) == len(prompt_ids)
+            return [trainer.processing_class(text)["input_ids"] for text in texts], None
+
+        if turns:
+            monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", engine)
+        trainer.results.writes_at_end = False
+        trainer.model.train()
+        trainer.rows = [{"prompt": PROMPT, "answer": "9"}] * 2
+        return trainer
+
+    return make
+
+
+def sampled(trainer) -> list[tuple[str, str]]:
+    """Of each row: all text after the prompt, and the text that has gradient."""
+    batch = trainer._generate_and_score_completions(trainer.rows)
+    tokenizer, found = trainer.processing_class, []
+    tool = batch.get("tool_mask", batch["completion_mask"])
+    for ids, real, own in zip(batch["completion_ids"], batch["completion_mask"].bool(), tool.bool(), strict=True):
+        found.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
+    return found
