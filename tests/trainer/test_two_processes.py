@@ -116,3 +116,24 @@ def test_groups_on_two_processes(tmp_path):
                 assert len(set((prompts + others)[g : g + 4])) == 1
                 if case not in ("replace", "advantage"):
                     assert len(set(rewards[g : g + 4])) > 1
+
+
+@pytest.mark.slow
+def test_an_agent_on_two_processes_has_the_advantages_of_one(tmp_path):
+    """A group on both processes has the baselines, equal states and values of one process."""
+    found = results(run(*TORCHRUN, "run_agent.py", "6", tmp_path / "two"))
+    alone = {result["case"]: result for result in results(run("run_agent.py", "12", tmp_path / "one"))}
+    assert len(alone) == 5 and len(found) == 10
+    for case, whole in alone.items():
+        left, right = (r for r in found if r["case"] == case)
+        assert left["collectives"] == right["collectives"] and left["parameters"] == right["parameters"], case
+        for step, rewards in enumerate(whole["rewards"]):
+            assert left["rewards"][step] == right["rewards"][step] == rewards, case
+            both = left["advantages"][step] + right["advantages"][step]
+            for ours, wanted in zip(both, whole["advantages"][step], strict=True):
+                assert ours == pytest.approx(wanted, abs=1e-6), case
+        assert any(any(row) for row in whole["advantages"][0])
+        assert left["parameters"] == pytest.approx(whole["parameters"], rel=1e-7), case
+        for ours, wanted in zip(left["log"], whole["log"], strict=True):
+            for name in ("credit/steps/per_response", "credit/steps/shared_states", "reward"):
+                assert ours.get(name) == pytest.approx(wanted.get(name)), (case, name)
