@@ -31,8 +31,7 @@ def said(ids: list[int], number: int) -> str:
 
 
 def scripted(trainer: CreditTrainer) -> None:
-    """Replaces the engine: what it says depends on the tokens before it, and on the number of a response in its group or
-    of a continuation."""
+    """Replaces the engine: what it says depends on the tokens before it, and on a number in its group or state."""
     tokenizer, tool = trainer.processing_class, trainer.processing_class.convert_tokens_to_ids("<tool>")
 
     def turn(ids: list[int], number: int) -> list[int]:
