@@ -199,6 +199,7 @@ class TrlEngine:
         pass for π_old."""
         if self.sampling is None:
             return
+        self._environments.end_turns()
         self.sampling.written = written
         # TRL's next forward pass is that for π_old, except where it makes none
         makes_one = not self.args.is_aligned or self._trainer.vllm_importance_sampling_correction

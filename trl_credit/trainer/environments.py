@@ -64,6 +64,7 @@ class Environments:
         self._trainer, self.ledger = trainer, ledger
         self._column: int | None = None
         self._begun: list[list[int]] = []  # per turn: number of step rewards of each environment
+        self._ended: list[int] = []  # the same after the last tool
         self._states: list[list[int]] = []  # per turn: state of each environment
         self._reads_states, self._keeps_snapshots = reads_states, keeps_snapshots
         self.snapshots: list[list[Any]] = []  # per turn: what `snapshot` of each environment returned
@@ -117,7 +118,7 @@ class Environments:
 
     def begin_batch(self) -> None:
         """Forgets the last batch."""
-        self._begun, self._states, self.snapshots = [], [], []
+        self._begun, self._ended, self._states, self.snapshots = [], [], [], []
 
     def begin_turn(self) -> None:
         """Notes what the environments hold before the policy writes its next turn.
@@ -139,12 +140,20 @@ class Environments:
                 what = f"{type(one).__name__}.{REWARD}"
                 fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
                 raise RewardError(f"{what} has {len(found)} values before the first turn of a rollout: {fix}.")
-        self._begun.append([len(getattr(one, REWARD, None) or ()) for one in environments])
+        self._begun.append(self._lengths())
         if self._keeps_snapshots:
             self.snapshots.append([copy.deepcopy(one.snapshot()) for one in environments])
         if self._reads_states:
             turn = len(self._states)
             self._states.append([self._state(one, (i, turn)) for i, one in enumerate(environments)])
+
+    def end_turns(self) -> None:
+        """Notes what the environments hold when the last tool has run, before their rewards are asked for."""
+        self._ended = self._lengths()
+
+    def _lengths(self) -> list[int]:
+        environments = getattr(self._trainer, "environments", None) or ()
+        return [len(getattr(one, REWARD, None) or ()) for one in environments]
 
     def _state(self, one: Any, place: tuple[int, int]) -> int:
         key = getattr(one, "state_key", None)
@@ -197,7 +206,7 @@ class Environments:
     ) -> list[int]:
         """The turn, from 0, that each value belongs to."""
         begun = [lengths[i] for lengths in self._begun[:turns]]
-        if any(begun):  # it grew while the policy wrote
+        if self._ended and self._ended[i]:  # it grew while the policy and its tools were at work
             if sorted([*begun, len(values)]) != [*begun, len(values)]:
                 raise RewardError(f"{name}.{REWARD} lost values during a rollout: only append to it.")
             return [sum(length <= n for length in begun) - 1 for n in range(len(values))]
