@@ -19,7 +19,7 @@ WAYS = {
     "outcome": "",  # the answer alone
     "sum": f" --reward demo_agent {Path(__file__).resolve()}:right_calls",  # what `to_go` has, as one number
     "to_go": " --returns to_go",
-    "to_go_step": " --returns to_go --step_baseline step",
+    "to_go_response": " --returns to_go --step_baseline response",
     "state_groups": " --returns state_groups",
 }
 

@@ -87,7 +87,7 @@ KNOWN = {
     "replay_iterations": (2, REPLAY),
     "replay_cap": (1, REPLAY),
     "step_gamma": (0.5, {"returns": "to_go", "reward_funcs": in_halves}),
-    "step_baseline": ("step", {"returns": "to_go", "reward_funcs": in_halves}),
+    "step_baseline": ("response", {"returns": "to_go", "reward_funcs": in_halves}),
     "state_weight": (0.5, None),  # needs an environment: test_agent_credit.py
     "released_code": (list(RELEASED_CODE), None),  # by name, below
     "tree_segment_length": (1, TREE),

@@ -243,6 +243,7 @@ def long_enough(prompts, trainer):
 @pytest.mark.parametrize("groups", ["keep", "replace", "refill"])
 def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, groups):
     given = {"trainer_kwargs": {"rollout_func": long_enough}, "returns": "to_go", "groups": groups, "max_steps": 2}
+    given |= {"step_baseline": "response"}
     given |= {"group_signal": "advantage"} if groups != "keep" else {}
     trainer = make_trainer(reward_funcs=at_different_places, **SMALL, **given)
     for batch, data in made(trainer):
@@ -289,7 +290,7 @@ def test_without_step_rewards_nothing_is_added_to_a_batch(make_trainer):
         ({"returns": "sum"}, "returns must be one of 'outcome', 'to_go', 'state_groups', 'difference'"),
         ({"step_gamma": 0.5}, "step_gamma=0.5 does nothing, since returns='outcome'"),
         ({"returns": "difference", "step_gamma": 0.5}, "step_gamma=0.5 does nothing"),
-        ({"returns": "state_groups", "step_baseline": "step"}, "step_baseline='step' does nothing"),
+        ({"returns": "state_groups", "step_baseline": "response"}, "step_baseline='response' does nothing"),
         ({"returns": "to_go", "state_weight": 0.5}, "state_weight=0.5 does nothing"),
         ({"returns": "to_go", "scale_rewards": "batch"}, "scale_rewards='batch' does nothing, since returns='to_go'"),
         ({"returns": "to_go", "baseline": "optimal"}, "baseline='optimal' with returns='to_go'"),

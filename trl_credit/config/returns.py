@@ -32,9 +32,10 @@ class ReturnKnobs:
             `rollouts="chain"` the advantages of the segments are added.
         step_gamma (`float`, *optional*, defaults to `1.0`):
             Discount per step, in [0, 1]; with `"state_groups"` per turn (0.95 in ROLL).
-        step_baseline (`str`, *optional*, defaults to `"response"`):
-            Baseline of `"to_go"`, from the other responses of the group: `"response"`, the mean of their whole returns,
-            or `"step"`, the mean of their returns from the same step on, over those that reached it. Both are unbiased.
+        step_baseline (`str`, *optional*, defaults to `"step"`):
+            Baseline of `"to_go"`, from the other responses of the group: `"step"`, the mean of their returns from the
+            same step on, over those that reached it, or `"response"`, the mean of their whole returns. Both are
+            unbiased. With `"response"` late steps, before which rewards were earned already, get negative advantages.
         state_weight (`float`, *optional*, defaults to `1.0`):
             ω of `"state_groups"`.
     """
@@ -45,7 +46,7 @@ class ReturnKnobs:
         one_of("outcome", "to_go", "state_groups", "difference"),
     )
     step_gamma: float = _return(1.0, "Discount per step.", SHARE, acts=when(returns=("to_go", "state_groups")))
-    step_baseline: str = _return("response", "Baseline of 'to_go'.", one_of(*BASELINES), acts=when(returns="to_go"))
+    step_baseline: str = _return("step", "Baseline of 'to_go'.", one_of(*BASELINES), acts=when(returns="to_go"))
     state_weight: float = _return(
         1.0, "Weight ω of the advantages of equal states.", FINITE, acts=when(returns="state_groups")
     )

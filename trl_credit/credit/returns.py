@@ -11,7 +11,7 @@ from .advantages import by_group, leave_one_out_mean
 from .scan import check_fraction, reverse_discounted_scan
 
 
-BASELINES = ("response", "step")
+BASELINES = ("step", "response")
 
 
 def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) -> torch.Tensor:
@@ -34,19 +34,19 @@ def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) 
 
 
 def to_go_advantages(
-    return_k: torch.Tensor, *, baseline: str = "response", num_generations: int, steps: torch.Tensor
+    return_k: torch.Tensor, *, baseline: str = "step", num_generations: int, steps: torch.Tensor
 ) -> torch.Tensor:
     """A_{i,k} = R_{i,k} − b_{i,k}, b from the other responses of the group. Shapes (N, K) → (N, K).
 
-    `response`: b_{i,k} = mean_{j≠i} R_{j,0}. `step`: b_{i,k} = mean of R_{j,k} over the j ≠ i that reached step k; if
-    there are none, as for `response`. Both are unbiased, since b_{i,k} does not depend on response i. There is no
-    division by a standard deviation. Ours.
+    `step`: b_{i,k} = mean of R_{j,k} over the j ≠ i that reached step k; if there are none, as for `response`.
+    `response`: b_{i,k} = mean_{j≠i} R_{j,0}. Both are unbiased, since b_{i,k} does not depend on response i. Nothing is
+    divided by a standard deviation. Ours.
 
     Args:
         return_k (`torch.Tensor`):
             R of [`returns_to_go`], shape (N, K). A row of NaN has no reward: it counts nowhere and gets 0.
-        baseline (`str`, *optional*, defaults to `"response"`):
-            `"response"` or `"step"`.
+        baseline (`str`, *optional*, defaults to `"step"`):
+            `"step"` or `"response"`.
         num_generations (`int`):
             Responses per prompt, G.
         steps (`torch.Tensor`):

@@ -16,7 +16,7 @@ PLAY = {"rollouts": "chain", "segmentation": "turns", "rollouts_per_state": 2}
 # groups of 4 in batches of 12: on two processes the second group lies on both
 CASES = {
     "to_go": {"returns": "to_go", "step_gamma": 0.5},
-    "step": {"returns": "to_go", "step_baseline": "step"},
+    "response": {"returns": "to_go", "step_baseline": "response"},
     "difference": {"returns": "difference"},
     "state_groups": {"returns": "state_groups"},
     "chain": {"returns": "to_go", **PLAY},
