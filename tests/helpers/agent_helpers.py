@@ -3,13 +3,15 @@
 import pytest
 import trl
 
-from trl_credit import STraceConfig, STraceTrainer
+from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.demo import TASKS, StepCalculator, agent_dataset, agent_reward, demo_settings
 
 
 TASK = TASKS["demo_agent"]
 PROMPT = [{"role": "user", "content": "KBE3"}]
+GRPO = (CreditConfig, CreditTrainer)
 CALL = "K<call>calc op=- x=2</call><eos>"
+WRONG = "K<call>calc op=+ x=4</call><eos>"
 
 
 @pytest.fixture

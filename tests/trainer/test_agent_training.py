@@ -1,0 +1,223 @@
+"""Training on the embedded agent, and chains whose conversations are played on from where turns begin."""
+
+import copy
+import json
+
+import pytest
+import torch
+from agent_helpers import GRPO, PROMPT, TASK, WRONG
+
+from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
+from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
+from trl_credit.demo.agent import right_call, work_out
+from trl_credit.loss import keys
+from trl_credit.observe.schema import read_shard, steps
+
+
+pytest_plugins = ["agent_helpers"]
+
+SMALL = {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 2, "logging_steps": 1}
+
+
+@pytest.mark.parametrize("groups", ["replace", "refill"])
+def test_refilled_groups_keep_the_rewards_of_their_own_call(make_agent, groups):
+    """The pool is reset by the next call of the engine, so the rewards of a call are read before."""
+    trainer = make_agent(
+        algo=GRPO, returns="to_go", groups=groups, data=agent_dataset(64), difficulty_reward=["agent_reward"], **SMALL
+    )
+    seen, make = [], trainer.make_batch
+    trainer.make_batch = lambda inputs: seen.append(make(inputs)) or seen[-1]
+    trainer.train()
+    assert len(seen) == 2
+    calls = [row.get("credit/groups/calls", 1) for row in trainer.state.log_history if "reward" in row]
+    assert groups == "replace" or max(calls) > 1
+    for made in seen:
+        shown = made.batch.data[keys.STEP_REWARDS].nan_to_num(nan=0.0).sum(-1)
+        assert torch.allclose(shown, made.batch.rewards_per_func[:, 1], atol=1e-5)
+        for i, example in enumerate(made.examples):
+            ids = made.batch.completion_ids[i]
+            assert replayed(trainer, example, ids) == pytest.approx(shown[i].item(), abs=1e-5)
+
+
+def replayed(trainer, example, ids) -> float:
+    """The step rewards of a response, by playing its calls again."""
+    calculator = StepCalculator()
+    calculator.reset(**example)
+    text = trainer.processing_class.decode(ids)
+    for call in text.split("<call>calc op=")[1:]:
+        op, _, rest = call.partition(" x=")
+        x = rest.partition("</call>")[0]
+        try:
+            calculator.calc(op, int(x))
+        except ValueError:
+            pass
+    return sum(calculator.step_rewards)
+
+
+@pytest.mark.parametrize("algo", ["s_trace", "grpo_lambda", "gspo_token", "ha_dw", "opo"])
+def test_presets_train_on_turns(make_agent, algo):
+    given = {"returns": "to_go"} if algo != "opo" else {}
+    given |= {"difficulty_reward": ["agent_reward"]} if algo == "ha_dw" else {}
+    trainer = make_agent(algo=ALGORITHMS[algo], data=agent_dataset(64), **SMALL, **given)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert all(row["loss"] == row["loss"] for row in trainer.state.log_history if "loss" in row)
+
+
+def test_weights_by_turn_train(make_agent):
+    for given in ({"importance": "turn"}, {"importance": "eligible", "trace_unit": "turn"}, {"turn_average": True}):
+        trainer = make_agent(algo=GRPO, returns="to_go", loss_type="grpo", data=agent_dataset(64), **SMALL, **given)
+        trainer.train()
+        assert trainer.state.global_step == 2
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
+    """Rewards, states and the pool of environments need no state of their own in a checkpoint."""
+    given = {"algo": GRPO, "returns": "to_go", "data": agent_dataset(64), "environment": StepCalculator}
+    given |= {**SMALL, "max_steps": 4, "seed": 5, "save_strategy": "steps", "save_steps": 2}
+    whole = make_agent(output_dir=str(tmp_path / "whole"), **given)
+    whole.train()
+    other = make_agent(output_dir=str(tmp_path / "other"), **given)
+    other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    for a, b in zip(whole.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
+    trainer = make_agent(
+        algo=GRPO, returns="to_go", data=agent_dataset(64), **SMALL | {"max_steps": 1, "log_credit": 1}
+    )
+    trainer.train()
+    ((_, path),) = steps(trainer.args.output_dir)
+    shard = read_shard(path)
+    for response in shard.responses:
+        turns, rewards = response["turn_ids"], response["step_rewards"]
+        text = "".join(response["tokens"])
+        assert text.count("<tool>") == sum(turns[i] < 0 and (i == 0 or turns[i - 1] >= 0) for i in range(len(turns)))
+        known = [x for x in rewards if x is not None]
+        assert sum(known) == pytest.approx(response["rewards"]["step_rewards"], abs=1e-5)
+        assert all(credit == 0 for credit, turn in zip(response["credit"], turns, strict=True) if turn < 0)
+    for words in (("view", trainer.args.output_dir, "--terminal"), ("explain", trainer.args.output_dir)):
+        code, out, said = command_said(*words)
+        assert code == 0 and "warning" not in said
+    assert json.loads((path.parent.parent / "credit_run.json").read_text())["version"] >= 1
+
+
+# Chains: conversations that are played on
+
+
+CHAIN = (SPOChainConfig, SPOChainTrainer)
+PLAY = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "environment": StepCalculator}
+
+
+def test_values_are_those_of_conversations_played_on_from_each_turn(make_agent):
+    """Scripted: row 0 calls wrongly and recovers nothing; row 1 calls rightly. Two continuations from each turn."""
+    first, second, third = (right_call(letter, value) for letter, value in (("K", 3), ("B", 1), ("E", 2)))
+    texts = [
+        f"{letter}<call>calc op={c.op} x={c.x}</call><eos>"
+        for letter, c in zip("KBE", (first, second, third), strict=True)
+    ]
+    answer = work_out("KBE3")[-1]["content"] + "<eos>"
+    assert (first, second, third) == (("-", 2), ("+", 1), ("-", 1)) and answer == "1<eos>"
+    script = [
+        [texts[0], WRONG],  # the two responses
+        [answer, answer],
+        # from the common start, and from the second turn of each: first turns of two continuations each
+        ["1<eos>", "7<eos>", "1<eos>", "1<eos>", texts[1], "0<eos>"],
+        # the fifth goes on
+        [texts[2]],
+        ["1<eos>"],
+    ]
+    trainer = make_agent(*script, rewards=agent_reward, **{**PLAY, "environment": Calculator})
+    trainer.rows = [{"prompt": PROMPT, "answer": "1"}] * 2
+    made = trainer.make_batch(trainer.rows)
+    values, final = made.values
+    assert final.tolist() == [1.0, 1.0]
+    starts = [[0, int((row == 1).nonzero()[0])] for row in made.batch.turn_ids]
+    found = [[values[i, t].item() for t in row] for i, row in enumerate(starts)]
+    # order of the states: row 0 at 0 (shared), row 0 at its second turn, row 1 at its second turn
+    assert found == [[0.5, 1.0], [0.5, 0.5]]
+    for i, row in enumerate(made.batch.turn_ids):
+        assert made.advantages[i][row == 0].unique().tolist() == [found[i][1] - found[i][0]]
+        assert made.advantages[i][row == 1].unique().tolist() == [1.0 - found[i][1]] or found[i][1] == 1.0
+        assert not made.advantages[i][row < 0].any()
+
+
+def test_a_played_conversation_goes_on_in_the_state_of_its_turn(make_agent):
+    """The tools' results of continuations are those of an environment that was set back, not of a fresh one."""
+    texts = ["K<call>calc op=+ x=4</call><eos>", "K<call>calc op=+ x=1</call><eos>"]
+    go_on = "B<call>calc op=+ x=1</call><eos>"
+    script = [
+        texts,
+        ["7<eos>", "7<eos>"],
+        [go_on] * 6,  # two from the start, two from each second turn
+        ["7<eos>"] * 2,
+        ["7<eos>"] * 4,
+    ]
+    seen = []
+
+    def spy(completions, **kwargs):
+        seen.append(copy.deepcopy(completions))
+        return [0.0] * len(completions)
+
+    trainer = make_agent(*script, rewards=[agent_reward, spy], **PLAY)
+    before = trainer._metrics["train"].copy()
+    trainer.make_batch(trainer.rows)
+    played = seen[1]
+    results = [[m["content"] for m in messages if m["role"] == "tool"] for messages in played]
+    # 3 + 1 from the start; 3 + 4 + 1 and 3 + 1 + 1 after the first calls
+    assert results == [["4"], ["4"], ["7", "8"], ["7", "8"], ["4", "5"], ["4", "5"]]
+    assert [e.state_key for e in trainer.environments] == [(1, 7), (1, 4)]  # those of the batch are untouched
+    assert len(before) == 0 and trainer._metrics["train"]["rewards/spy/mean"] == [0.0]
+
+
+def test_chains_of_turns_train(make_agent):
+    trainer = make_agent(data=agent_dataset(64), **{**PLAY, **SMALL, "returns": "to_go"})
+    trainer.train()
+    rows = [row for row in trainer.state.log_history if "credit/rollouts" in row]
+    assert rows and all(row["credit/rollouts"] > 0 for row in rows)
+    assert all(1 < row["credit/segments_per_response"] <= 5 for row in rows)
+
+
+class Bare:
+    """An environment that cannot be set back."""
+
+    def reset(self, **row):
+        return None
+
+    def calc(self, op: str, x: int) -> str:
+        """Shows its argument.
+
+        Args:
+            op: The operation.
+            x: The operand.
+
+        Returns:
+            The operand.
+        """
+        return str(x)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {**PLAY, "environment": Bare},
+            r"segmentation='turns' plays on .*Bare has no snapshot\(\) and restore\(state\)",
+        ),
+        (
+            {**PLAY, "segmentation": "cutpoints"},
+            "environment_factory with rollouts='chain' and segmentation='cutpoints'",
+        ),
+        ({**PLAY, "groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
+        ({**PLAY, "environment": None}, "segmentation='turns' divides conversations with environments"),
+        ({"algo": GRPO, "environment": Bare, "returns": "state_groups"}, "a class with a property `state_key`"),
+    ],
+)
+def test_what_cannot_be_played_on_is_refused(make_agent, settings, message):
+    with pytest.raises(ValueError, match=message):
+        make_agent(**settings)
+
+
+def test_the_task_is_the_one_of_the_agent():
+    assert TASK.environment(CreditConfig("x", report_to="none", returns="to_go")) is StepCalculator
