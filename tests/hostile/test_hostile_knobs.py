@@ -40,7 +40,7 @@ OUTSIDE = {
     "probability_threshold difficulty_scale difficulty_rate sapo_temperature_neg sapo_temperature_pos temperature "
     "repetition_penalty num_train_epochs save_steps logging_steps eval_steps": (0.0, -1.0, INF),
     "epsilon beta learning_rate weight_decay adam_epsilon warmup_steps": (-1e-9, INF),
-    "advantage_floor truncated_value process_reward_weight entropy_coef entropy_coef_min entropy_coef_max "
+    "advantage_floor truncated_value process_reward_weight state_weight entropy_coef entropy_coef_min entropy_coef_max "
     "entropy_target": (INF, -INF),
     "delta": (0.0, -1.0),
     "epsilon_high max_grad_norm dataloader_num_workers": (-1e-9, -INF),
@@ -49,7 +49,7 @@ OUTSIDE = {
     "rollouts_per_state rollout_batch_size tree_segment_length replay_iterations replay_cap "
     "process_reward_best_of max_copies max_refills": COUNTS,
     "prompt_floor": (-0.1, 0.26, INF),
-    "retire_above": SHARES,
+    "retire_above step_gamma": SHARES,
     "nonfinite_patience log_credit": (-1, 0.5, 2.5, INF),
     "reward_timeout": (0.0, -1.0, -INF),
     "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
