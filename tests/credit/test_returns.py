@@ -132,7 +132,7 @@ def test_returns_to_go_have_less_variance_than_the_outcome():
 
 
 def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
-    """With ω, E[A_E + ω A_S] is the gradient plus ω times each turn's own, weighted by how often others are there.
+    """E[A_E + ω A_S] is (G − 1)/G of the gradient, plus ω times each turn's own weighted by how often others are there.
 
     States are the turn numbers here, so the weight is the probability that one of two others reaches the turn.
     """
@@ -143,13 +143,12 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
         states = torch.arange(TURNS).expand(len(rewards), -1)
         found = state_group_advantages(
             to_go_k,
-            outcome=rewards.sum(-1) * GROUP / (GROUP - 1),
+            outcome=rewards.sum(-1),
             states_k=states,
             weight=omega,
             num_generations=GROUP,
             steps=steps,
         )
-        # the paper's A_E has the own response in a group of fixed size, which only scales it
         return found
 
     logits = toy_logits()
@@ -157,7 +156,7 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
     for logps, rewards, _ in trajectories(logits):
         for t in range(len(rewards)):
             reach[t] += logps.sum().exp().item()
-    wanted = true_gradient()
+    wanted = true_gradient() * (GROUP - 1) / GROUP  # A_E has the own response, in a group of fixed size
     for logps, rewards, _ in trajectories(logits):
         for t, logp in enumerate(logps):
             weight = omega * (1 - (1 - reach[t]) ** (GROUP - 1))

@@ -4,7 +4,8 @@ import pytest
 import trl
 
 from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
-from trl_credit.demo import TASKS, StepCalculator, agent_dataset, agent_reward, demo_settings
+from trl_credit.demo import TASKS, Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
+from trl_credit.loss import keys
 
 
 TASK = TASKS["demo_agent"]
@@ -12,6 +13,8 @@ PROMPT = [{"role": "user", "content": "KBE3"}]
 GRPO = (CreditConfig, CreditTrainer)
 CALL = "K<call>calc op=- x=2</call><eos>"
 WRONG = "K<call>calc op=+ x=4</call><eos>"
+TWO = "<call>calc op=- x=2</call><call>calc op=+ x=1</call><eos>"
+ANSWER = "9<eos>"
 
 
 @pytest.fixture
@@ -67,4 +70,39 @@ def sampled(trainer) -> list[tuple[str, str]]:
     tool = batch.get("tool_mask", batch["completion_mask"])
     for ids, real, own in zip(batch["completion_ids"], batch["completion_mask"].bool(), tool.bool(), strict=True):
         found.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
+    return found
+
+
+class Counting(StepCalculator):
+    """Scores the n-th call that it gets with n, also one that raises."""
+
+    def calc(self, op: str, x: int) -> str:
+        """Counts.
+
+        Args:
+            op: The operation.
+            x: The operand.
+
+        Returns:
+            The value.
+        """
+        try:
+            return Calculator.calc(self, op, x)
+        finally:
+            self.step_rewards.append(len(self.step_rewards) + 1.0)
+
+
+def batch_of(trainer):
+    """The generation batch of the scripted rows."""
+    return trainer.make_batch(trainer.rows)
+
+
+def by_turn(made) -> list[list[float]]:
+    """Of each row, the step rewards as (turn, reward)."""
+    shown, turns = made.batch.data[keys.STEP_REWARDS], made.batch.turn_ids
+    found = []
+    for row, turn in zip(shown, turns, strict=True):
+        places = (~row.isnan()).nonzero().flatten().tolist()
+        assert all(t + 1 == len(turn) or turn[t + 1] != turn[t] for t in places)  # at the end of its turn
+        found.append([(turn[t].item(), row[t].item()) for t in places])
     return found

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from agent_helpers import CALL, GRPO
+from agent_helpers import ANSWER, CALL, GRPO, TWO, Counting, batch_of, by_turn
 
+from trl_credit import StepRewards
 from trl_credit.credit.returns import returns_to_go, state_group_advantages, to_go_advantages
 from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
@@ -15,43 +16,6 @@ pytest_plugins = ["agent_helpers"]
 
 RAISES = "K<call>calc op=9 x=4</call><eos>"
 UNKNOWN = "K<call>calc y=1</call><eos>"
-TWO = "<call>calc op=- x=2</call><call>calc op=+ x=1</call><eos>"
-ANSWER = "9<eos>"
-
-
-class Counting(StepCalculator):
-    """Scores the n-th call that it gets with n, also one that raises."""
-
-    def calc(self, op: str, x: int) -> str:
-        """Counts.
-
-        Args:
-            op: The operation.
-            x: The operand.
-
-        Returns:
-            The value.
-        """
-        try:
-            return Calculator.calc(self, op, x)
-        finally:
-            self.step_rewards.append(len(self.step_rewards) + 1.0)
-
-
-def batch_of(trainer):
-    """The generation batch of the scripted rows."""
-    return trainer.make_batch(trainer.rows)
-
-
-def by_turn(made) -> list[list[float]]:
-    """Of each row, the step rewards as (turn, reward)."""
-    shown, turns = made.batch.data[keys.STEP_REWARDS], made.batch.turn_ids
-    found = []
-    for row, turn in zip(shown, turns, strict=True):
-        places = (~row.isnan()).nonzero().flatten().tolist()
-        assert all(t + 1 == len(turn) or turn[t + 1] != turn[t] for t in places)  # at the end of its turn
-        found.append([(turn[t].item(), row[t].item()) for t in places])
-    return found
 
 
 @pytest.mark.parametrize(
@@ -279,13 +243,8 @@ def test_a_judge_of_turns_beside_the_environment(make_agent):
     """Two functions that score turns add up, each with its weight."""
 
     def judge(completions, **kwargs):
-        return [[None] * 0 or judged(messages) for messages in completions]
-
-    def judged(messages):
-        from trl_credit import StepRewards
-
-        own = [m for m in messages if m["role"] == "assistant"]
-        return StepRewards(range(1, len(own) + 1), [10.0] * len(own), unit="turn")
+        turns = [sum(m["role"] == "assistant" for m in messages) for messages in completions]
+        return [StepRewards(range(1, n + 1), [10.0] * n, unit="turn") for n in turns]
 
     trainer = make_agent(
         [CALL, ANSWER],

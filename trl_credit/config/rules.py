@@ -165,6 +165,12 @@ RULES = (
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
+    Rule(
+        when(turn_average=True, importance="sequence"),
+        when(beta=anything_but(0.0)),
+        "W and A are equal at all tokens of a response, so only a KL term would be averaged otherwise",
+    ),
+    Rule(when(turn_average=True), when(rollouts=("none", "chain")), "rows of a tree have no turns"),
     Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
     Rule(ALONG, when(baseline="group"), "it has a baseline of its own, from the other responses of the group"),
     Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),

@@ -92,6 +92,7 @@ class StepLedger:
 
     def note(self, column: int, found: list[Given]) -> None:
         """Keeps what function number `column` returned, if it is more than numbers."""
+        self._found.pop(column, None)
         if any(isinstance(x, (StepRewards, torch.Tensor)) for x in found):
             self._found[column] = found
 

@@ -230,6 +230,7 @@ class TrlEngine:
         else:
             with temporarily(self._environments.ledger, written=self.sampling.written):
                 rewards = self._scoring.of_batch(*args, **kwargs)
+                self._environments.check_read()
                 self.sampling.scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
             self.sampling.scores.states = self._environments.states(self.sampling.scores.written)
             self._conversations = Conversations(

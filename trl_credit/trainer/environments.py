@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from ..credit.tokens import turn_numbers
 from ..rewards.guard import RewardError, guard_rewards
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
+from ..support.errors import one_line
 from .refusals import reward_rows
 
 
@@ -65,6 +67,7 @@ class Environments:
         self._column: int | None = None
         self._begun: list[list[int]] = []  # per turn: number of step rewards of each environment
         self._ended: list[int] = []  # the same after the last tool
+        self._read: list[int] = []  # the same when they were read
         self._states: list[list[int]] = []  # per turn: state of each environment
         self._reads_states, self._keeps_snapshots = reads_states, keeps_snapshots
         self.snapshots: list[list[Any]] = []  # per turn: what `snapshot` of each environment returned
@@ -81,38 +84,56 @@ class Environments:
         """Hides `snapshot` and `restore`, and adds a column for `step_rewards`, once TRL has made its environments.
 
         Raises:
-            ValueError: no environment has a reward, or states are compared and none has a `state_key`.
+            ValueError: nothing gives a reward, an environment lacks what the configuration reads, it goes with a rollout
+                function, or processes that share an engine would have to wait for each other.
         """
         trainer = self._trainer
         pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
-        if self._reads_states and not any(hasattr(one, "state_key") for one in pool):
+        has_rewards = any(_has(one, REWARD) for one in pool)
+        if self._reads_states and not any(_has(one, "state_key") for one in pool):
             what = "returns='state_groups' compares states of environments"
             raise ValueError(f"{what}: give environment_factory a class with a property `state_key`.")
-        for one in pool if self._keeps_snapshots else ():
-            if not all(callable(getattr(one, name, None)) for name in HIDDEN):
-                what = f"segmentation='turns' plays on from where turns begin, and {type(one).__name__} has no"
-                raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
-        for name, tools in getattr(trainer, "_env_tools", {}).items() if pool else ():
-            trainer._env_tools[name] = [tool for tool in tools if tool.__name__ not in HIDDEN]
-        if pool:
-            trainer.tools = [tool for tool in trainer.tools if tool.__name__ not in HIDDEN]
-        has_rewards = any(hasattr(one, REWARD) for one in pool)
-        if self.step_rewards in trainer.reward_funcs:
-            self._column = trainer.reward_funcs.index(self.step_rewards)
-            if has_rewards:
-                return
+        if getattr(trainer, "rollout_func", None) is not None and (has_rewards or self._reads_states):
+            what = "rollout_func with step_rewards or state_key of environments, which are read in TRL's tool loop"
+            raise ValueError(f"{what}: leave one of the two out, and return StepRewards from a reward function.")
+        if self._keeps_snapshots:
+            self._check_playing(pool)
+        if any(map(_is_restored, pool)):
+            named = trainer._env_tools
+            trainer._env_tools = {name: [t for t in tools if not _is_hidden(t)] for name, tools in named.items()}
+            trainer.tools = [tool for tool in trainer.tools if not _is_hidden(tool)]
+        if self.step_rewards in trainer.reward_funcs:  # as the first one, see `guarded_rewards`
             for column in (trainer.reward_funcs, trainer.reward_func_names, trainer.reward_processing_classes):
-                del column[self._column]
-            trainer.reward_weights, self._column = trainer.reward_weights[1:], None
-            if not trainer.reward_funcs:
-                what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
-                raise ValueError(f"{what}.")
-        elif has_rewards:  # of weight 1, as TRL adds get_reward
+                del column[0]
+            trainer.reward_weights = trainer.reward_weights[1:]
+        if has_rewards:  # after `get_reward`, which may fill the list; of weight 1, as TRL adds that
             self._column = len(trainer.reward_funcs)
             trainer.reward_funcs.append(self.step_rewards)
             trainer.reward_func_names.append(REWARD)
             trainer.reward_processing_classes.append(None)
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
+        if not trainer.reward_funcs:
+            what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
+            raise ValueError(f"{what}.")
+
+    def _check_playing(self, pool: list[Any]) -> None:
+        for one in pool:
+            if not _is_restored(one):
+                what = f"segmentation='turns' plays on from where turns begin, and {type(one).__name__} has no"
+                raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
+        trainer = self._trainer
+        state, args = trainer.accelerator.state, trainer.args
+        shares = {
+            "ZeRO-3": getattr(state.deepspeed_plugin, "zero_stage", 0) == 3,
+            "FSDP": trainer.is_fsdp_enabled,
+            "vllm_mode='server'": trainer.use_vllm and trainer.vllm_mode == "server",
+            "vllm_tensor_parallel_size": trainer.use_vllm and args.vllm_tensor_parallel_size > 1,
+        }
+        if trainer.accelerator.num_processes > 1 and (found := [name for name, is_so in shares.items() if is_so]):
+            what = f"segmentation='turns' with {found[0]} on several processes: each plays another number of rounds"
+            raise ValueError(
+                f"{what}, and all would have to generate together. Give each process an engine of its own."
+            )
 
     # While a batch is sampled
 
@@ -131,15 +152,15 @@ class Environments:
         environments = getattr(trainer, "environments", None) or []
         if not environments:
             return
-        if not self._begun:
+        if not self._begun and trainer.tools:
             for tools in (*trainer._sync_tool_dicts, *trainer._async_tool_dicts):
-                for name in HIDDEN:
-                    tools.pop(name, None)
-        for one in environments if not self._begun else ():
-            if (found := getattr(one, REWARD, None)) is not None and (self._column is None or len(found)):
+                for name in [name for name, tool in tools.items() if _is_hidden(tool)]:
+                    del tools[name]
+        for one, length in zip(environments, self._lengths(), strict=True) if not self._begun else ():
+            if _has(one, REWARD) and (self._column is None or length):
                 what = f"{type(one).__name__}.{REWARD}"
                 fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
-                raise RewardError(f"{what} has {len(found)} values before the first turn of a rollout: {fix}.")
+                raise RewardError(f"{what} has {length} values before the first turn of a rollout: {fix}.")
         self._begun.append(self._lengths())
         if self._keeps_snapshots:
             self.snapshots.append([copy.deepcopy(one.snapshot()) for one in environments])
@@ -152,16 +173,34 @@ class Environments:
         self._ended = self._lengths()
 
     def _lengths(self) -> list[int]:
-        environments = getattr(self._trainer, "environments", None) or ()
-        return [len(getattr(one, REWARD, None) or ()) for one in environments]
+        found = (getattr(one, REWARD, None) for one in getattr(self._trainer, "environments", None) or ())
+        return [0 if values is None else len(values) for values in found]
 
     def _state(self, one: Any, place: tuple[int, int]) -> int:
-        key = getattr(one, "state_key", None)
-        if not _is_plain(key):
-            what = f"{type(one).__name__}.state_key is {key!r:.80} (a {type(key).__name__})"
-            raise ValueError(f"{what}: return a string, a number, or a tuple of these, equal for equal states.")
-        own = ("unknown", self._trainer.processes.rank, *place) if key is None else ("known", key)
+        name = type(one).__name__
+        try:
+            key = one.state_key if _has(one, "state_key") else None
+        except Exception as error:
+            raise RewardError(f"{name}.state_key raised {type(error).__name__}: {one_line(error)}") from error
+        try:
+            own = ("unknown", self._trainer.processes.rank, *place) if key is None else ("known", _plain(key))
+        except TypeError:
+            what = f"{name}.state_key is {key!r:.80} (a {type(key).__name__})"
+            raise RewardError(
+                f"{what}: return a string, a number, or a tuple of these, equal for equal states."
+            ) from None
         return int(short_digest([repr(own)])[:15], 16)
+
+    def check_read(self) -> None:
+        """Checks that all rewards were read. TRL awaits an `async` `get_reward` after the other functions.
+
+        Raises:
+            RewardError: a list has changed after it was read.
+        """
+        if self._column is None or self._read == self._lengths():
+            return
+        what = f"{REWARD} of an environment changed after it was read, by an `async` function"
+        raise RewardError(f"{what}: fill it in the tools, or make get_reward a plain function.")
 
     def states(self, written: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """The state before each turn of each response, as a number; `None` if nothing compares states."""
@@ -170,9 +209,12 @@ class Environments:
         turns = [_turns(row) for row in written]
         return [[states[i] for states in self._states[:count]] for i, count in enumerate(turns)]
 
-    def _step_rewards(self, completions: list, environments: list, **kwargs: Any) -> list[float | None]:
+    def _step_rewards(
+        self, completions: list, completion_ids: list, environments: list, **kwargs: Any
+    ) -> list[float | None]:
         """A reward function: the total of each environment's `step_rewards`, `None` for one without."""
-        written = self.ledger.written
+        written = self.ledger.written or [[1] * len(ids) for ids in completion_ids]
+        self._read = self._lengths()
         found: list[StepRewards | None] = []
         for i, one in enumerate(environments):
             values = getattr(one, REWARD, None)
@@ -188,7 +230,7 @@ class Environments:
             of_each = [0] * len(numbers)
             if not self._totals_alone:
                 of_each = self._turn_of_each(i, numbers, _turns(written[i]), completions[i], name)
-            found.append(_per_turn(numbers, of_each, self.ledger))
+            found.append(_per_turn(numbers, of_each, self.ledger, name))
         self.ledger.note(self._column, found)
         return [self.ledger.total(x, i) for i, x in enumerate(found)]
 
@@ -220,21 +262,46 @@ class Environments:
         return [min(turn, turns - 1) for turn in calls] if len(values) == len(calls) else [0] * len(values)
 
 
-def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger) -> StepRewards:
+def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger, name: str) -> StepRewards:
     by_turn: dict[int, float] = {}
     for value, turn in zip(values, turn_of_each, strict=True):
         if value is not None:
             by_turn[turn] = value + (0.0 if ledger.of_states else by_turn.get(turn, 0.0))
     if values and not by_turn:
         return StepRewards([1], [None], unit="turn")
-    return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], unit="turn")
+    try:
+        return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
+    except ValueError as error:
+        raise RewardError(f"{name}.{REWARD} adds up to what is no number: {error}.") from error
 
 
 def _turns(written: Sequence[int]) -> int:
     return int(turn_numbers(torch.tensor([written])).max()) + 1
 
 
-def _is_plain(key: Any) -> bool:
+def _has(one: Any, name: str) -> bool:
+    """Whether an environment has an attribute or a property, which is not read here: it may need `reset`."""
+    missing = object()
+    return inspect.getattr_static(one, name, missing) is not missing
+
+
+def _is_restored(one: Any) -> bool:
+    return all(callable(getattr(one, name, None)) for name in HIDDEN)
+
+
+def _is_hidden(tool: Any) -> bool:
+    """Whether a tool is `snapshot` or `restore` of an environment that has both."""
+    return getattr(tool, "__name__", "") in HIDDEN and _is_restored(getattr(tool, "__self__", None))
+
+
+def _plain(key: Any) -> Any:
+    """A key of which equal values have one text. Raises `TypeError` for another one."""
     if isinstance(key, tuple):
-        return all(map(_is_plain, key))
-    return key is None or isinstance(key, (str, int, float, bool))
+        return tuple(map(_plain, key))
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, int):
+        return int(key)
+    if (number := as_number(key)) is None:
+        raise TypeError
+    return int(number) if number.is_integer() else number

@@ -17,6 +17,9 @@ from ..runs.resumable import ResumableTrainer
 from .step_rewards import place_steps
 
 
+LARGEST = 1e18  # of a step: squares of sums of them must be finite in 32 bits
+
+
 class TrlScoring:
     """Scores responses with the reward functions of a TRL trainer.
 
@@ -77,6 +80,7 @@ class TrlScoring:
 
     def of_batch(self, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any) -> torch.Tensor:
         """TRL's `_calculate_rewards`: rewards (N, functions) of the rows of all processes. Collective."""
+        self._ledger.take()  # of a batch that failed
         try:
             with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
                 rewards = GRPOTrainer._calculate_rewards(self._trainer, inputs, prompts, *args, **kwargs)
@@ -108,6 +112,12 @@ class TrlScoring:
             placed, late = place_steps(
                 found, self._ledger, name=name, processor=self._trainer.processing_class, **given
             )
+            for i, values in enumerate(placed.values):
+                largest = values.abs().max().item() if len(values) else 0.0
+                if largest * abs(self._weights[column]) > LARGEST or largest > LARGEST:
+                    what = f"reward function {name!r} returned a step of {largest:.3g} for response {i} of the batch"
+                    where = f"to prompt {shown_prompt(prompts, i)}"
+                    raise RewardError(f"{what}, {where}: squares overflow 32 bits. Scale it, such as to [0, 1].")
             scores.placed[column] = placed
             scores.late += late
         return scores

@@ -127,8 +127,8 @@ class Units:
         if not isinstance(shown, str):
             contents = [message.get("content") for message in shown]
             if len(contents) != 1 or not isinstance(contents[0], str):
-                what = f"steps in characters of a conversation of {len(contents)} messages (set unit='turn' or 'token')"
-                raise ValueError(what)
+                of = f"of {len(contents)} messages" if len(contents) != 1 else "whose content is no text"
+                raise ValueError(f"steps in characters of a conversation {of} (set unit='turn' or 'token')")
             shown = contents[0]
         begin = text.find(shown)
         if begin < 0 or text.find(shown, begin + 1) >= 0 and shown != text:
