@@ -84,7 +84,7 @@ class Environments:
         """Hides `snapshot` and `restore`, and adds a column for `step_rewards`, once TRL has made its environments.
 
         Raises:
-            ValueError: nothing gives a reward, an environment lacks what the configuration reads, it goes with a rollout
+            ValueError: nothing gives a reward, an environment lacks what is read of it, it goes with a rollout
                 function, or processes that share an engine would have to wait for each other.
         """
         trainer = self._trainer
