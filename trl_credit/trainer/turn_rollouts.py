@@ -16,6 +16,10 @@ from .environments import NOT_TOOLS, Environments
 from .scoring import TrlScoring
 
 
+# before TRL 1.16 the types of a call's arguments are not those of the tool
+_TYPES_ARGUMENTS = "tools" in inspect.signature(parse_response).parameters
+
+
 @dataclass
 class Conversations:
     """The responses of a generation batch of this process, as the reward functions got them.
@@ -110,8 +114,8 @@ class TurnRollouts:
             b = places[i][1]
             ids.append(completion_ids[row][:b] + continuation.ids)
             written.append(batch.written[row][:b] + [1] * len(continuation.ids))
-            tools = trainer._env_tools[names[len(added)]]
-            message = parse_response(trainer._tokenizer, continuation.ids, prefix=prefixes[i], tools=tools)
+            typed = {"tools": trainer._env_tools[names[len(added)]]} if _TYPES_ARGUMENTS else {}
+            message = parse_response(trainer._tokenizer, continuation.ids, prefix=prefixes[i], **typed)
             added.append([message])
         given = {"prompt_ids": prompt_ids, "rows": rows, "which": which, "turns": turns, "names": names}
         ids, added, written = self._run_tools(batch, instances, ids, added, written, **given)
