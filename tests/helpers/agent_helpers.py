@@ -73,6 +73,25 @@ def sampled(trainer) -> list[tuple[str, str]]:
     return found
 
 
+class Bare:
+    """An environment of one tool, without rewards, states or a way back."""
+
+    def reset(self, **row):
+        return None
+
+    def calc(self, op: str, x: int) -> str:
+        """Shows its argument.
+
+        Args:
+            op: The operation.
+            x: The operand.
+
+        Returns:
+            The operand.
+        """
+        return str(x)
+
+
 class Counting(StepCalculator):
     """Scores the n-th call that it gets with n, also one that raises."""
 
@@ -90,6 +109,10 @@ class Counting(StepCalculator):
             return Calculator.calc(self, op, x)
         finally:
             self.step_rewards.append(len(self.step_rewards) + 1.0)
+            self.after()
+
+    def after(self) -> None:
+        """What a subclass does after a call."""
 
 
 def batch_of(trainer):

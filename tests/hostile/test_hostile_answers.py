@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trl_credit.data import load_prompts
+from trl_credit.demo import agent_reward, demo_reward
 from trl_credit.rewards import accuracy_reward, format_reward, knights_and_knaves_reward, reasoning_gym_reward
 
 
@@ -27,10 +28,17 @@ def test_only_what_the_model_wrote_last_is_its_answer(role):
         (accuracy_reward, "\\boxed{42}"),
         (format_reward, "<think>a</think><answer>42</answer>"),
         (knights_and_knaves_reward, "Ann is a knight."),
+        (agent_reward, "42"),
     ):
         assert reward(completions=[last(text, "assistant")], **given) == [1.0]
         assert reward(completions=[last(text, role)], **given) == [0.0]
         assert reward(completions=[[*last(text, "assistant"), {"role": role, "content": "done"}]], **given) == [0.0]
+
+
+@pytest.mark.hostile(ANSWERS, "survived")
+def test_a_tool_cannot_solve_an_embedded_task():
+    given = [last("1+1=2", "assistant"), last("1+1=2", "tool"), "1+1=2"]
+    assert demo_reward(given, ["2"] * 3) == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.hostile(ANSWERS, "survived")

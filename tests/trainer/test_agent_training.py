@@ -1,11 +1,11 @@
-"""Training on the embedded agent, and chains whose conversations are played on from where turns begin."""
+"""Training on the embedded agent, and chains whose conversations are continued from where turns begin."""
 
 import copy
 import json
 
 import pytest
 import torch
-from agent_helpers import GRPO, PROMPT, TASK, WRONG
+from agent_helpers import GRPO, PROMPT, TASK, WRONG, Bare
 
 from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
@@ -64,11 +64,30 @@ def test_presets_train_on_turns(make_agent, algo):
     assert all(row["loss"] == row["loss"] for row in trainer.state.log_history if "loss" in row)
 
 
-def test_weights_by_turn_train(make_agent):
-    for given in ({"importance": "turn"}, {"importance": "eligible", "trace_unit": "turn"}, {"turn_average": True}):
-        trainer = make_agent(algo=GRPO, returns="to_go", loss_type="grpo", data=agent_dataset(64), **SMALL, **given)
-        trainer.train()
-        assert trainer.state.global_step == 2
+KNOBS = {
+    "mask": {"token_mask": "probability", "probability_threshold": 0.5},
+    "dapo by prompt": {"loss_type": "dapo", "prompt_average": True},
+    "constant": {"loss_type": "dr_grpo", "beta": 0.1},
+    "turn average": {"loss_type": "grpo", "turn_average": True, "beta": 0.1},
+    "cispo": {"loss_type": "cispo"},
+    "turn": {"importance": "turn"},
+    "turn token": {"importance": "turn_token", "whiten_advantages": "batch"},
+    "trace by turn": {"importance": "eligible", "trace_unit": "turn", "loss_type": "grpo"},
+    "lambda": {"importance": "lambda_trace", "loss_weight": "trace_past", "loss_type": "grpo"},
+    "difficulty": {"difficulty": "fixed", "difficulty_reward": ["agent_reward"]},
+}
+
+
+@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
+def test_every_weight_mask_and_normalizer_takes_them(make_agent, knobs):
+    given = SMALL | {"max_steps": 1, "log_credit": 1}
+    trainer = make_agent(algo=GRPO, returns="to_go", data=agent_dataset(64), **given, **knobs)
+    trainer.train()
+    ((_, path),) = steps(trainer.args.output_dir)
+    rows = read_shard(path).responses
+    assert any(abs(x) > 0 for row in rows for x in row["credit"])
+    for row in rows:
+        assert all(c == 0 for c, turn in zip(row["credit"], row["turn_ids"], strict=True) if turn < 0)
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
@@ -103,14 +122,14 @@ def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
     assert json.loads((path.parent.parent / "credit_run.json").read_text())["version"] >= 1
 
 
-# Chains: conversations that are played on
+# Chains: conversations that are continued
 
 
 CHAIN = (SPOChainConfig, SPOChainTrainer)
 PLAY = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "environment": StepCalculator}
 
 
-def test_values_are_those_of_conversations_played_on_from_each_turn(make_agent):
+def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     """Scripted: row 0 calls wrongly and recovers nothing; row 1 calls rightly. Two continuations from each turn."""
     first, second, third = (right_call(letter, value) for letter, value in (("K", 3), ("B", 1), ("E", 2)))
     texts = [
@@ -143,7 +162,7 @@ def test_values_are_those_of_conversations_played_on_from_each_turn(make_agent):
         assert not made.advantages[i][row < 0].any()
 
 
-def test_a_played_conversation_goes_on_in_the_state_of_its_turn(make_agent):
+def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
     """The tools' results of continuations are those of an environment that was set back, not of a fresh one."""
     texts = ["K<call>calc op=+ x=4</call><eos>", "K<call>calc op=+ x=1</call><eos>"]
     go_on = "B<call>calc op=+ x=1</call><eos>"
@@ -163,8 +182,8 @@ def test_a_played_conversation_goes_on_in_the_state_of_its_turn(make_agent):
     trainer = make_agent(*script, rewards=[agent_reward, spy], **PLAY)
     before = trainer._metrics["train"].copy()
     trainer.make_batch(trainer.rows)
-    played = seen[1]
-    results = [[m["content"] for m in messages if m["role"] == "tool"] for messages in played]
+    continued = seen[1]
+    results = [[m["content"] for m in messages if m["role"] == "tool"] for messages in continued]
     # 3 + 1 from the start; 3 + 4 + 1 and 3 + 1 + 1 after the first calls
     assert results == [["4"], ["4"], ["7", "8"], ["7", "8"], ["4", "5"], ["4", "5"]]
     assert [e.state_key for e in trainer.environments] == [(1, 7), (1, 4)]  # those of the batch are untouched
@@ -179,42 +198,28 @@ def test_chains_of_turns_train(make_agent):
     assert all(1 < row["credit/segments_per_response"] <= 5 for row in rows)
 
 
-class Bare:
-    """An environment that cannot be set back."""
-
-    def reset(self, **row):
-        return None
-
-    def calc(self, op: str, x: int) -> str:
-        """Shows its argument.
-
-        Args:
-            op: The operation.
-            x: The operand.
-
-        Returns:
-            The operand.
-        """
-        return str(x)
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (
             {**PLAY, "environment": Bare},
-            r"segmentation='turns' plays on .*Bare has no snapshot\(\) and restore\(state\)",
+            r"segmentation='turns' continues .*Bare has no snapshot\(\) and restore\(state\)",
         ),
         (
             {**PLAY, "segmentation": "cutpoints"},
             "environment_factory with rollouts='chain' and segmentation='cutpoints'",
         ),
         ({**PLAY, "groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
+        (
+            {**PLAY, "trainer_kwargs": {"tools": [sorted]}},
+            "tools with rollouts='chain': its responses cannot be continued",
+        ),
+        ({**PLAY, "trainer_kwargs": {"rollout_func": sorted}}, "rollout_func with rollouts='chain': its responses"),
         ({**PLAY, "environment": None}, "segmentation='turns' divides conversations with environments"),
         ({"algo": GRPO, "environment": Bare, "returns": "state_groups"}, "a class with a property `state_key`"),
     ],
 )
-def test_what_cannot_be_played_on_is_refused(make_agent, settings, message):
+def test_what_cannot_be_continued_is_refused(make_agent, settings, message):
     with pytest.raises(ValueError, match=message):
         make_agent(**settings)
 

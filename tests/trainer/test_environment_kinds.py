@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Counting, batch_of, by_turn
+from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Bare, Counting, batch_of, by_turn
 
 from trl_credit import StepRewards
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
@@ -85,7 +85,7 @@ def test_async_tools(make_agent):
 def test_several_environments_of_which_some_have_rewards_and_states(make_agent):
     """A row's environment is by its name; the other one takes no part in rewards of steps, nor in equal states."""
     data = agent_dataset(8).map(lambda row, i: {"environment": "plain" if i % 2 else "steps"}, with_indices=True)
-    factories = {"steps": Counting, "plain": NoState}
+    factories = {"steps": Counting, "plain": Bare}
     given = {"environment": factories, "algo": GRPO, "data": data}
     trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], returns="to_go", **given)
     trainer.rows = [{"prompt": PROMPT, "answer": "9", "environment": name} for name in factories]
@@ -96,23 +96,6 @@ def test_several_environments_of_which_some_have_rewards_and_states(make_agent):
     trainer.rows = [{"prompt": PROMPT, "answer": "9", "environment": name} for name in factories]
     batch_of(trainer)
     assert trainer._metrics["train"]["credit/steps/shared_states"] == [0.0]  # a state that is not known is no equal
-
-
-class NoState:
-    def reset(self, **row):
-        return None
-
-    def calc(self, op: str, x: int) -> str:
-        """Shows its argument.
-
-        Args:
-            op: The operation.
-            x: The operand.
-
-        Returns:
-            The operand.
-        """
-        return str(x)
 
 
 class Fails(Calculator):
@@ -185,7 +168,7 @@ def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
         return [0.0, 0.0]
 
     trainer = make_agent(
-        *[[ANSWER, ANSWER]] * 2, environment=NoState, algo=GRPO, rewards=[steps_once, raises_once], **TO_GO
+        *[[ANSWER, ANSWER]] * 2, environment=Bare, algo=GRPO, rewards=[steps_once, raises_once], **TO_GO
     )
     with pytest.raises(RewardRaised, match="raises_once"):
         batch_of(trainer)
@@ -208,6 +191,6 @@ def test_async_rewards_along_responses_within_a_time_limit(make_agent):
         return [StepRewards([1], [2.0], unit="turn"), None]
 
     trainer = make_agent(
-        [CALL, CALL], [ANSWER, ANSWER], environment=NoState, algo=GRPO, rewards=judge, reward_timeout=60.0, **TO_GO
+        [CALL, CALL], [ANSWER, ANSWER], environment=Bare, algo=GRPO, rewards=judge, reward_timeout=60.0, **TO_GO
     )
     assert by_turn(batch_of(trainer)) == [[(0, 2.0)], []]

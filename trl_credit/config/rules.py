@@ -204,7 +204,7 @@ RULES = (
     Rule(
         when(rollouts="chain", segmentation="turns"),
         when(groups="keep"),
-        "conversations are played on from the last call of the engine, and such a batch has several",
+        "conversations are continued from the last call of the engine, and such a batch has several calls",
     ),
     Rule(
         TREE,

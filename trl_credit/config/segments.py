@@ -45,7 +45,7 @@ class SegmentKnobs:
             `cutpoint_interval` tokens that are less probable than `probability_threshold`, and ends before the next
             one. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments` per response. `"steps"`: by
             `step_splitter`. `"turns"`: each turn of a conversation in an environment that has `snapshot()` and
-            `restore(state)`, from which conversations are played on (ours). Or a custom function
+            `restore(state)`, from which conversations are continued (ours). Or a custom function
             `f(old_logp_t, *, completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
             n ≥ 1, cutpoints per segment.

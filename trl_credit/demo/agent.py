@@ -7,10 +7,9 @@
     assistant   1
 
 The digit is the first value of the calculator's memory, and all values are modulo 10. A turn names its letter, which
-keeps the place. A letter means one operation while
-the value is even and another while it is odd, see `MEANINGS`. So a call needs the result of the call before it, and a
-wrong call spoils the calls that follow. The reward on the answer does not tell which call was wrong. Credit assignment
-has to find out.
+keeps the place. A letter means one operation while the value is even and another while it is odd, see `MEANINGS`. So a
+call needs the result of the call before it, and a wrong call spoils the calls that follow. The reward on the answer
+does not tell which call was wrong. Credit assignment has to find out.
 
 There are 24 facts (a letter and a parity). The warm start teaches the model a wrong call for 14 of them, which it
 prefers to the right one, 0.6 to 0.4.
@@ -23,6 +22,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset
 from packaging.version import Version
+
+from ..support.conversation import response_text
 
 
 CALLS = 3
@@ -144,30 +145,23 @@ class StepCalculator(Calculator):
         self.step_rewards.append(0.0)
         right = bool(left) and (op, x) == right_call(left[0], self._value)
         shown = super().calc(op, x)
-        self.step_rewards[-1] = right / len(letters) if right else 0.0
+        self.step_rewards[-1] = 1 / len(letters) if right else 0.0
         return shown
 
 
 def agent_reward(completions: list, answer: list[str], **kwargs: Any) -> list[float]:
-    """1 if the last message is the model's and its text is the right digit, else 0. Takes any text.
-
-    A digit that a tool printed earns nothing, nor does one beside a call.
-    """
-    return [float(_said(response).strip() == right) for response, right in zip(completions, answer, strict=True)]
+    """1 if the last message is the model's, calls no tool, and its text is the right digit, else 0. Takes any text."""
+    return [float(_answer(response).strip() == right) for response, right in zip(completions, answer, strict=True)]
 
 
-def _said(completion: str | list[dict]) -> str:
-    """The text of a response; of a conversation, what the model wrote last."""
-    if isinstance(completion, str):
-        return completion
-    last = completion[-1] if completion else {}
-    said = last.get("content") if last.get("role") == "assistant" and not last.get("tool_calls") else None
-    return said if isinstance(said, str) else ""
+def _answer(completion: str | list[dict]) -> str:
+    calls = isinstance(completion, list) and completion and completion[-1].get("tool_calls")
+    return "" if calls else response_text(completion)
 
 
-def draw_problem(rng: random.Random, *, calls: int = CALLS) -> str:
-    """A problem: `calls` different letters, and the first value."""
-    return f"{''.join(rng.sample(LETTERS, calls))}{rng.randrange(10)}"
+def draw_problem(rng: random.Random) -> str:
+    """A problem: `CALLS` different letters, and the first value."""
+    return f"{''.join(rng.sample(LETTERS, CALLS))}{rng.randrange(10)}"
 
 
 def mistaught_facts(*, seed: int = 0) -> dict[tuple[str, int], Call]:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, set_seed
 from transformers.utils import get_json_schema
 
@@ -28,7 +27,7 @@ from .agent import (
     work_out,
 )
 from .task import WRONG_RATE
-from .warm_start import LEARNING_RATE, make_model
+from .warm_start import fit, make_model
 
 
 BATCH_SIZE = 64
@@ -120,19 +119,12 @@ def train(steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerF
     rng = random.Random(seed)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
-    with trange(steps, desc="warm start") as bar:
-        for step in bar:
-            choose = half_wrong(rng) if step >= steps // 2 else right_call
-            ids, labels = encode(tokenizer, [work_out(draw_problem(rng), choose) for _ in range(BATCH_SIZE)])
-            loss = model(ids, labels=labels).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if step % 20 == 19:
-                bar.set_postfix(loss=f"{loss.item():.3f}")
+
+    def draw(wrongly: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        choose = half_wrong(rng) if wrongly else right_call
+        return encode(tokenizer, [work_out(draw_problem(rng), choose) for _ in range(BATCH_SIZE)])
+
+    fit(model, draw, steps=steps)
     return model, tokenizer
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..support.conversation import response_text
 from .agent import CALLS, MISTAUGHT, SETTINGS, agent_dataset, agent_environment
 
 
@@ -172,9 +173,10 @@ def split_steps(text: str) -> list[int]:
     return sorted({0, len(text), *(i + 1 for i, c in enumerate(text) if c == ";")})
 
 
-def demo_reward(completions: list[str], answer: list[str], **kwargs) -> list[float]:
+def demo_reward(completions: list, answer: list[str], **kwargs) -> list[float]:
     """1 if the completion ends in `=` and the right digit, and perhaps in filler, else 0. Takes any text."""
-    return [float(without_filler(text)[-2:] == f"={right}") for text, right in zip(completions, answer, strict=True)]
+    ends = [without_filler(response_text(completion))[-2:] for completion in completions]
+    return [float(end == f"={right}") for end, right in zip(ends, answer, strict=True)]
 
 
 def without_filler(text: str) -> str:

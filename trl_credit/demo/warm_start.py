@@ -10,6 +10,7 @@ two CPU cores; a seed gives the same checkpoint again on the same machine.
 
 import argparse
 import random
+from collections.abc import Callable
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -66,23 +67,14 @@ def accuracy(
     return sum(demo_reward(texts, data["answer"])) / n
 
 
-def train(task: DemoTask, steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Warm-starts a model for `steps` optimizer steps, the second half of them with the wrong facts."""
-    set_seed(seed)
-    rng = random.Random(seed)
-    tokenizer = make_tokenizer(task.characters)
-    model = make_model(tokenizer)
+def fit(model: Qwen3ForCausalLM, draw: Callable[[bool], tuple[torch.Tensor, torch.Tensor]], *, steps: int) -> None:
+    """Supervised learning for `steps` optimizer steps. `draw` makes token ids and labels, in the second half with the
+    wrong facts."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     with trange(steps, desc="warm start") as bar:
         for step in bar:
-            prompts = [draw_problem(rng, steps=task.steps) for _ in range(BATCH_SIZE)]
-            mistaught = mistaught_facts(task) if step >= steps // 2 else None
-            solutions = [work_out(prompt, rng=rng, mistaught=mistaught, hum=task.hum) for prompt in prompts]
-            texts = [prompt + text + tokenizer.eos_token for prompt, text in zip(prompts, solutions, strict=True)]
-            ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all have the same length
-            labels = ids.clone()
-            labels[:, : len(prompts[0])] = -100
+            ids, labels = draw(step >= steps // 2)
             loss = model(ids, labels=labels).loss
             optimizer.zero_grad()
             loss.backward()
@@ -90,6 +82,26 @@ def train(task: DemoTask, steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreT
             schedule.step()
             if step % 20 == 19:
                 bar.set_postfix(loss=f"{loss.item():.3f}")
+
+
+def train(task: DemoTask, steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Warm-starts a model for `steps` optimizer steps, the second half of them with the wrong facts."""
+    set_seed(seed)
+    rng = random.Random(seed)
+    tokenizer = make_tokenizer(task.characters)
+    model = make_model(tokenizer)
+
+    def draw(wrongly: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        prompts = [draw_problem(rng, steps=task.steps) for _ in range(BATCH_SIZE)]
+        mistaught = mistaught_facts(task) if wrongly else None
+        solutions = [work_out(prompt, rng=rng, mistaught=mistaught, hum=task.hum) for prompt in prompts]
+        texts = [prompt + text + tokenizer.eos_token for prompt, text in zip(prompts, solutions, strict=True)]
+        ids = tokenizer(texts, return_tensors="pt")["input_ids"]  # all have the same length
+        labels = ids.clone()
+        labels[:, : len(prompts[0])] = -100
+        return ids, labels
+
+    fit(model, draw, steps=steps)
     return model, tokenizer
 
 

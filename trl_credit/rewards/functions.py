@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..demo import TASKS, agent_reward, demo_reward
+from ..support.conversation import asked_in, response_text
 from ..support.functions import resolve_function
-from .conversation import asked_in, response_text
 from .judging import (
     ANSWER_TIMEOUT,
     LONGEST_ANSWER,

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from .conversation import response_text
+from ..support.conversation import response_text
 from .judging import extract_answer
 from .judging.extract import after_thinking, answer_tag
 

@@ -4,7 +4,7 @@ import functools
 import json
 from typing import Any
 
-from .conversation import response_text
+from ..support.conversation import response_text
 from .judging import extract_answer
 
 

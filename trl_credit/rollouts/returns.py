@@ -1,6 +1,5 @@
 """Advantages (B, T) of a batch whose rewards lie along its responses, from the rewards of all its groups."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +60,7 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
         found = torch.zeros(written_t.shape, dtype=torch.float64)
         for j, weight in enumerate(scores.weights):
             table = _table_of(scores, j, own[:, j], written_t)
-            found += weight * _by_step(policy, *table, written_t=written_t, advantages=_differences)
+            found += weight * _differences(policy, batch, *table, written_t=written_t)
     else:
         reward_t, end_t = torch.zeros(written_t.shape, dtype=torch.float64), _is_last(written_t)
         for j, weight in enumerate(scores.weights):
@@ -135,28 +134,22 @@ def _from_returns(
     }
 
 
-def _differences(policy: Policy, value_k: torch.Tensor, first: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
-    return returns.difference_advantages(value_k, first=first, num_generations=policy.group_size, steps=steps)
-
-
-def _by_step(
+def _differences(
     policy: Policy,
+    batch: Batch,
     value_t: torch.Tensor,
     end_t: torch.Tensor,
     first: torch.Tensor,
     *,
     written_t: torch.Tensor,
-    advantages: Callable[..., torch.Tensor],
 ) -> torch.Tensor:
     """Credit (B, T) of the steps of one function, the last of which may end before the response does. Collective."""
     step_t = (end_t.cumsum(-1) - end_t.long()).masked_fill(~written_t, -1)
-    count = end_t.sum(-1)
-    step_t = step_t.masked_fill(step_t >= count.unsqueeze(1), -1)
+    step_t = step_t.masked_fill(step_t >= end_t.sum(-1, keepdim=True), -1)
     steps, value_k = _as_table(policy, value_t, step_t)
     steps, value_k, first = _of_all(policy, steps, value_k, first)
-    found = advantages(policy, value_k, first, steps)
-    rank, rows = policy.processes.rank, len(step_t)
-    return _to_tokens(found[rank * rows : (rank + 1) * rows], step_t)
+    found = returns.difference_advantages(value_k, first=first, num_generations=policy.group_size, steps=steps)
+    return _to_tokens(batch.own_rows(found), step_t)
 
 
 def _as_table(policy: Policy, value_t: torch.Tensor, step_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

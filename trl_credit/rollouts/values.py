@@ -77,16 +77,13 @@ def rollout_values(
     if most == 0:
         return torch.zeros(0, device=policy.processes.device), 0
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
+    texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
     if policy.args.segmentation == "turns":
         with policy.timed("rollouts"):
-            texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
-            scores, added = policy.play_turns(places, n=n, budgets=budgets, most=most, **texts)
-        total = with_truncation(
-            policy, policy.total_reward(scores).float(), added, [x for x in budgets for _ in range(n)]
-        )
-        return total.view(-1, n).nanmean(1), sum(map(len, added))
+            scores, found = policy.continue_turns(places, n=n, budgets=budgets, most=most, **texts)
+        return _means(policy, policy.total_reward(scores), found, budgets)
     with policy.timed("rollouts"):
-        prefixes = Prefixes(places, prompt_ids=prompt_ids, completion_ids=completion_ids)
+        prefixes = Prefixes(places, **texts)
         found = [array("i", c.ids) for c in policy.continue_prefixes(prefixes, n=n, budgets=budgets)]
     # the same on every process, so that all make the same calls
     default = max(PART_ROWS * len(inputs), PART_TOKENS // policy.args.max_completion_length)
@@ -102,7 +99,15 @@ def rollout_values(
             responses += [written + ids.tolist() for ids in found[n * i : n * (i + 1)]]
         scores = policy.score_responses(examples, responses, most=n * min(size, most - first))
         rewards.append(policy.total_reward(scores))
-    total = with_truncation(policy, torch.cat(rewards).float(), found, [x for x in budgets for _ in range(n)])
+    return _means(policy, torch.cat(rewards), found, budgets)
+
+
+def _means(
+    policy: Policy, rewards: torch.Tensor, found: Sequence[Sequence[int]], budgets: Sequence[int]
+) -> tuple[torch.Tensor, int]:
+    """The mean reward of the continuations of each state, and their number of tokens."""
+    n = policy.args.rollouts_per_state
+    total = with_truncation(policy, rewards.float(), found, [x for x in budgets for _ in range(n)])
     return total.view(-1, n).nanmean(1), sum(map(len, found))
 
 

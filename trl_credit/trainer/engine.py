@@ -24,6 +24,7 @@ from ..observe.meter import Meter
 from ..rewards.steps import StepLedger
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
+from ..rollouts.replay import Row
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
 from .decoding import decode_rows
@@ -96,7 +97,6 @@ class TrlEngine:
         self._conversations: Conversations | None = None  # the last batch
         self._logps = TrlLogps(trainer)
         self.correct_by_segment = self._logps.correct_by_segment
-        self.row_logps = functools.partial(self._logps.of_rows, measure=lambda batch: self.behavior_logps(batch))
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
 
     @property
@@ -172,6 +172,10 @@ class TrlEngine:
         """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
         return self._logps.of_batch(batch)
 
+    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
+        """See [`~trl_credit.rollouts.policy.Policy`]."""
+        return self._logps.of_rows(rows, at_once=at_once, measure=self.behavior_logps)
+
     # TRL's hooks while a batch is sampled
 
     @property
@@ -233,9 +237,9 @@ class TrlEngine:
                 self._environments.check_read()
                 self.sampling.scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
             self.sampling.scores.states = self._environments.states(self.sampling.scores.written)
-            self._conversations = Conversations(
-                *args[:3], written=self.sampling.scores.written, snapshots=self._environments.snapshots
-            )
+            if snapshots := self._environments.snapshots:
+                written = self.sampling.scores.written
+                self._conversations = Conversations(*args[:3], written=written, snapshots=snapshots)
         if self.sampling is not None:
             self.sampling.rewards_per_func = rewards
         return rewards
@@ -370,9 +374,10 @@ class TrlEngine:
         texts = decode_rows(self._trainer.processing_class, completion_ids)
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 
-    def play_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
-        """Plays conversations of the last batch on, see [`~trl_credit.trainer.turn_rollouts.TurnRollouts.play`]."""
-        return self._turn_rollouts.play(self._conversations, places, **given)
+    def continue_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
+        """Continues conversations of the last batch, see
+        [`~trl_credit.trainer.turn_rollouts.TurnRollouts.continue_from`]."""
+        return self._turn_rollouts.continue_from(self._conversations, places, **given)
 
     def is_finished(self, ids: Sequence[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) within its budget."""

@@ -57,7 +57,7 @@ class Environments:
         reads_states (`bool`, *optional*, defaults to `False`):
             Whether states are compared.
         keeps_snapshots (`bool`, *optional*, defaults to `False`):
-            Whether conversations are played on from where their turns begin.
+            Whether conversations are continued from where their turns begin.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Environments:
             what = "rollout_func with step_rewards or state_key of environments, which are read in TRL's tool loop"
             raise ValueError(f"{what}: leave one of the two out, and return StepRewards from a reward function.")
         if self._keeps_snapshots:
-            self._check_playing(pool)
+            self._check_continuing(pool)
         if any(map(_is_restored, pool)):
             named = trainer._env_tools
             trainer._env_tools = {name: [t for t in tools if not _is_hidden(t)] for name, tools in named.items()}
@@ -116,10 +116,10 @@ class Environments:
             what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
             raise ValueError(f"{what}.")
 
-    def _check_playing(self, pool: list[Any]) -> None:
+    def _check_continuing(self, pool: list[Any]) -> None:
         for one in pool:
             if not _is_restored(one):
-                what = f"segmentation='turns' plays on from where turns begin, and {type(one).__name__} has no"
+                what = f"segmentation='turns' continues from where turns begin, and {type(one).__name__} has no"
                 raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
         trainer = self._trainer
         state, args = trainer.accelerator.state, trainer.args
@@ -130,7 +130,7 @@ class Environments:
             "vllm_tensor_parallel_size": trainer.use_vllm and args.vllm_tensor_parallel_size > 1,
         }
         if trainer.accelerator.num_processes > 1 and (found := [name for name, is_so in shares.items() if is_so]):
-            what = f"segmentation='turns' with {found[0]} on several processes: each plays another number of rounds"
+            what = f"segmentation='turns' with {found[0]} on several processes: each makes another number of calls"
             raise ValueError(
                 f"{what}, and all would have to generate together. Give each process an engine of its own."
             )
@@ -145,8 +145,8 @@ class Environments:
         """Notes what the environments hold before the policy writes its next turn.
 
         Raises:
-            RewardError: `step_rewards` is not empty after `reset`, or was not there when the trainer was made.
-            ValueError: a `state_key` cannot be compared.
+            RewardError: `step_rewards` is not empty after `reset`, or was not there when the trainer was made, or a
+                `state_key` fails or cannot be compared.
         """
         trainer = self._trainer
         environments = getattr(trainer, "environments", None) or []

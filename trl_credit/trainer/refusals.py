@@ -84,12 +84,13 @@ def check_arguments(
             raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
-    plays_turns = args.rollouts == "chain" and args.segmentation == "turns"
-    if plays_turns and kwargs.get("environment_factory") is None:
+    by_turns = args.rollouts == "chain" and args.segmentation == "turns"
+    if by_turns and kwargs.get("environment_factory") is None:
         what = "segmentation='turns' divides conversations with environments"
         raise ValueError(f"{what}: give the trainer environment_factory, or set another segmentation.")
     for name in ("rollout_func", "tools", "environment_factory"):
-        if args.rollouts != "none" and kwargs.get(name) is not None and not plays_turns:
+        is_continued = by_turns and name == "environment_factory"
+        if args.rollouts != "none" and kwargs.get(name) is not None and not is_continued:
             what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
             fix = ""
             if name == "environment_factory":

@@ -63,13 +63,14 @@ def place_steps(
             raise RewardError(f"reward function {name!r} returned {error} for {where}.") from error
         late += beyond
         first, found = torch.nan, {}
-        for count, value in zip(counts, values, strict=True) if len(own) else ():
+        # the last token of the policy among the first `count`
+        before = torch.searchsorted(own, torch.tensor(counts, dtype=torch.long)) - 1
+        tokens = own[before.clamp(min=0)].tolist() if len(own) else []
+        for count, token, value in zip(counts, tokens, values, strict=False):
             if count == 0:
                 first = value
-                continue
-            # the last token of the policy among the first `count`
-            token = int(own[max(int(torch.searchsorted(own, count)) - 1, 0)])
-            found[token] = value + (0.0 if ledger.of_states else found.get(token, 0.0))
+            else:
+                found[token] = value + (0.0 if ledger.of_states else found.get(token, 0.0))
         placed.positions.append(torch.tensor(sorted(found), dtype=torch.long))
         placed.values.append(torch.tensor([found[token] for token in sorted(found)], dtype=torch.float64))
         placed.first.append(first)

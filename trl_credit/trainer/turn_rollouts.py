@@ -10,6 +10,7 @@ import torch
 from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
+from ..credit.tokens import turn_numbers
 from ..rollouts.policy import Continuation
 from .engine_calls import temporarily
 from .environments import NOT_TOOLS, Environments
@@ -38,11 +39,6 @@ class Conversations:
     written: list[list[int]]
     snapshots: list[list[Any]]
 
-    def turn_at(self, row: int, token: int) -> int:
-        """The number of the turn that begins at a token of a response."""
-        before = self.written[row][:token]
-        return sum(x and not y for x, y in zip(before, [0, *before], strict=False))
-
     def before(self, row: int, turn: int) -> list[dict]:
         """The messages of a response before one of its turns."""
         messages = self.completions[row]
@@ -51,7 +47,7 @@ class Conversations:
 
 
 class TurnRollouts:
-    """Plays conversations on from the states in which turns began, in environments of its own.
+    """Continues conversations from the states in which turns began, in environments of its own.
 
     Args:
         trainer (`GRPOTrainer`):
@@ -75,7 +71,7 @@ class TurnRollouts:
         self._continue = continue_prefixes
         self._pool: dict[Any, list[Any]] = {}
 
-    def play(
+    def continue_from(
         self,
         batch: Conversations,
         places: Sequence[tuple[int, int]],
@@ -98,7 +94,8 @@ class TurnRollouts:
                 The largest number of states of all processes.
         """
         trainer = self._trainer
-        turns = [batch.turn_at(row, b) for row, b in places]
+        numbers = {row: turn_numbers(torch.tensor([batch.written[row]]))[0] for row in {row for row, _ in places}}
+        turns = [int(numbers[row][b]) for row, b in places]
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
         first = self._continue(prefixes, n=n, budgets=budgets)
         which = [i for i in range(len(places)) for _ in range(n)]
@@ -175,7 +172,7 @@ class TurnRollouts:
                     {},
                 )
             for k, mask, new, tokens in zip(part, masks, messages, longer, strict=True):
-                known = len(written[k])  # of which the loop does not know which a tool wrote
+                known = len(written[k])  # the loop takes these tokens for the policy's
                 ids[k], added[k], written[k] = tokens, new, written[k] + list(mask[known:])
         return ids, added, written
 

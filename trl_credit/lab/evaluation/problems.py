@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ...data import load_prompts
 from ...data.sets import SETS, resolve_style
 from ...demo import TASKS, demo_dataset
-from ...rewards.conversation import asked_in
+from ...support.conversation import asked_in
 from .judging import KEPT, custom_reward
 from .scores import level_name
 
