@@ -155,10 +155,10 @@ def test_every_answer_that_hangs_is_counted_each_time(pool):
 
 @pytest.mark.slow
 def test_a_verdict_is_remembered_for_its_own_limit_of_time(pool):
-    pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])
-    os.killpg(pid(pool), signal.SIGSTOP)  # so that no machine is fast enough
-    assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")], timeout=0.1) == ([False], Counts(judged=1, timed_out=1))
-    assert pool.equal([("\\frac{2}{4}", "\\frac{1}{2}")])[0] == [True]
+    slow = [("(x+1)^{400}", "(x+1)^{399}(1+x)")]  # 0.2 s: far from both limits, on any machine
+    assert pool.equal(slow, timeout=0.003) == ([False], Counts(judged=1, timed_out=1))
+    assert pool.equal(slow, timeout=60.0) == ([True], Counts(judged=1))
+    assert pool.equal(slow, timeout=0.003) == ([False], Counts(timed_out=1))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
