@@ -40,7 +40,7 @@ def test_refilled_groups_keep_the_rewards_of_their_own_call(make_agent, groups):
 
 
 def replayed(trainer, example, ids) -> float:
-    """The step rewards of a response, by playing its calls again."""
+    """The step rewards of a response, by making its calls again."""
     calculator = StepCalculator()
     calculator.reset(**example)
     text = trainer.processing_class.decode(ids)
@@ -126,7 +126,7 @@ def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
 
 
 CHAIN = (SPOChainConfig, SPOChainTrainer)
-PLAY = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "environment": StepCalculator}
+BY_TURNS = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "environment": StepCalculator}
 
 
 def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
@@ -147,7 +147,7 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
         [texts[2]],
         ["1<eos>"],
     ]
-    trainer = make_agent(*script, rewards=agent_reward, **{**PLAY, "environment": Calculator})
+    trainer = make_agent(*script, rewards=agent_reward, **{**BY_TURNS, "environment": Calculator})
     trainer.rows = [{"prompt": PROMPT, "answer": "1"}] * 2
     made = trainer.make_batch(trainer.rows)
     values, final = made.values
@@ -179,7 +179,7 @@ def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
         seen.append(copy.deepcopy(completions))
         return [0.0] * len(completions)
 
-    trainer = make_agent(*script, rewards=[agent_reward, spy], **PLAY)
+    trainer = make_agent(*script, rewards=[agent_reward, spy], **BY_TURNS)
     before = trainer._metrics["train"].copy()
     trainer.make_batch(trainer.rows)
     continued = seen[1]
@@ -191,7 +191,7 @@ def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
 
 
 def test_chains_of_turns_train(make_agent):
-    trainer = make_agent(data=agent_dataset(64), **{**PLAY, **SMALL, "returns": "to_go"})
+    trainer = make_agent(data=agent_dataset(64), **{**BY_TURNS, **SMALL, "returns": "to_go"})
     trainer.train()
     rows = [row for row in trainer.state.log_history if "credit/rollouts" in row]
     assert rows and all(row["credit/rollouts"] > 0 for row in rows)
@@ -202,20 +202,20 @@ def test_chains_of_turns_train(make_agent):
     ("settings", "message"),
     [
         (
-            {**PLAY, "environment": Bare},
+            {**BY_TURNS, "environment": Bare},
             r"segmentation='turns' continues .*Bare has no snapshot\(\) and restore\(state\)",
         ),
         (
-            {**PLAY, "segmentation": "cutpoints"},
+            {**BY_TURNS, "segmentation": "cutpoints"},
             "environment_factory with rollouts='chain' and segmentation='cutpoints'",
         ),
-        ({**PLAY, "groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
+        ({**BY_TURNS, "groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
         (
-            {**PLAY, "trainer_kwargs": {"tools": [sorted]}},
+            {**BY_TURNS, "trainer_kwargs": {"tools": [sorted]}},
             "tools with rollouts='chain': its responses cannot be continued",
         ),
-        ({**PLAY, "trainer_kwargs": {"rollout_func": sorted}}, "rollout_func with rollouts='chain': its responses"),
-        ({**PLAY, "environment": None}, "segmentation='turns' divides conversations with environments"),
+        ({**BY_TURNS, "trainer_kwargs": {"rollout_func": sorted}}, "rollout_func with rollouts='chain': its responses"),
+        ({**BY_TURNS, "environment": None}, "segmentation='turns' divides conversations with environments"),
         ({"algo": GRPO, "environment": Bare, "returns": "state_groups"}, "a class with a property `state_key`"),
     ],
 )
