@@ -75,6 +75,16 @@ PRESET = Preset(
     name="Clip-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
+    use_when="the entropy falls too early in runs with several updates per batch; its gain was not measured here",
+    cost="a pass for π_old; 8 updates per batch",
+    idea=(
+        (
+            "A few tokens with a high covariance between log-probability and advantage account for most of the loss "
+            "of entropy."
+        ),
+        "Clip-Cov takes the gradient from a small share of these tokens, drawn at random.",
+        "The entropy falls more slowly, and all other tokens keep their credit.",
+    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,
 )

@@ -75,6 +75,22 @@ PRESET = Preset(
         arxiv="2603.19835",
     ),
     summary="advantages weighed by the policy's drift on the rest of the response",
+    use_when="long responses and many updates per batch; its gain was not measured here",
+    cost="a pass for π_old; 16 updates per batch",
+    idea=(
+        (
+            "GRPO gives every token the same advantage, whatever the policy has since learned about the rest of the "
+            "response."
+        ),
+        (
+            "FIPO multiplies a token's advantage by a factor between 1 and 1.2, computed from how the "
+            "log-probability of the rest of the response has changed."
+        ),
+        (
+            "From the second update of a batch on, tokens whose continuation has become more probable count up to "
+            "1.2 times as much."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,
 )

@@ -45,6 +45,19 @@ PRESET = Preset(
         arxiv="2510.00194",
     ),
     summary="λ-returns as traces over log-ratios",
+    use_when="you want a floor under negative advantages, which made most of its measured gain, beside a trace",
+    cost="one O(T) scan, and a reference pass (β = 0.04)",
+    idea=(
+        "GRPO gives every token of a response the same credit, since it has no values for the states in between.",
+        (
+            "GRPO-λ multiplies the ratios of earlier tokens, with an exponent that decays per token, into each "
+            "token's ratio, and raises advantages below −0.1 to −0.1."
+        ),
+        (
+            "On-policy the credit flows back as with P-trace, but the ratio itself changes, so later updates of a "
+            "batch clip far more tokens."
+        ),
+    ),
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,
     uses=_uses,

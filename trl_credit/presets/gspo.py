@@ -37,6 +37,16 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
+    use_when="long responses whose token ratios are noisy, with several updates per batch",
+    cost="as GRPO",
+    idea=(
+        (
+            "The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise "
+            "adds up over a long response."
+        ),
+        "GSPO uses one ratio per response, the geometric mean of its tokens' ratios.",
+        "A response is clipped as a whole, and all its tokens get the same credit.",
+    ),
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,
     uses=lambda args: args.importance == "sequence",

@@ -45,6 +45,22 @@ PRESET = Preset(
     name="SPO-tree",
     paper=PAPER,
     summary="responses sampled as a tree, segments compared with their siblings",
+    use_when="you want values by rollouts for fewer generated tokens than a chain",
+    cost="rollouts: 26 times the generated tokens and 6.3 times the FLOPs of passes by `trl-credit plan`",
+    idea=(
+        (
+            "One advantage per response does not say which part was to blame, and rollouts that only estimate values "
+            "are not trained on."
+        ),
+        (
+            "SPO-tree samples the responses of a prompt as a tree, and the value of a node is the mean of its "
+            "children's values."
+        ),
+        (
+            "Each segment is compared with its siblings, and segments with an advantage are training rows, for up to "
+            "8 batches."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = V(node) − mean V(siblings), M = tokens with π_old < 0.9",
     config=SPOTreeConfig,
     uses=lambda args: args.rollouts == "tree",
