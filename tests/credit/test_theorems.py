@@ -225,7 +225,7 @@ class TestReweightedBias:
             assert (after < before)[inside].all() and not (after < before)[outside].any()
 
     def test_what_1_3_does_on_a_hard_prompt(self):
-        """docs/theory_difficulty.md: a right answer's advantage leaves r − p where the mean over a group comes nearer."""
+        """docs/theory_difficulty.md: a right answer's advantage leaves r − p where a group's mean comes nearer."""
 
         def biases(p, response):
             given = {"num_generations": 8, "prior": 0.5, "response": response}
