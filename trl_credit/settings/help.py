@@ -107,7 +107,7 @@ class HelpPages:
         idle = [name for name, knob in self.knobs.items() if not is_active(chosen, knob.acts)]
         left_out = {*idle, *_RARE}
         actions = [a for a in self.actions if a.dest in _ESSENTIAL or a.dest in self._ours() - left_out]
-        says = f"Defaults, in brackets, are those of {default['algo']} with the model {default['model_name_or_path']}."
+        says = f"In brackets: the defaults of {default['algo']} with the model {default['model_name_or_path']}."
         algorithms = [_row(f"  {name}", preset.summary, _NAME_COLUMN) for name, preset in PRESETS.items()]
         head = [_wrapped(f"{_ABOUT} {says}"), "\n".join(["Algorithms:", *algorithms])]
         page = self._page(head, actions, ["algo", "config", *_ESSENTIAL], _in_short)
