@@ -53,7 +53,8 @@ def _seeds(histories: dict[str, list[History]]) -> str:
 
 
 def _curve_of(run: History) -> np.ndarray:
-    return run.values.reshape(-1, WINDOW).mean(axis=1)
+    whole = len(run.values) // WINDOW * WINDOW  # a run may end within a batch of several updates
+    return run.values[:whole].reshape(-1, WINDOW).mean(axis=1)
 
 
 def _kept(run: History) -> dict[str, Any]:
