@@ -75,13 +75,8 @@ def _draw_curve(name: str, histories: dict[str, list[History]], file: Path) -> N
     for label, colour in (("grpo", GREY), (name, BLUE)):
         for k, run in enumerate(histories[label]):
             curve = _curve_of(run)
-            axis.plot(
-                curve["step"],
-                curve["reward"],
-                color=colour,
-                label=PRESETS[label].name if k == 0 else None,
-                linewidth=1.6,
-            )
+            label_of_first = PRESETS[label].name if k == 0 else None
+            axis.plot(curve["step"], curve["reward"], color=colour, label=label_of_first, linewidth=1.6)
         if name == "grpo":
             break
     axis.set(xlabel="update", ylabel="mean reward", ylim=(0, 1), xlim=(0, None))
