@@ -37,7 +37,7 @@ export PATH="$work/clean/bin:$PATH"
 python -c 'import sys, trl_credit; assert trl_credit.__file__.startswith(sys.prefix), trl_credit.__file__'
 trl-credit --version
 trl-credit help > pages
-trl-credit help segments | head -1 | grep '^# '
+trl-credit help segments > page && grep -m 1 '^# ' page
 trl-credit recipes path s_trace/qwen3_4b_s_trace > recipe
 trl-credit train --algo s_trace --max_steps 2 --logging_steps 1 --log_credit 1 --output_dir run
 trl-credit view run

@@ -1,6 +1,6 @@
 """Whether an sdist is complete, and the wheel built from it equals the one built from the tree.
 
-    python .ci/compare_builds.py TREE SDIST WHEEL_FROM_SDIST WHEEL_FROM_TREE
+python .ci/compare_builds.py TREE SDIST WHEEL_FROM_SDIST WHEEL_FROM_TREE
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The versions that trl_credit was tested with: `versions.json`, and the table of docs/versions.md.
 
-    python tests/compat/versions.py record SUITE    # the current environment passed SUITE
-    python tests/compat/versions.py render          # writes the table
+python tests/compat/versions.py record SUITE    # the current environment passed SUITE
+python tests/compat/versions.py render          # writes the table
 """
 
 import argparse
@@ -92,9 +92,11 @@ def table(records: list[dict[str, str]]) -> str:
 
 def rendered(page: str, records: list[dict[str, str]]) -> str:
     """The page with the table of `records`."""
-    before, _, rest = page.partition(f"{BEGIN}\n")
-    _, _, after = rest.partition(f"\n{END}")
-    return f"{before}{BEGIN}\n{table(records)}\n{END}{after}"
+    before, begin, rest = page.partition(f"{BEGIN}\n")
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page lacks {BEGIN} and {END}")
+    return f"{before}{begin}{table(records)}\n{end}{after}"
 
 
 def main(argv: list[str] | None = None) -> None:
