@@ -14,7 +14,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY
 quietly() { "$@" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }; }
 
 mkdir "$work/tree"
-git ls-files -z --cached --others --exclude-standard > "$work/files"
+if ! git ls-files -z --cached --others --exclude-standard > "$work/files" 2> /dev/null; then  # not a checkout
+    find . -type f -not -path './.*' -not -path './build/*' -not -path './dist/*' -not -path '*/__pycache__/*' -print0 > "$work/files"
+fi
 tar -cf "$work/tree.tar" --null --ignore-failed-read -T "$work/files" 2> /dev/null  # a deleted file is still listed
 tar -xf "$work/tree.tar" -C "$work/tree"
 
