@@ -58,10 +58,9 @@ def test_the_address_of_the_project_is_in_one_place():
         assert found in (["pyproject.toml"], []), searched
 
 
-def test_a_placeholder_is_no_address(monkeypatch):
-    setup = load_script("setup.py")
-    shown = setup.repository()
-    assert shown == (None if "OWNER" in PROJECT["urls"]["Repository"] else PROJECT["urls"]["Repository"])
+def test_a_placeholder_is_no_address():
+    address = PROJECT["urls"]["Repository"]
+    assert load_script("setup.py").repository() == (None if "OWNER" in address else address)
 
 
 @in_checkout
@@ -113,6 +112,8 @@ def test_a_record_replaces_the_same_one_of_an_earlier_day(tmp_path, monkeypatch)
     assert second == other and first == old | {"date": date.today().isoformat()}
     page = versions.PAGE.read_text(encoding="utf-8")
     assert page.startswith("# T\n") and page.endswith("\n\nend\n") and page.count("| tests that touch TRL |") == 2
+    with pytest.raises(ValueError, match="lacks"):
+        versions.rendered("# T\n", [old])
 
 
 # Workflows
@@ -132,6 +133,7 @@ def test_a_workflow_has_the_least_rights_fixed_actions_and_a_limit_of_time(path)
             assert "${{" not in step.get("run", ""), "give it to the shell as a variable"
 
 
+@in_checkout
 def test_workflows_name_files_that_are_there():
     for path in WORKFLOWS:
         for name in re.findall(r"\s((?:\.ci|tests|docs)/[\w./-]+\.(?:sh|py|txt))", path.read_text(encoding="utf-8")):
@@ -141,6 +143,7 @@ def test_workflows_name_files_that_are_there():
 # What is built
 
 
+@in_checkout
 def test_a_difference_between_builds_is_found(tmp_path):
     compare = load_script(".ci/compare_builds.py")
     (tmp_path / "tree" / "docs").mkdir(parents=True)

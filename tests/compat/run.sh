@@ -26,7 +26,7 @@ for release in "${releases[@]}"; do
     requirement="trl==${release%%/*}"
     [ "${release%%/*}" = newest ] && requirement='trl>=1.12,!=1.15.0,<2'
     python -m pip install -q --no-deps --upgrade --target "$target" "$requirement"
-    # TRL 1.12 to 1.14 import it without requiring it
+    # TRL 1.12 and 1.13 import it without requiring it
     "$venv/bin/python" -c 'import requests' 2>/dev/null || python -m pip install -q --upgrade --target "$target" requests
     if [[ "$release" == */* ]]; then
         python -m pip install -q --upgrade --target "$target" "transformers==${release#*/}"  # and what it needs

