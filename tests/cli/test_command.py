@@ -15,6 +15,7 @@ import pytest
 import yaml
 from scripts import ROOT, load_script
 
+import trl_credit
 from trl_credit import cli as commands
 from trl_credit.cli.launch import take_launcher
 from trl_credit.lab.evaluation import PROTOCOLS
@@ -43,7 +44,7 @@ def test_help_version_pages_and_recipes_are_there_at_once():
     code += "print(codes, {'torch', 'trl', 'transformers', 'accelerate', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 0, 0, 0] set()"
-    assert done.stdout.count("usage: trl-credit COMMAND") == 2 and "trl-credit 0.1.0" in done.stdout
+    assert done.stdout.count("usage: trl-credit COMMAND") == 2 and f"trl-credit {trl_credit.__version__}" in done.stdout
 
 
 def test_every_subcommand_is_a_module_with_a_main():
