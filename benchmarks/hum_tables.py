@@ -1,4 +1,4 @@
-"""Differences from GRPO on `demo_hum`, and the tables of docs/which.md that show them."""
+"""Differences from GRPO on `demo_hum`, and the tables of docs/results/hum.md that show them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

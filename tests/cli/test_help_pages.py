@@ -50,7 +50,7 @@ def test_a_link_to_a_page_says_how_to_read_it():
     [
         ("segment", "there is no page 'segment': did you mean 'segments'?"),
         ("recipe", "there is no page 'recipe': did you mean 'recipes'?"),
-        ("zzz", "there is no page 'zzz': choose one of agents, architecture, "),
+        ("zzz", "there is no page 'zzz': choose one of agents, "),
         ("../README", "there is no page '../README'"),
     ],
 )

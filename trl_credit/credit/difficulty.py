@@ -47,7 +47,7 @@ class DifficultyBelief:
     * `"hard"`: always the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
     * `"fixed"`: always `threshold` (the paper's Table 2 tries 0.4, 0.5, 0.6).
 
-    For each batch call [`prior`][DifficultyBelief.prior] and then [`update`][DifficultyBelief.update], once each. Skip
+    For each batch call `prior` and then `update`, once each. Skip
     both for a batch in which no response is scored.
 
     Args:
@@ -142,7 +142,7 @@ class DifficultyBelief:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[float, float]:
-        """Continues from what [`state_dict`][DifficultyBelief.state_dict] returned. A refused state changes nothing.
+        """Continues from what `state_dict` returned. A refused state changes nothing.
 
         η and η_min stay those of this belief: they are for the next steps.
 

@@ -49,13 +49,13 @@ class ClipCovConfig(GRPOConfig):
     matter, and a token keeps its fate in all updates, also if PPO clips it later. There are 8 updates, see FIPOConfig.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`)
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-        epsilon (`float`, *optional*, defaults to `1.0`)
-        epsilon_high (`float`, *optional*, defaults to `1.0`)
-        cov_share (`float`, *optional*, defaults to `0.0002`)
-        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`)
-        cov_statistics (`str`, *optional*, defaults to `"batch"`)
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`): the function of this algorithm.
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
+        epsilon (`float`, *optional*, defaults to `1.0`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `1.0`): upper clip range.
+        cov_share (`float`, *optional*, defaults to `0.0002`): share of the tokens that lose their gradient.
+        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`): covariances of the candidates.
+        cov_statistics (`str`, *optional*, defaults to `"batch"`): tokens whose means and choice count.
             Or `"microbatch"`, as in the released code.
     """
 

@@ -17,10 +17,10 @@ class DAPOConfig(GRPOConfig):
     default is `groups="keep"`, which is ours: a refill may sample up to `max_refills` times as much.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-        epsilon (`float`, *optional*, defaults to `0.2`)
-        epsilon_high (`float`, *optional*, defaults to `0.28`)
-        mask_truncated_completions (`bool`, *optional*, defaults to `True`)
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
+        epsilon (`float`, *optional*, defaults to `0.2`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `0.28`): upper clip range.
+        mask_truncated_completions (`bool`, *optional*, defaults to `True`): truncated responses stay out of the loss.
     """
 
     loss_type: str = "dapo"

@@ -14,8 +14,8 @@ class DrGRPOConfig(GRPOConfig):
     The sum of the loss over tokens is divided by a constant.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
-        scale_rewards (`str`, *optional*, defaults to `"none"`)
+        loss_type (`str`, *optional*, defaults to `"dr_grpo"`): what the loss is divided by.
+        scale_rewards (`str`, *optional*, defaults to `"none"`): no division by a standard deviation.
     """
 
     loss_type: str = "dr_grpo"

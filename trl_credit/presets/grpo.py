@@ -14,8 +14,9 @@ class GRPOConfig(CreditConfig):
     `beta` keeps TRL's default of 0; DeepSeekMath trained with 0.04.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"grpo"`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+        loss_type (`str`, *optional*, defaults to `"grpo"`): what the loss is divided by.
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`):
+            the KL term is not multiplied by the importance ratio.
             TRL's default multiplies the KL term by the importance weight; the paper does not.
     """
 

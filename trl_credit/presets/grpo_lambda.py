@@ -18,11 +18,11 @@ class GRPOLambdaConfig(GRPOConfig):
     in [`~trl_credit.credit.weights.lambda_trace_log_weight`].
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"lambda_trace"`)
-        trace_lambda (`float`, *optional*, defaults to `0.99`)
-        advantage_floor (`float`, *optional*, defaults to `-0.1`)
-        beta (`float`, *optional*, defaults to `0.04`)
-        max_grad_norm (`float`, *optional*, defaults to `1.0`)
+        importance (`str`, *optional*, defaults to `"lambda_trace"`): log importance weight W.
+        trace_lambda (`float`, *optional*, defaults to `0.99`): λ of the trace.
+        advantage_floor (`float`, *optional*, defaults to `-0.1`): smaller advantages are raised to it.
+        beta (`float`, *optional*, defaults to `0.04`): coefficient of the KL term.
+        max_grad_norm (`float`, *optional*, defaults to `1.0`): largest norm of the gradient.
     """
 
     importance: str = "lambda_trace"

@@ -23,9 +23,9 @@ class GSPOConfig(GRPOConfig):
     `gradient_accumulation_steps`.
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"sequence"`)
-        epsilon (`float`, *optional*, defaults to `0.0003`)
-        epsilon_high (`float`, *optional*, defaults to `0.0004`)
+        importance (`str`, *optional*, defaults to `"sequence"`): log importance weight W.
+        epsilon (`float`, *optional*, defaults to `0.0003`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `0.0004`): upper clip range.
     """
 
     importance: str = "sequence"

@@ -12,7 +12,7 @@ class GSPOTokenConfig(GSPOConfig):
     Configuration of [`GSPOTokenTrainer`]: [`GSPOConfig`] with the published setting.
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"sequence_token"`)
+        importance (`str`, *optional*, defaults to `"sequence_token"`): log importance weight W.
     """
 
     importance: str = "sequence_token"

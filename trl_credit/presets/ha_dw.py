@@ -15,7 +15,7 @@ class HADWConfig(GRPOConfig):
     belief and its start; those of [`CreditConfig`] are ours.
 
     Parameters:
-        difficulty (`str`, *optional*, defaults to `"history"`)
+        difficulty (`str`, *optional*, defaults to `"history"`): weight by a belief that follows the accuracy.
     """
 
     difficulty: str = "history"

@@ -45,8 +45,8 @@ class KLCovConfig(GRPOConfig):
     of the loss agree to the last bit, else the chosen tokens get the sign of a rounding. A batch makes 8 updates.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`)
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`): the function of this algorithm.
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         cov_share (`float`, *optional*, defaults to `0.002`):
             Share of the tokens with a penalty, at least one (0.0002 in the script for 32B).
         cov_penalty (`float`, *optional*, defaults to `1.0`):

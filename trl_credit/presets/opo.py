@@ -17,11 +17,11 @@ class OPOConfig(GRPOConfig):
     The baseline is derived for the plain policy gradient, a sum over tokens, so the normalizer is Dr. GRPO's constant.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
-        baseline (`str`, *optional*, defaults to `"optimal"`)
-        scale_rewards (`str`, *optional*, defaults to `"none"`)
-        num_iterations (`int`, *optional*, defaults to `1`)
-        beta (`float`, *optional*, defaults to `0.0`)
+        loss_type (`str`, *optional*, defaults to `"dr_grpo"`): what the loss is divided by.
+        baseline (`str`, *optional*, defaults to `"optimal"`): mean of the rewards, weighted by length.
+        scale_rewards (`str`, *optional*, defaults to `"none"`): no division by a standard deviation.
+        num_iterations (`int`, *optional*, defaults to `1`): updates per batch.
+        beta (`float`, *optional*, defaults to `0.0`): coefficient of the KL term.
     """
 
     loss_type: str = "dr_grpo"

@@ -21,8 +21,8 @@ class PTraceConfig(GRPOConfig):
     Published setting: γ = 1, λ = 0.9, β = 0.001, ε = 0.2.
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"eligible"`)
-        beta (`float`, *optional*, defaults to `0.001`)
+        importance (`str`, *optional*, defaults to `"eligible"`): log importance weight W.
+        beta (`float`, *optional*, defaults to `0.001`): coefficient of the KL term.
     """
 
     importance: str = "eligible"

@@ -16,7 +16,7 @@ class STraceConfig(PTraceConfig):
     Published setting: P-trace's, and ρ = 0.2.
 
     Parameters:
-        selector (`str`, *optional*, defaults to `"entropy"`)
+        selector (`str`, *optional*, defaults to `"entropy"`): tokens of highest entropy leave a trace.
     """
 
     selector: str = "entropy"

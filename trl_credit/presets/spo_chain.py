@@ -25,10 +25,10 @@ class SPOChainConfig(GRPOConfig):
     `loss_type="dapo"` is the mean over the kept tokens of the batch.
 
     Parameters:
-        rollouts (`str`, *optional*, defaults to `"chain"`)
-        token_mask (`str`, *optional*, defaults to `"probability"`)
-        beta (`float`, *optional*, defaults to `0.0001`)
-        num_iterations (`int`, *optional*, defaults to `2`)
+        rollouts (`str`, *optional*, defaults to `"chain"`): advantages of segments by Monte Carlo rollouts.
+        token_mask (`str`, *optional*, defaults to `"probability"`): tokens of the policy term.
+        beta (`float`, *optional*, defaults to `0.0001`): coefficient of the KL term.
+        num_iterations (`int`, *optional*, defaults to `2`): updates per batch.
     """
 
     rollouts: str = "chain"

@@ -20,16 +20,16 @@ class SPOTreeConfig(GRPOConfig):
     of 512 hardly ever reach it.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-        prompt_average (`bool`, *optional*, defaults to `True`)
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
+        prompt_average (`bool`, *optional*, defaults to `True`): mean over the tokens of each prompt, then over prompts.
             With `loss_type`, the mean over the kept tokens of each prompt's segments, then over prompts (Eq. 4). With
             replay, a tree's segments come in several generation batches, and each batch has its own mean. `False`: the
             mean over the kept tokens of the batch.
-        rollouts (`str`, *optional*, defaults to `"tree"`)
-        token_mask (`str`, *optional*, defaults to `"probability"`)
-        replay_iterations (`int`, *optional*, defaults to `8`)
-        replay_cap (`int`, *optional*, defaults to `32`)
-        beta (`float`, *optional*, defaults to `0.0001`)
+        rollouts (`str`, *optional*, defaults to `"tree"`): advantages of segments by Monte Carlo rollouts.
+        token_mask (`str`, *optional*, defaults to `"probability"`): tokens of the policy term.
+        replay_iterations (`int`, *optional*, defaults to `8`): batches in which a row may be drawn.
+        replay_cap (`int`, *optional*, defaults to `32`): largest number of rows of a prompt in a batch.
+        beta (`float`, *optional*, defaults to `0.0001`): coefficient of the KL term.
     """
 
     loss_type: str = "dapo"

@@ -17,8 +17,8 @@ class VinePPOConfig(SPOChainConfig):
     and two passes over each batch. Set `step_splitter` to `"gsm8k"` or `"math"` for solutions of these sets.
 
     Parameters:
-        segmentation (`str`, *optional*, defaults to `"steps"`)
-        token_mask (`str`, *optional*, defaults to `"none"`)
+        segmentation (`str`, *optional*, defaults to `"steps"`): where segments end.
+        token_mask (`str`, *optional*, defaults to `"none"`): tokens of the policy term.
     """
 
     segmentation: str = "steps"
