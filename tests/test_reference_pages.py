@@ -9,6 +9,7 @@ import pytest
 import trl
 from scripts import ROOT
 
+import trl_credit
 from trl_credit import CreditConfig
 from trl_credit.config.knobs import knobs_of
 from trl_credit.presets import PRESETS
@@ -90,9 +91,7 @@ def test_metrics_of_the_page_exist():
         assert known or any(p.fullmatch(x) for p in patterns for x in (name, short)), name
 
 
-@pytest.mark.parametrize(
-    ("algo", "knobs"), [("s_trace", {}), ("ha_dw", {"reward_range": [0, 8]}), ("clip_cov", {})]
-)
+@pytest.mark.parametrize(("algo", "knobs"), [("s_trace", {}), ("ha_dw", {"reward_range": [0, 8]}), ("clip_cov", {})])
 def test_metrics_of_a_run_are_on_the_page(make_trainer, algo, knobs):
     trainer = make_trainer(algo, max_steps=2, logging_steps=1, **knobs)
     trainer.train()
@@ -101,3 +100,33 @@ def test_metrics_of_a_run_are_on_the_page(make_trainer, algo, knobs):
     known = re.compile(r"rewards/.*|train_.*")
     missing = {name for name in logged if not known.fullmatch(name)} - set(metrics_of_the_page())
     assert not missing
+
+
+COMPOSE = (DOCS / "compose.md").read_text(encoding="utf-8")
+
+
+def test_the_combinations_of_the_page_are_allowed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = {name: getattr(trl_credit, name) for name in trl_credit.__all__}
+    scope["first_half"] = lambda config, tokens: trl_credit.assign_credit(config, tokens)
+    examples = COMPOSE.partition("## Examples")[2].partition("## What is refused")[0]
+    configurations = re.findall(r"`(\w+Config\([^`]*\))`", examples)
+    assert len(configurations) >= 9
+    for text in configurations:
+        eval(text, scope)
+
+
+def test_the_messages_of_the_page_are_those_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(r"```python\n([^`]+)\n```\n\n```\n([^`]+)\n```", COMPOSE)
+    assert len(found) == 2
+    for code, message in found:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            eval(code, {name: getattr(trl_credit, name) for name in trl_credit.__all__})
+
+
+def test_the_list_of_benchmarks_is_whole():
+    folder = ROOT / "benchmarks"
+    listed = set(re.findall(r"`([\w.]+)/?`", (folder / "README.md").read_text(encoding="utf-8").partition("|---")[2]))
+    there = {path.name for path in folder.iterdir()} - {"README.md", "results", "__pycache__"}
+    assert there <= listed
