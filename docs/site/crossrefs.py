@@ -1,4 +1,4 @@
-"""A Markdown extension: "[`CreditConfig`]" in a docstring is a link, if the site documents that name, and code if not."""
+"""A Markdown extension: "[`CreditConfig`]" in a docstring becomes a link if the site documents it, and code if not."""
 
 import re
 from pathlib import Path
@@ -32,9 +32,9 @@ class CrossReferences(Preprocessor):
 
 
 class CrossReferencesExtension(Extension):
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         md.preprocessors.register(CrossReferences(md), "crossrefs", 20)  # after fenced code is set aside
 
 
-def makeExtension(**options: object) -> CrossReferencesExtension:  # noqa: N802
+def makeExtension(**options: object) -> CrossReferencesExtension:
     return CrossReferencesExtension(**options)

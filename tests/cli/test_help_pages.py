@@ -73,10 +73,10 @@ def test_in_a_terminal_a_page_is_rendered_and_a_long_one_goes_to_a_pager(tmp_pat
     pager.write_text("#!/bin/sh\necho paged\ncat\n")
     pager.chmod(0o755)
     shown = {}
-    for topic in ("viewer", "data"):
+    for topic, lines in (("viewer", "1000"), ("data", "20")):
         ours, theirs = pty.openpty()
         os.set_blocking(ours, True)
-        env = {**os.environ, "PAGER": str(pager), "TERM": "xterm", "COLUMNS": "200", "LINES": "100", "NO_COLOR": "1"}
+        env = {**os.environ, "PAGER": str(pager), "TERM": "xterm", "COLUMNS": "200", "LINES": lines, "NO_COLOR": "1"}
         with subprocess.Popen(
             [sys.executable, "-m", "trl_credit", "help", topic], stdin=theirs, stdout=theirs, env=env
         ) as shell:

@@ -16,11 +16,11 @@ from ..support.packaged import packaged_folder
 
 
 _HELP = """\
-The pages of the documentation.
+Prints a page of the documentation.
 
-  trl-credit help              lists them
-  trl-credit help TOPIC        prints one; in a terminal page by page if it is long
-  trl-credit help COMMAND      is `trl-credit COMMAND --help`, if there is no such page
+  trl-credit help              lists the pages
+  trl-credit help TOPIC        prints a page
+  trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
 """
 _WIDEST = 120  # columns; the code of the pages fits
 

@@ -40,7 +40,7 @@ class DifficultyBelief:
     and the belief lags by √(12/(m² − 1))/η, whatever the slope: 0.35 for η = 1 and m = 10, 0.06 for η = 6. Above about
     η = 1/(the noise of y) the noise feeds itself: beliefs that jump make σ_t large. η = 6 stays below that for batches
     of 64 responses or more, and passes on at most half of the noise that `"hard"` does. Once all beliefs in the window
-    agree, only η_min moves them. `docs/theory.md` has the simulation behind these choices.
+    agree, only η_min moves them. `docs/theory_difficulty.md` has the simulation behind these choices.
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.
