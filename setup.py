@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent
 SHARED = {
     "accelerate_configs": (ROOT / "accelerate_configs", "**/*.yaml"),
     "docs": (ROOT / "docs", "*.md"),
+    "docs/algorithms": (ROOT / "docs" / "algorithms", "*.md"),
     "examples": (ROOT / "examples", "sums/*.*"),
     "recipes": (ROOT / "examples" / "recipes", "**/*.yaml"),
 }
