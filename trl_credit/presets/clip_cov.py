@@ -75,7 +75,7 @@ PRESET = Preset(
     name="Clip-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
-    use_when="the entropy falls too early in runs with several updates per batch; its gain was not measured here",
+    use_when="the entropy falls too early in runs with several updates per batch; not measured here",
     cost="a pass for π_old; 8 updates per batch",
     idea=(
         (

@@ -75,7 +75,7 @@ PRESET = Preset(
         arxiv="2603.19835",
     ),
     summary="advantages weighed by the policy's drift on the rest of the response",
-    use_when="long responses and many updates per batch; its gain was not measured here",
+    use_when="responses are long, with many updates per batch; not measured here",
     cost="a pass for π_old; 16 updates per batch",
     idea=(
         (

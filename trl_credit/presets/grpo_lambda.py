@@ -45,7 +45,10 @@ PRESET = Preset(
         arxiv="2510.00194",
     ),
     summary="λ-returns as traces over log-ratios",
-    use_when="you want a floor under negative advantages, which made most of its measured gain, beside a trace",
+    use_when=(
+        "you want a trace, and negative advantages cut off at −0.1; most of the gain that was measured here came from "
+        "the cut-off"
+    ),
     cost="one O(T) scan, and a reference pass (β = 0.04)",
     idea=(
         "GRPO gives every token of a response the same credit, since it has no values for the states in between.",

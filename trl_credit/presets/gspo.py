@@ -37,7 +37,10 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
-    use_when="long responses whose token ratios are noisy, with several updates per batch; a gain was not shown",
+    use_when=(
+        "responses are long, their token ratios are noisy, and a batch has several updates; "
+        "measured here: no gain over GRPO shown"
+    ),
     cost="as GRPO",
     idea=(
         (

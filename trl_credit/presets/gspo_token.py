@@ -22,7 +22,7 @@ PRESET = Preset(
     name="GSPO-token",
     paper=PAPER,
     summary="the same ratio, with room for per-token advantages",
-    use_when="GSPO's ratio is wanted with advantages that differ within a response",
+    use_when="you want GSPO's ratio, and advantages that differ within a response",
     cost="as GRPO",
     idea=(
         (

@@ -29,7 +29,7 @@ PRESET = Preset(
         arxiv="2601.08521",
     ),
     summary="more weight for prompts harder than the recent record",
-    use_when="prompts differ much in difficulty and groups are small; a gain was not shown",
+    use_when="prompts differ much in difficulty and groups are small; measured here: no gain over GRPO shown",
     cost="as GRPO",
     idea=(
         (

@@ -75,7 +75,10 @@ PRESET = Preset(
     name="KL-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
-    use_when="as Clip-Cov, with a penalty in place of a lost gradient; its gain was not measured here",
+    use_when=(
+        "as Clip-Cov, but the chosen tokens get a KL penalty; Clip-Cov leaves them without a gradient; "
+        "not measured here"
+    ),
     cost="a pass for π_old; 8 updates per batch",
     idea=(
         (

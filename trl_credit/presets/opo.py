@@ -39,7 +39,7 @@ PRESET = Preset(
         arxiv="2505.23585",
     ),
     summary="length-weighted optimal baseline",
-    use_when="exactly one update per batch, and responses that differ in length",
+    use_when="a batch has exactly one update, and responses differ in length",
     cost="as GRPO",
     idea=(
         (

@@ -26,7 +26,10 @@ PRESET = Preset(
     name="S-trace",
     paper=PAPER,
     summary="eligibility traces from high-entropy tokens",
-    use_when="the filler is uncertain and the learning rate is small; not where the answer is at the very end",
+    use_when=(
+        "much of a response is free wording that does not change the reward, and the learning rate is small; not where "
+        "the answer is at the very end"
+    ),
     cost="one O(T) scan, and a reference pass (β = 0.001)",
     idea=(
         (

@@ -46,8 +46,11 @@ PRESET = Preset(
     name="SPO-chain",
     paper=PAPER,
     summary="segments between improbable tokens, valued by rollouts from their ends",
-    use_when="generated tokens are cheap and few updates must count; the decisions are improbable tokens",
-    cost="rollouts: 55 to 162 times the generated tokens on the testbed, 186 by `trl-credit plan`",
+    use_when=(
+        "you can afford much sampling but few optimizer steps, and the tokens that decide the reward are improbable "
+        "ones"
+    ),
+    cost="186 times the generated tokens, 2.5 times the FLOPs of training",
     idea=(
         "One advantage per response does not say which part of the response was to blame.",
         (

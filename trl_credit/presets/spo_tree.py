@@ -45,8 +45,8 @@ PRESET = Preset(
     name="SPO-tree",
     paper=PAPER,
     summary="responses sampled as a tree, segments compared with their siblings",
-    use_when="you want values by rollouts for fewer generated tokens than a chain",
-    cost="rollouts: 26 times the generated tokens and 6.3 times the FLOPs of passes by `trl-credit plan`",
+    use_when="you want an advantage per part of a response, for fewer generated tokens than SPO-chain",
+    cost="26 times the generated tokens, 6.3 times the FLOPs of training",
     idea=(
         (
             "One advantage per response does not say which part was to blame, and rollouts that only estimate values "

@@ -34,8 +34,8 @@ PRESET = Preset(
         arxiv="2410.01679",
     ),
     summary="the steps of a solution, valued by rollouts from their ends",
-    use_when="generated tokens are cheap, few updates must count, and a solution has clear steps",
-    cost="rollouts: 26 to 28 times the generated tokens on the testbed, 151 by `trl-credit plan`",
+    use_when="you can afford much sampling but few optimizer steps, and a solution has clear steps",
+    cost="151 times the generated tokens, 2.5 times the FLOPs of training",
     idea=(
         "One advantage per response does not say which step of a solution was wrong.",
         "VinePPO estimates the value at the start of each step by finishing the solution nine times from there.",
