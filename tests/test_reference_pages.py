@@ -38,7 +38,7 @@ def test_every_knob_has_a_row_with_its_default_under_its_heading():
     knobs, found = knobs_of(CreditConfig), {}
     for heading, text in sections().items():
         if heading != "FIPO, Clip-Cov and KL-Cov":
-            for name, default, _ in rows(text):
+            for name, default, _, _ in rows(text):
                 found[name.strip("`")] = (heading, default.strip("`"))
     assert found == {name: (knob.heading, default_of(CreditConfig, name)) for name, knob in knobs.items()}
 
