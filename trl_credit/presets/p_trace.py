@@ -33,7 +33,7 @@ PRESET = Preset(
     name="P-trace",
     paper=PAPER,
     summary="eligibility traces from every token",
-    use_when="you compare with S-trace: the same trace without a selector",
+    use_when="you compare with S-trace: all tokens leave a trace, not only those of high entropy",
     cost="one O(T) scan, and a reference pass (β = 0.001)",
     idea=(
         "GRPO gives every token of a response the same credit, so no token is credited for what came after it.",
