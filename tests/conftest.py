@@ -1,12 +1,10 @@
 """A tiny random model with its tokenizer, and trainers on it."""
 
 import os
-import sys
 import tempfile
 
 
-# the tests start hundreds of processes, each of which would compile the package and the tests' modules again
-sys.dont_write_bytecode = False
+# the tests start hundreds of processes, each of which would compile the package again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # before torch is imported: tensors this small are faster on one thread, and much faster where cores are shared
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -4,6 +4,7 @@ Nothing here changes what a training computes."""
 
 import copy
 import os
+import sys
 from functools import cache, wraps
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,14 @@ LOADED_ONCE = {str(demo_model_path())}  # folders of models that no test writes 
 
 
 def make_quick() -> None:
+    sys.dont_write_bytecode = False  # pytest rewrites the modules of the tests, which takes seconds
     # for every `unwrap_model`, accelerate reads the files that describe DeepSpeed and PEFT again
     imports._is_package_available = cache(imports._is_package_available)
     # and it collects garbage at the start of every training
     memory.gc = SimpleNamespace(collect=lambda: None)
     # without a GPU, torch keeps every seed with the stack of its caller, for the day when a GPU is first used
     if not torch.cuda.is_available():
-        torch.cuda.random._lazy_call = lambda *args, **kwargs: None
+        torch.cuda.random._lazy_call = torch.xpu.random._lazy_call = lambda *args, **kwargs: None
     # transformers formats each configuration that it reads, for a log that is off
     PreTrainedConfig.__repr__ = object.__repr__
     # a test's files need not outlive a loss of power
