@@ -1,7 +1,7 @@
 """False verdicts of accuracy rewards on the same cases: math-verify, TRL's reward, and ours, strict and permissive.
 
     python benchmarks/answers.py            # prints the table
-    python benchmarks/answers.py --write    # and puts it into docs/data.md
+    python benchmarks/answers.py --write    # and puts it into docs/answers.md
 
 The cases (tests/strict_cases.jsonl) are attempts to be rewarded without an answer, and answers as models write them.
 """
@@ -21,7 +21,7 @@ from trl_credit.rewards import accuracy_reward
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests" / "strict_cases.jsonl"
-PAGE = ROOT / "docs" / "data.md"
+PAGE = ROOT / "docs" / "answers.md"
 BETWEEN = re.compile(r"(?<=<!-- answers -->\n).*?(?=<!-- /answers -->)", re.DOTALL)
 Case = dict[str, object]
 Judge = Callable[[list[Case]], list[float | None]]

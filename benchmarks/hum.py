@@ -1,4 +1,4 @@
-"""Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/which.md.
+"""Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/results/hum.md.
 
 python benchmarks/hum.py run [--jobs 2]    # the runs that docs/results/hum/runs.jsonl lacks, five core-hours for all
 python benchmarks/hum.py check s_trace     # a line of the page anew: its runs and GRPO's, 12 minutes on two cores

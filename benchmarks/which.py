@@ -1,10 +1,11 @@
-"""Tables and figures of docs/which.md and docs/results/embedded.md, from the raw results in docs/results.
+"""Tables and figures of docs/which.md and of which.md, hum.md and embedded.md in docs/results, from the raw results.
 
 python benchmarks/which.py
 """
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import hum
@@ -23,7 +24,7 @@ from trl_credit.lab.comparison.answer import difference_in_words
 from trl_credit.lab.comparison.scoring import compare_results
 
 
-PAGE, EMBEDDED = ROOT / "docs" / "which.md", RESULTS / "embedded.md"
+PAGE = ROOT / "docs" / "which.md"
 FIGURES = RESULTS / "which"
 # situation → its name, setting of the bed, algorithms that are shown, updates per batch
 BED = {
@@ -161,31 +162,27 @@ def parts_factorial(results: dict[str, Any]) -> str:
     return hum_tables.factorial_table({"`demo`": scores_of})
 
 
-def embedded_tables() -> dict[str, str]:
-    """The tables of docs/results/embedded.md, by name."""
+def page_tables() -> dict[Path, dict[str, str]]:
+    """The tables of each page, by name."""
+    forks, runs = read_forks(RESULTS / "forks" / "results.json"), hum.read()
     parts = load("embedded/parts.json")
+    situations = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
     return {
-        "embedded": embedded_table(load("embedded/results.json")),
-        "parts": parts_table(parts),
-        "parts_factorial": parts_factorial(parts),
+        PAGE: {"shares": shares_table(forks), "map": map_table(forks, runs)},
+        RESULTS / "which.md": situations | {"tokens": tokens_table(forks), "crossing": crossing_table(forks)},
+        RESULTS / "hum.md": {
+            "hum": lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`"),
+            "factorial": hum_tables.hum_factorial(runs),
+            "hum_stages": hum_tables.stages_table(runs),
+            "hum_tokens": hum_tables.rollouts_table(runs),
+            "hum_rates": hum_tables.rates_table(runs),
+        },
+        RESULTS / "embedded.md": {
+            "embedded": embedded_table(load("embedded/results.json")),
+            "parts": parts_table(parts),
+            "parts_factorial": parts_factorial(parts),
+        },
     }
-
-
-def all_tables() -> dict[str, str]:
-    """The tables of docs/which.md, by name."""
-    forks = read_forks(RESULTS / "forks" / "results.json")
-    tables = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
-    runs = hum.read()
-    tables["shares"] = shares_table(forks)
-    tables["map"] = map_table(forks, runs)
-    tables["hum"] = lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`")
-    tables["factorial"] = hum_tables.hum_factorial(runs)
-    tables["hum_stages"] = hum_tables.stages_table(runs)
-    tables["hum_rates"] = hum_tables.rates_table(runs)
-    tables["tokens"] = tokens_table(forks)
-    tables["hum_tokens"] = hum_tables.rollouts_table(runs)
-    tables["crossing"] = crossing_table(forks)
-    return tables
 
 
 def _where(situation: str) -> str:
@@ -217,9 +214,9 @@ def _draw(name: str, lines: list[Line]) -> None:
 
 
 def main() -> None:
-    """Fills both pages and draws the figures."""
-    write(PAGE, all_tables())
-    write(EMBEDDED, embedded_tables())
+    """Fills the pages and draws the figures."""
+    for page, tables in page_tables().items():
+        write(page, tables)
     FIGURES.mkdir(exist_ok=True)
     forks = read_forks(RESULTS / "forks" / "results.json")
     for name in BED:

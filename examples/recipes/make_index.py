@@ -71,7 +71,7 @@ def table(folder: str) -> str:
     named = {key for row in rows for key in row.targets}
     others = {key: entry for key, entry in paper["rows"].items() if key not in named}
     if others:
-        lines += ["", "Of no recipe:", ""]
+        lines += ["", "Without a recipe:", ""]
         lines += [f"* {key.replace('_', ' ')}: {published(entry, paper)}" for key, entry in others.items()]
     return "\n".join(lines) + "\n"
 

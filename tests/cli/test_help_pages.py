@@ -31,7 +31,8 @@ def strings(text):
 
 def test_the_pages_are_listed_and_printed(command_said):
     code, listed, _ = command_said("help")
-    assert code == 0 and {path.stem for path in (ROOT / "docs").glob("*.md")} == {*topics()}
+    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "algorithms").glob("*.md")]
+    assert code == 0 and {path.stem for path in found} - {"index"} == {*topics()}
     for topic in topics():
         assert re.search(rf"^  {topic} +\S", listed, re.MULTILINE)
         code, page, _ = command_said("help", topic)
@@ -50,7 +51,7 @@ def test_a_link_to_a_page_says_how_to_read_it():
     [
         ("segment", "there is no page 'segment': did you mean 'segments'?"),
         ("recipe", "there is no page 'recipe': did you mean 'recipes'?"),
-        ("zzz", "there is no page 'zzz': choose one of agents, architecture, "),
+        ("zzz", "there is no page 'zzz': choose one of agents, "),
         ("../README", "there is no page '../README'"),
     ],
 )
@@ -73,10 +74,10 @@ def test_in_a_terminal_a_page_is_rendered_and_a_long_one_goes_to_a_pager(tmp_pat
     pager.write_text("#!/bin/sh\necho paged\ncat\n")
     pager.chmod(0o755)
     shown = {}
-    for topic in ("viewer", "data"):
+    for topic, lines in (("viewer", "1000"), ("data", "20")):
         ours, theirs = pty.openpty()
         os.set_blocking(ours, True)
-        env = {**os.environ, "PAGER": str(pager), "TERM": "xterm", "COLUMNS": "200", "LINES": "100", "NO_COLOR": "1"}
+        env = {**os.environ, "PAGER": str(pager), "TERM": "xterm", "COLUMNS": "200", "LINES": lines, "NO_COLOR": "1"}
         with subprocess.Popen(
             [sys.executable, "-m", "trl_credit", "help", topic], stdin=theirs, stdout=theirs, env=env
         ) as shell:

@@ -22,7 +22,7 @@ from trl_credit.config.turns import TurnKnobs
 
 
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
-ENTRY = re.compile(r"^    (\w+) \((.*)\):?\n((?:        .*\n|\n)*)", re.MULTILINE)
+ENTRY = re.compile(r"^    (\w+) \((.*?)\)(?::.*)?\n((?:        .*\n|\n)*)", re.MULTILINE)
 PARTS = [SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, CreditConfig]
 CLASSES = [*PARTS, *(config_class for config_class, _ in ALGORITHMS.values())]
 

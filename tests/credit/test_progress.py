@@ -1,4 +1,4 @@
-"""docs/theory.md, "Traces on-policy, and what a selector can gain": coefficients, the end of a response, progress."""
+"""docs/theory.md, "On-policy traces" and "What a selector can gain": coefficients, the end of a response, progress."""
 
 import itertools
 import math

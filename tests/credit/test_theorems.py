@@ -179,7 +179,7 @@ class TestRolloutsPerPrompt:
         assert mixed_group_probability(1e-18, num_generations=8).item() == pytest.approx(8e-18, rel=1e-12)
 
     def test_the_numbers_of_the_page(self):
-        """docs/theory.md: a prompt that is solved one time in twenty."""
+        """docs/theory_difficulty.md: a prompt that is solved one time in twenty."""
         for n, found, mean, std in ((8, 0.337, 0.149, 0.055), (128, 0.999, 0.050, 0.019)):
             given = {"num_generations": n}
             assert mixed_group_probability(0.05, **given).item() == pytest.approx(found, abs=5e-4)
@@ -225,7 +225,7 @@ class TestReweightedBias:
             assert (after < before)[inside].all() and not (after < before)[outside].any()
 
     def test_what_1_3_does_on_a_hard_prompt(self):
-        """docs/theory.md: a right answer's advantage leaves r − p where the mean over a group comes nearer."""
+        """docs/theory_difficulty.md: a right answer's advantage leaves r − p where a group's mean comes nearer."""
 
         def biases(p, response):
             given = {"num_generations": 8, "prior": 0.5, "response": response}
@@ -244,7 +244,7 @@ class TestReweightedBias:
         assert abs(after) > abs(before)
 
     def test_where_1_3_brings_the_mean_over_a_group_nearer(self):
-        """docs/theory.md: with a belief of 0.5 at both ends, which is as much as it loses in the middle."""
+        """docs/theory_difficulty.md: with a belief of 0.5 at both ends, which is as much as it loses in the middle."""
         p = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
         before = reweighted_bias(p, num_generations=8, prior=0.5).abs()
         for prior, size in ((0.3, 0.095), (0.5, 0.039), (0.7, 0.095)):

@@ -147,7 +147,7 @@ def test_the_tables_are_made_again_from_the_file():
 
 def test_few_runs_and_equal_runs_have_no_interval():
     markdown = markdown_of(runs_of("GRPO", 0.5, [0]), runs_of("better", 0.9, [0], **TRACE))
-    assert "No interval, with fewer than two seeds or equal differences: better (1)." in markdown
+    assert "No interval for better: it takes two seeds, and differences that are not all equal." in markdown
     assert re.search(r"\| better \| no test \| \+0\.\d+ \| – \| – \| – \| – \| 1 \|", markdown)
     old_log = {"credit/trained_tokens_per_row": None}
     flat = [make_group(n, [history([x] * 3, seed=s, log=old_log) for s in range(3)]) for n, x in (("a", 1), ("b", 2))]

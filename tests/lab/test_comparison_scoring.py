@@ -57,7 +57,7 @@ def test_seeds_are_paired_where_they_match():
     assert not other.paired and other.n == 3 and other.p == pytest.approx(there.pvalue) and other.flip_p is None
     assert not one.paired and one.n == 2  # one seed in common is no pair to test
     said = notes(results_of(scores, seeds=seeds))
-    assert "other and one: the seeds are not base's, so the test is Welch's, without pairs." in said
+    assert "other and one: the seeds differ from base's, so the test is Welch's, without pairs." in said
 
 
 def test_more_seeds_than_can_be_enumerated_have_no_sign_flips():
@@ -74,7 +74,7 @@ def test_the_baselines_gradient_is_not_in_the_family():
     assert compare_results(results_of(scores), "area")[0].holm > one.p
     said = notes(results_of(scores, same=["a2"]))
     assert said[0] == (
-        "a2 has a0's gradient with one update per batch; its differences are rounding, and are not counted."
+        "a2 has a0's gradient with one update per batch. Its differences are rounding, and are not counted."
     )
     assert "Nothing is compared with a0" in answer(results_of({"a0": [1.0], "a1": [1.0]}, same=["a1"]))[0]
 
@@ -142,7 +142,7 @@ def test_what_the_interval_shows_and_the_correction_does_not_is_said():
     scores = {"base": np.zeros(5), **{f"a{i}": rng.normal(0.0, 1, 5) for i in range(9)}, "x": [0.5, 1.0, 1.5, 2.0, 0.8]}
     rows = {row.label: row for row in compare_results(results_of(scores), "area")}
     assert rows["x"].excludes_zero and rows["x"].verdict == "not shown"
-    assert "x: the interval alone excludes 0, but not after the correction for 10 comparisons." in notes(
+    assert "x: the interval excludes 0, but the test corrected for 10 comparisons shows no difference." in notes(
         results_of(scores)
     )
 
@@ -154,7 +154,7 @@ def test_the_tables_of_the_published_runs():
     assert (rows["S-trace"].low, rows["S-trace"].high) == pytest.approx((-0.0186, -0.0023), abs=5e-5)
     assert rows["GSPO"].holm is None and sum(row.holm is not None for row in rows.values()) == 10
     said = console_answer(results)
-    assert "S-trace, HA-DW and Dr. GRPO: the interval alone excludes 0" in said
+    assert "S-trace, HA-DW and Dr. GRPO: the interval excludes 0" in said
     assert "| GRPO-λ     | above         | +0.030     | [0.027, 0.034]   | 2e-4         |" in said
 
 

@@ -147,7 +147,7 @@ def test_the_credit_function_of_a_made_up_algorithm_is_trained_with(make_up, scr
 
 def test_a_made_up_algorithm_is_found_by_name(make_up, tmp_path):
     module = make_up("made_up_by_name", credit="")
-    row = "| `made_up` | `MadeUpTrainer` | traces from 50% of the tokens | [2701.00001](https://arxiv.org/abs/"
+    row = "| [`made_up`](docs/algorithms/made_up.md) | `MadeUpTrainer` |  |  | [2701.00001](https://arxiv.org/abs/"
     assert readme_table().splitlines()[-1] == f"{row}2701.00001) |"
     script, _, args, _, _ = parse_arguments(["--algo", "made_up", "--output_dir", str(tmp_path)])
     assert script.algo == "made_up" and type(args) is module.MadeUpConfig
@@ -349,7 +349,9 @@ def test_a_new_choice_of_a_knob_is_shown(knob):
 @pytest.mark.parametrize("algo", PRESETS)
 def test_every_algorithm_says_what_it_is(algo):
     preset = PRESETS[algo]
-    assert preset.summary and "|" not in preset.summary and "\n" not in preset.summary
+    assert len(preset.idea) == 3 and all(sentence.endswith(".") for sentence in preset.idea)
+    for text in (preset.summary, preset.use_when, preset.cost, *preset.idea):
+        assert text and "|" not in text and "\n" not in text
     assert re.fullmatch(r"W = .+, A = .+, M = .+", preset.formula)
     assert preset.paper["title"] and preset.paper["citation"].startswith("@article{")
     args = args_of(preset.config)
@@ -357,6 +359,17 @@ def test_every_algorithm_says_what_it_is(algo):
     assert preset_of(args) is preset and papers_of(args)[0] == ALGORITHMS[algo][1]._paper
     rows = describe_credit(args)
     assert len({row.part for row in rows}) == 5 and not any(row.published for row in rows)
+
+
+def test_the_costs_of_rollouts_are_those_that_the_pages_measured():
+    pages = ("scaling", "results/which")
+    scaling, which = ((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+    rounded = {str(round(float(factor))) for factor in re.findall(r"\| ([\d.]+)× \|", which)}
+    for algo, preset in PRESETS.items():
+        if preset.config.rollouts != "none":
+            planned = re.search(rf"^\| `{algo}`[^|]*\| ([^|]+) \|.* ([\d.]+) \|$", scaling, re.MULTILINE)
+            figures = re.findall(r"\d[\d.]*", preset.cost)
+            assert planned[1] in figures and set(figures) <= {*planned.groups(), *rounded}
 
 
 def test_registry_named_trainers_package_and_readme_agree():

@@ -132,7 +132,7 @@ def test_units_sets_families_bases_lists_and_what_cancels(strict):
 
 @pytest.mark.slow
 def test_what_readers_wrote_who_had_not_seen_the_judge():
-    """Nine sets of 100 cases, each by a reader who had not seen the judge (docs/data.md)."""
+    """Nine sets of 100 cases, each by a reader who had not seen the judge (docs/answers.md)."""
     cases = rows_of(TESTS / "unseen_cases.jsonl")
     wrong = misjudged(cases, prompts=[c["problem"] for c in cases], slow_answers=None)
     assert len(cases) == 900 and {case["id"] for case in wrong} <= {"i065"}  # Δ E / (Δ M c²) ≈ 0.15

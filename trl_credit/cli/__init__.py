@@ -14,15 +14,15 @@ from ..support.errors import choose, fail
 
 # name of the module, and a line for `--help`
 COMMANDS = {
-    "train": "Train a model; every setting is a flag, and --config takes recipes by name.",
-    "eval": "Evaluate models: pass@k, best@k, avg@k and maj@k with 95 % intervals; compare models.",
-    "view": "Show how much credit each token got: one HTML file, or a response in the terminal.",
-    "compare": "Compare algorithms over seeds: curves, intervals, and significant differences.",
+    "train": "Train a model. Every setting is a flag. --config takes recipes by name.",
+    "eval": "Evaluate models: pass@k, best@k, avg@k, maj@k with 95 % intervals. Compare models.",
+    "view": "Show the credit of each token of a run, as an HTML file or in the terminal.",
+    "compare": "Train algorithms with several seeds, and test which differences are real.",
     "explain": "Show the credit that each algorithm would give to the same responses.",
     "push": "Push a trained model, its card and plots to the Hub.",
-    "plan": "Estimate tokens, FLOPs and memory of a run before it starts.",
-    "recipes": "List, search and print the recipes of the papers' runs.",
-    "example": "Copy an example with its own data and reward to a folder.",
+    "plan": "Estimate the tokens, FLOPs and memory of a run before it starts.",
+    "recipes": "List, search and print recipes: the settings of the papers' runs.",
+    "example": "Copy an example, with data and a reward of its own, to a folder.",
     "help": "Print a page of the documentation.",
 }
 # these only print: they end when a reader such as `head` closes the pipe, and raise an error for wrong input
@@ -65,5 +65,5 @@ Fine-grained credit assignment for TRL's GRPOTrainer.
 
 {lines}
 
-`trl-credit COMMAND --help` lists the flags of one. Several processes:
-`trl-credit train --accelerate_config NAME …`, or `accelerate launch -m trl_credit train …`."""
+`trl-credit COMMAND --help` lists the flags of a command. To train in several processes, use
+`trl-credit train --accelerate_config NAME …` or `accelerate launch -m trl_credit train …`."""

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 PROGRAM = "trl-credit compare"
 _TUNING_SEEDS = [100, 101]
 _HELP = """\
-Is the difference real? Trains algorithms × seeds, or takes finished runs, and writes a report: the difference of each
-algorithm from a baseline, paired by seed, with its 95 % interval and a test corrected for the number of algorithms.
+Is the difference real? Trains each algorithm with each seed, or reads finished runs, and writes a report. The report
+has the difference of each algorithm from a baseline, paired by seed, with a 95 % interval. Its test is corrected for
+the number of algorithms.
 
   trl-credit compare --algo grpo s_trace spo_chain
   trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100 --seeds 0 1 2 3 4
@@ -33,8 +34,9 @@ algorithm from a baseline, paired by seed, with its 95 % interval and a test cor
   trl-credit compare --algo grpo --credit mine.py:first_half --config my_task.yaml
   trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
 
-All other flags are those of `trl-credit train`, for all runs. Without a model, the embedded task is trained. A setting
-that an algorithm does not have is left out for it, and printed. The same command resumes unfinished runs.
+All other flags are those of `trl-credit train`, and apply to all runs. Without a model, the runs train on the embedded
+task. If an algorithm does not have a setting, its runs go without it, and a line says so. The same command resumes
+unfinished runs.
 """
 
 
@@ -62,17 +64,17 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     parser = OneLineParser(prog=PROGRAM, description=_HELP)
     add = parser.add_argument
     add("--algo", nargs="+", action="extend", metavar="ALGO", help='algorithms, or "NAME=ALGO --flag value …"')
-    add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="custom functions, or NAME=…")
+    add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="your credit functions, or NAME=…")
     add("--seeds", nargs="+", type=int, help="seeds of each algorithm (default: 10 on an embedded task, else 5)")
     add("--config", nargs="+", action="extend", metavar="FILE", help="YAML files of settings, or recipes by name")
-    add("--runs", nargs="+", action="extend", metavar="FOLDER", help="finished runs, instead of training")
-    add("--baseline", metavar="ALGO", help="default: grpo, else the first")
+    add("--runs", nargs="+", action="extend", metavar="FOLDER", help="compare finished runs, and train nothing")
+    add("--baseline", metavar="ALGO", help="default: grpo, else the first algorithm")
     add("--metric", default="reward", help="any logged number, such as eval_math500/avg@4 (default: reward)")
     add("--primary", choices=("area", "end"), default="area", help="the verdict's score: mean over the run, or its end")
     add("--equal", nargs="+", action="extend", metavar="NAME=VALUE", help="settings that all algorithms must share")
-    add("--sweep", metavar="NAME=A,B,…", help="a setting whose best value is chosen for each algorithm")
-    add("--tuning_seeds", nargs="+", type=int, help="the seeds that choose it (default: 100 101)")
-    add("--jobs", type=int, help="runs at a time (default: one for each GPU, else for each core)")
+    add("--sweep", metavar="NAME=A,B,…", help="find the best value of a setting for each algorithm")
+    add("--tuning_seeds", nargs="+", type=int, help="seeds of the runs of --sweep (default: 100 101)")
+    add("--jobs", type=int, help="runs at a time (default: one per GPU, or one per core without GPUs)")
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
     args.command = shlex.join([*PROGRAM.split(), *argv])

@@ -17,19 +17,19 @@ from ..support.startup import begin, prepare_process
 
 PROGRAM = ["trl-credit", "eval"]
 _HELP = """\
-pass@k, best@k, avg@k and maj@k of models with 95 % intervals, in one table, a JSON file and a figure.
+Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a table, a JSON file and a figure.
 
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
   trl-credit eval --models Qwen/Qwen3-1.7B runs/s_trace --protocol s_trace --backend vllm
   trl-credit eval --models runs/mine --sets mine.jsonl --reward mine.py:is_right --protocol custom \\
       --samples 8 --temperature 1 --max_new_tokens 1024    a custom task
-  trl-credit eval runs/s_trace                       a run on problems of its data that it did not train on
+  trl-credit eval runs/s_trace                       a run, on problems of its data that it did not train on
   trl-credit eval runs/a runs/b                      is the difference real? Interval, p-value, samples needed
-  trl-credit eval runs/a runs/b --protocol s_trace   the same by a paper's protocol
+  trl-credit eval runs/a runs/b --protocol s_trace   the same, by the protocol of a paper
 
-Without --protocol, runs of `trl-credit train` are evaluated as they were trained, on the test split of their set or on
-rows that none of them has seen; samples that are stored are not drawn again. Without --sets a protocol's sets are all
-evaluated. An interrupted evaluation resumes when it is started again.
+Without --protocol, a run of `trl-credit train` is evaluated with the settings that it was trained with. The problems
+are the test split of its data set, or rows that none of the runs has seen. Without --sets, all sets of the protocol are
+evaluated. Stored samples are used again. The same command resumes an interrupted evaluation.
 """
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
@@ -67,8 +67,7 @@ def _parse(argv: list[str]) -> Namespace:
         "compared",
         nargs="*",
         metavar="MODEL",
-        help="before all flags, instead of --models: runs or models, or folders of evaluations; two or more are "
-        "compared with the first, problem by problem",
+        help="runs, models or folders of evaluations, before all flags; each is compared with the first, by problem",
     )
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
@@ -80,16 +79,17 @@ def _parse(argv: list[str]) -> Namespace:
     )
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, for machines without a network")
-    add("--prompt_style", help="as for training: a name, or text with {problem} (default: that of the run, else boxed)")
+    add("--prompt_style", help="a name as for training, or text with {problem} (default: that of the run, else boxed)")
     add("--reward", help="of a custom task: file.py:function, package.module.function or a name; 1 is right, 0 wrong")
     add(
         "--max_problems",
         type=int,
-        help="only the first problems of each set, up to this number; of a run's own data, drawn (default: 256)",
+        help="at most this many problems: the first of each set, or a random draw from a run's own data (there 256 by "
+        "default)",
     )
     add("--output_dir", help="default: <model>/evaluation for one local model, else ./evaluation")
     add("--overwrite", action="store_true", help="delete existing samples")
-    add("--rescore", action="store_true", help="judge the samples in --output_dir again; loads no model")
+    add("--rescore", action="store_true", help="judge the samples in --output_dir again, without a model")
     add("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     add("--quiet", action="store_true", help="no progress bar")
 
@@ -100,15 +100,15 @@ def _parse(argv: list[str]) -> Namespace:
     add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (default: 0.9)")
 
     add = parser.add_argument_group(
-        "changes to the protocol, or to the run's own decoding; 'custom' needs the first three"
+        "changes to the protocol, or to the decoding of the run (--protocol custom needs the first three)"
     ).add_argument
     add("--samples", type=int, help="responses per problem")
     add("--temperature", type=float, help="0 is greedy")
     add("--max_new_tokens", type=int, help="maximum tokens of a response")
     add("--max_context", type=int, help="maximum tokens of prompt and response together")
-    add("--top_p", type=float)
-    add("--top_k", type=int)
-    add("--metrics", nargs="+", help="pass@k, best@k, avg@k, maj@k")
+    add("--top_p", type=float, help="nucleus sampling")
+    add("--top_k", type=int, help="sample from the k most likely tokens")
+    add("--metrics", nargs="+", help="such as pass@8, best@8, avg@8, maj@8")
     args = parser.parse_args(argv)
     if args.compared and args.models:
         raise ValueError("give models either with --models, or before all flags to compare them: not both")

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 
 _HELP = """\
-Shows the credit that every algorithm gives to the tokens of the same responses. ROLLOUTS is the folder of a run, a
-shard of its log, rollouts that verifiers saved (traces.jsonl), or a JSONL file with prompt, completion and reward in
-each row, and with logprobs and entropy (nats, one per token) if they are known; otherwise --model computes them. If a
-run has no log (--log_credit), a few responses are sampled from its model."""
+Shows the credit that every algorithm would give to the tokens of the same responses.
+
+  trl-credit explain runs/s_trace                                  its log, or responses sampled from its model
+  trl-credit explain traces.jsonl --tokenizer Qwen/Qwen3-1.7B      rollouts that verifiers saved
+  trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses
+
+Each row of your own JSONL file has prompt, completion and reward. It can have logprobs and entropy too, in nats, one
+per token. --model computes them if they are missing. A run without a rollout log (--log_credit) gets a few responses
+sampled from its model. The command prints a table and writes an HTML page."""
 
 
 def main(argv: list[str]) -> int:
@@ -30,18 +35,18 @@ def main(argv: list[str]) -> int:
     quiet_start()
     parser = OneLineParser(prog="trl-credit explain", description=_HELP)
     add = parser.add_argument
-    add("rollouts", metavar="ROLLOUTS", help="folder of a run, or a file")
+    add("rollouts", metavar="ROLLOUTS", help="folder of a run, file of its rollout log, or another file")
     add("--step", type=int, help="logged step of a run (default: the last)")
     add("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
-    custom = "custom credit functions, on the settings of GRPO or of ALGO"
+    custom = "credit functions of yours, with the settings of GRPO or of ALGO"
     add("--credit", nargs="+", default=[], metavar="[ALGO+]FILE.py:FUNCTION", help=custom)
     add("--model", help="computes log-probabilities and entropies that are missing")
-    add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
+    add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
     add("--temperature", type=float, help="sampling temperature, for --model (default: that of the rollouts, or 1)")
-    scores = "scores continuations, for algorithms with segments; needs --model"
+    scores = "scores the continuations that SPO-chain and VinePPO need, with --model"
     add("--reward", metavar="FILE.py:FUNCTION", help=scores)
     add("--seed", type=int, default=42, help="seed of random selectors and continuations (default: 42)")
-    add("--output", metavar="FILE.html", help="default: explain.html in the folder, or ROLLOUTS.explain.html")
+    add("--output", metavar="FILE.html", help="default: explain.html in the run's folder, or ROLLOUTS.explain.html")
     args = parser.parse_args(argv)
     if args.reward is not None and args.model is None:
         raise ValueError("--reward scores the continuations of a model: give --model")

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ..settings.arguments import Choices
 
 _HELP = """\
-Tokens, FLOPs and memory of a run, and its seconds by measured rates.
+Estimates the tokens, FLOPs and memory of a run, and its seconds if you give measured rates.
 
   trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
   trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
   trl-credit plan embedded --rates_from runs/s_trace
 
-RECIPE is the name or file of a recipe. Every flag of `trl-credit train` can be given. The configuration of the model is
-read from its folder, from the cache of the Hub, or, for the models of the recipes, from a table of the package. For
-others, give --parameters, --layers and --hidden_size."""
+RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
+configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
+For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU."""
 _KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
 # flag, type, help
 _FLAGS = (
@@ -37,15 +37,15 @@ _FLAGS = (
     ("accelerate_config", str, "a configuration of the package by name, or a file"),
     ("prompt_length", float, "mean tokens of a prompt"),
     ("response_length", float, "mean tokens of a response"),
-    ("segments", float, "mean segments of a response, for a chain"),
-    ("prompts", int, "rows of the data set, for the steps of an epoch"),
+    ("segments", float, "mean segments of a response (algorithms with chains)"),
+    ("prompts", int, "rows of the data set, to count the steps of an epoch"),
     ("parameters", str, "parameters of the model, such as 1.5B, if its configuration is not available"),
     ("layers", int, "layers of the model, with --parameters"),
     ("hidden_size", int, "hidden size of the model, with --parameters"),
     ("vocabulary", int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
     ("tokens_per_second", float, "generated tokens per second and GPU"),
-    ("tflops", float, "10^12 FLOPs per second of training, per GPU"),
-    ("rates_from", str, "folder of a run: takes its rates and its mean lengths"),
+    ("tflops", float, "speed of training in 10^12 FLOPs per second and GPU"),
+    ("rates_from", str, "folder of a run whose rates and mean lengths to use"),
 )
 
 

@@ -14,9 +14,10 @@ Pushes a trained model to the Hub, for the first time or again after a push that
 
   trl-credit push runs/s_trace --repo_id me/s-trace --private
 
-Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit; checkpoints, logs and
-`training_args.bin` stay on disk. --with_rollouts also sends the rollout log, as a data set with the texts of your data
-(REPO_ID-rollouts), and its page as a static Space (REPO_ID-credit). Log in before by `hf auth login`, or set HF_TOKEN.
+Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit. Checkpoints, logs and
+`training_args.bin` stay on disk. --with_rollouts also sends the rollout log. It becomes a data set (REPO_ID-rollouts)
+with the texts of your data, and a static Space (REPO_ID-credit) with its page. Log in first with `hf auth login`, or
+set HF_TOKEN.
 """
 
 
@@ -36,7 +37,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
     parser.add_argument("--revision", help="branch, created if it does not exist")
     parser.add_argument("--commit_message", default="End of training", help="first line of the commit")
-    help_ = "also push the rollout log (--log_credit), as a data set, and its page, as a Space"
+    help_ = "also push the rollout log (--log_credit) as a data set, and its page as a Space"
     parser.add_argument("--with_rollouts", action="store_true", help=help_)
     try:
         flags = vars(parser.parse_args(argv))

@@ -14,20 +14,24 @@ from ..support.files import write_atomically
 
 
 _HELP = """\
-Writes one HTML file that shows the credit of each token; it needs neither a server nor a network. The run must have
-been trained with --log_credit. Rollouts that verifiers saved (traces.jsonl), and JSONL rows with tokens and
-credit, can be looked at too."""
+Shows the credit of each token, as one HTML file that needs neither a server nor a network.
+
+  trl-credit view runs/s_trace                         a run that was trained with --log_credit
+  trl-credit view runs/s_trace --terminal              one response in the terminal
+  trl-credit view traces.jsonl --tokenizer MODEL       rollouts that verifiers saved
+
+RUN can also be a JSONL file whose rows have tokens and credit."""
 
 
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError` or `OSError` for wrong input."""
     parser = OneLineParser(prog="trl-credit view", description=_HELP)
     add = parser.add_argument
-    add("run", metavar="RUN", help="output folder of a run, one shard (credit_log/step-….jsonl), or a file")
+    add("run", metavar="RUN", help="folder of a run, a file of its log (credit_log/step-….jsonl), or another file")
     add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")
-    add("--tokenizer", metavar="MODEL", help="folder or id of a model: texts of the tokens, for a file without them")
+    add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
     add("--response", metavar="GROUP/INDEX", help="response to show first, such as 0/3 (default: one with much credit)")
-    add("--output", metavar="FILE.html", help=f"default: RUN/{FOLDER}/{PAGE}")
+    add("--output", metavar="FILE.html", help=f"page (default: RUN/{FOLDER}/{PAGE})")
     add("--open", action="store_true", help="open the page in a browser")
     add("--terminal", action="store_true", help="print one response in colour and write no file")
     args = parser.parse_args(argv)

@@ -40,14 +40,14 @@ class DifficultyBelief:
     and the belief lags by √(12/(m² − 1))/η, whatever the slope: 0.35 for η = 1 and m = 10, 0.06 for η = 6. Above about
     η = 1/(the noise of y) the noise feeds itself: beliefs that jump make σ_t large. η = 6 stays below that for batches
     of 64 responses or more, and passes on at most half of the noise that `"hard"` does. Once all beliefs in the window
-    agree, only η_min moves them. `docs/theory.md` has the simulation behind these choices.
+    agree, only η_min moves them. `docs/theory_difficulty.md` has the simulation behind these choices.
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.
     * `"hard"`: always the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
     * `"fixed"`: always `threshold` (the paper's Table 2 tries 0.4, 0.5, 0.6).
 
-    For each batch call [`prior`][DifficultyBelief.prior] and then [`update`][DifficultyBelief.update], once each. Skip
+    For each batch call `prior` and then `update`, once each. Skip
     both for a batch in which no response is scored.
 
     Args:
@@ -142,7 +142,7 @@ class DifficultyBelief:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[float, float]:
-        """Continues from what [`state_dict`][DifficultyBelief.state_dict] returned. A refused state changes nothing.
+        """Continues from what `state_dict` returned. A refused state changes nothing.
 
         η and η_min stay those of this belief: they are for the next steps.
 

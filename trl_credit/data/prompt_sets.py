@@ -40,18 +40,17 @@ class DataArguments:
         "embedded task."
     )
     data_dir: str | None = _flag("Folder with files of the known sets (gsm8k.jsonl, …), used instead of the Hub.")
-    dataset_revision: str | None = _flag("Commit, tag or branch of a Hub set. Default: the pin of a known set.")
+    dataset_revision: str | None = _flag("Commit, tag or branch of a Hub set. Default: pinned for a known set.")
     dataset_config: str | None = _flag("Configuration of a Hub set, or the settings of a reasoning_gym task as YAML.")
-    dataset_split: str | None = _flag("Default: train, or test for evaluation sets.")
-    prompt_column: str | None = _flag("Default: prompt, problem or question.")
-    answer_column: str | None = _flag("Default: answer, solution or target.")
+    dataset_split: str | None = _flag("Split to use. Default: train, or test for evaluation sets.")
+    prompt_column: str | None = _flag("Column of the prompts. Default: prompt, problem or question.")
+    answer_column: str | None = _flag("Column of the answers. Default: answer, solution or target.")
     prompt_style: str = _flag(
-        f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it; with text: before it, the chat template is "
-        "not used.",
+        f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it. Write text: before it to use no chat template.",
         default="boxed",
     )
-    max_prompt_tokens: int | None = _flag("Rows with a longer prompt are dropped.")
-    decontaminate: list[str] | None = _flag("Evaluation sets whose problems are dropped from the data, or 'all'.")
+    max_prompt_tokens: int | None = _flag("Drop rows whose prompt has more tokens.")
+    decontaminate: list[str] | None = _flag("Drop problems of these evaluation sets from the data, or of 'all'.")
 
 
 def load_from_arguments(

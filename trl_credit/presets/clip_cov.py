@@ -49,13 +49,13 @@ class ClipCovConfig(GRPOConfig):
     matter, and a token keeps its fate in all updates, also if PPO clips it later. There are 8 updates, see FIPOConfig.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`)
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-        epsilon (`float`, *optional*, defaults to `1.0`)
-        epsilon_high (`float`, *optional*, defaults to `1.0`)
-        cov_share (`float`, *optional*, defaults to `0.0002`)
-        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`)
-        cov_statistics (`str`, *optional*, defaults to `"batch"`)
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`): the function of this algorithm.
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
+        epsilon (`float`, *optional*, defaults to `1.0`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `1.0`): upper clip range.
+        cov_share (`float`, *optional*, defaults to `0.0002`): share of the tokens that lose their gradient.
+        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`): covariances of the candidates.
+        cov_statistics (`str`, *optional*, defaults to `"batch"`): tokens whose means and choice count.
             Or `"microbatch"`, as in the released code.
     """
 
@@ -75,6 +75,16 @@ PRESET = Preset(
     name="Clip-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
+    use_when="the entropy falls too early in runs with several updates per batch; its gain was not measured here",
+    cost="a pass for π_old; 8 updates per batch",
+    idea=(
+        (
+            "A few tokens with a high covariance between log-probability and advantage account for most of the loss "
+            "of entropy."
+        ),
+        "Clip-Cov takes the gradient from a small share of these tokens, drawn at random.",
+        "The entropy falls more slowly, and all other tokens keep their credit.",
+    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,
 )

@@ -17,10 +17,10 @@ class DAPOConfig(GRPOConfig):
     default is `groups="keep"`, which is ours: a refill may sample up to `max_refills` times as much.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
-        epsilon (`float`, *optional*, defaults to `0.2`)
-        epsilon_high (`float`, *optional*, defaults to `0.28`)
-        mask_truncated_completions (`bool`, *optional*, defaults to `True`)
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
+        epsilon (`float`, *optional*, defaults to `0.2`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `0.28`): upper clip range.
+        mask_truncated_completions (`bool`, *optional*, defaults to `True`): truncated responses stay out of the loss.
     """
 
     loss_type: str = "dapo"
@@ -37,6 +37,22 @@ PRESET = Preset(
         arxiv="2503.14476",
     ),
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
+    use_when="responses differ much in length, and some reach the length limit",
+    cost='as GRPO; with `groups="refill"` more rollouts',
+    idea=(
+        (
+            "GRPO averages the loss within each response first, so a token of a long response counts less, and its "
+            "clip holds back improbable tokens."
+        ),
+        (
+            "DAPO takes the mean over all tokens of the batch, raises the upper clip limit to 0.28, and leaves "
+            "truncated responses out of the loss."
+        ),
+        (
+            "All tokens weigh the same, improbable tokens can gain more probability, and a response is not punished "
+            "for the length limit alone."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,
     uses=lambda args: args.loss_type == "dapo",

@@ -44,7 +44,7 @@ class FIPOConfig(DAPOConfig):
     released code bounds the loss at a ratio of 10 (`delta=10`) and drops responses with two such tokens (not here).
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.fipo.credit"`)
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.fipo.credit"`): the function of this algorithm.
         future_half_life (`float`, *optional*, defaults to `32.0`):
             Tokens after which the drift of a later token counts half.
         future_clip (`list[float]`, *optional*, defaults to `[1.0, 1.2]`):
@@ -75,6 +75,22 @@ PRESET = Preset(
         arxiv="2603.19835",
     ),
     summary="advantages weighed by the policy's drift on the rest of the response",
+    use_when="long responses and many updates per batch; its gain was not measured here",
+    cost="a pass for π_old; 16 updates per batch",
+    idea=(
+        (
+            "GRPO gives every token the same advantage, whatever the policy has since learned about the rest of the "
+            "response."
+        ),
+        (
+            "FIPO multiplies a token's advantage by a factor between 1 and 1.2, computed from how the "
+            "log-probability of the rest of the response has changed."
+        ),
+        (
+            "From the second update of a batch on, tokens whose continuation has become more probable count up to "
+            "1.2 times as much."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,
 )

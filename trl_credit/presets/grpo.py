@@ -14,8 +14,9 @@ class GRPOConfig(CreditConfig):
     `beta` keeps TRL's default of 0; DeepSeekMath trained with 0.04.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"grpo"`)
-        use_bias_correction_kl (`bool`, *optional*, defaults to `False`)
+        loss_type (`str`, *optional*, defaults to `"grpo"`): what the loss is divided by.
+        use_bias_correction_kl (`bool`, *optional*, defaults to `False`):
+            the KL term is not multiplied by the importance ratio.
             TRL's default multiplies the KL term by the importance weight; the paper does not.
     """
 
@@ -32,6 +33,16 @@ PRESET = Preset(
         arxiv="2402.03300",
     ),
     summary="one advantage per response",
+    use_when="always, as the baseline; tune its learning rate first",
+    cost="the baseline",
+    idea=(
+        "A critic that values every token would be a second model of about the policy's size.",
+        (
+            "GRPO samples several responses per prompt and compares each reward with the mean of its group, in units "
+            "of the group's standard deviation."
+        ),
+        "All tokens of a response get the same advantage, whether they decided the answer or not.",
+    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GRPOConfig,
     uses=lambda args: True,  # all other algorithms build on it

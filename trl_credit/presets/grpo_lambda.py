@@ -18,11 +18,11 @@ class GRPOLambdaConfig(GRPOConfig):
     in [`~trl_credit.credit.weights.lambda_trace_log_weight`].
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"lambda_trace"`)
-        trace_lambda (`float`, *optional*, defaults to `0.99`)
-        advantage_floor (`float`, *optional*, defaults to `-0.1`)
-        beta (`float`, *optional*, defaults to `0.04`)
-        max_grad_norm (`float`, *optional*, defaults to `1.0`)
+        importance (`str`, *optional*, defaults to `"lambda_trace"`): log importance weight W.
+        trace_lambda (`float`, *optional*, defaults to `0.99`): λ of the trace.
+        advantage_floor (`float`, *optional*, defaults to `-0.1`): smaller advantages are raised to it.
+        beta (`float`, *optional*, defaults to `0.04`): coefficient of the KL term.
+        max_grad_norm (`float`, *optional*, defaults to `1.0`): largest norm of the gradient.
     """
 
     importance: str = "lambda_trace"
@@ -45,6 +45,19 @@ PRESET = Preset(
         arxiv="2510.00194",
     ),
     summary="λ-returns as traces over log-ratios",
+    use_when="you want a floor under negative advantages, which made most of its measured gain, beside a trace",
+    cost="one O(T) scan, and a reference pass (β = 0.04)",
+    idea=(
+        "GRPO gives every token of a response the same credit, since it has no values for the states in between.",
+        (
+            "GRPO-λ multiplies the ratios of earlier tokens, with an exponent that decays per token, into each "
+            "token's ratio, and raises advantages below −0.1 to −0.1."
+        ),
+        (
+            "On-policy the credit flows back as with P-trace, but the ratio itself changes, so later updates of a "
+            "batch clip far more tokens."
+        ),
+    ),
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,
     uses=_uses,

@@ -23,9 +23,9 @@ class GSPOConfig(GRPOConfig):
     `gradient_accumulation_steps`.
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"sequence"`)
-        epsilon (`float`, *optional*, defaults to `0.0003`)
-        epsilon_high (`float`, *optional*, defaults to `0.0004`)
+        importance (`str`, *optional*, defaults to `"sequence"`): log importance weight W.
+        epsilon (`float`, *optional*, defaults to `0.0003`): lower clip range.
+        epsilon_high (`float`, *optional*, defaults to `0.0004`): upper clip range.
     """
 
     importance: str = "sequence"
@@ -37,6 +37,16 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
+    use_when="long responses whose token ratios are noisy, with several updates per batch; a gain was not shown",
+    cost="as GRPO",
+    idea=(
+        (
+            "The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise "
+            "adds up over a long response."
+        ),
+        "GSPO uses one ratio per response, the geometric mean of its tokens' ratios.",
+        "A response is clipped as a whole, and all its tokens get the same credit.",
+    ),
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,
     uses=lambda args: args.importance == "sequence",

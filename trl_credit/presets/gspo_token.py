@@ -12,7 +12,7 @@ class GSPOTokenConfig(GSPOConfig):
     Configuration of [`GSPOTokenTrainer`]: [`GSPOConfig`] with the published setting.
 
     Parameters:
-        importance (`str`, *optional*, defaults to `"sequence_token"`)
+        importance (`str`, *optional*, defaults to `"sequence_token"`): log importance weight W.
     """
 
     importance: str = "sequence_token"
@@ -22,6 +22,19 @@ PRESET = Preset(
     name="GSPO-token",
     paper=PAPER,
     summary="the same ratio, with room for per-token advantages",
+    use_when="GSPO's ratio is wanted with advantages that differ within a response",
+    cost="as GRPO",
+    idea=(
+        (
+            "GSPO's ratio averages over the response, so advantages that differ within a response would be averaged "
+            "away."
+        ),
+        (
+            "GSPO-token keeps the value of GSPO's ratio, and each token's gradient flows through its own "
+            "log-probability."
+        ),
+        "With one advantage per response its gradient is that of GSPO, and it also takes an advantage per token.",
+    ),
     formula="W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens",
     config=GSPOTokenConfig,
     uses=lambda args: args.importance == "sequence_token",

@@ -15,7 +15,7 @@ class HADWConfig(GRPOConfig):
     belief and its start; those of [`CreditConfig`] are ours.
 
     Parameters:
-        difficulty (`str`, *optional*, defaults to `"history"`)
+        difficulty (`str`, *optional*, defaults to `"history"`): weight by a belief that follows the accuracy.
     """
 
     difficulty: str = "history"
@@ -29,6 +29,22 @@ PRESET = Preset(
         arxiv="2601.08521",
     ),
     summary="more weight for prompts harder than the recent record",
+    use_when="prompts differ much in difficulty and groups are small; a gain was not shown",
+    cost="as GRPO",
+    idea=(
+        (
+            "In a small group with right and wrong answers, the mean reward is too high on hard prompts and too low "
+            "on easy ones."
+        ),
+        (
+            "HA-DW keeps a running belief about the policy's accuracy and multiplies the advantage by a factor of "
+            "the distance between a prompt's accuracy and the belief."
+        ),
+        (
+            "On harder prompts right answers gain weight against wrong ones, and on easier prompts it is the other "
+            "way round."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
     config=HADWConfig,
     uses=lambda args: args.difficulty != "none",

@@ -45,8 +45,8 @@ class KLCovConfig(GRPOConfig):
     of the loss agree to the last bit, else the chosen tokens get the sign of a rounding. A batch makes 8 updates.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`)
-        loss_type (`str`, *optional*, defaults to `"dapo"`)
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`): the function of this algorithm.
+        loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         cov_share (`float`, *optional*, defaults to `0.002`):
             Share of the tokens with a penalty, at least one (0.0002 in the script for 32B).
         cov_penalty (`float`, *optional*, defaults to `1.0`):
@@ -75,6 +75,19 @@ PRESET = Preset(
     name="KL-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
+    use_when="as Clip-Cov, with a penalty in place of a lost gradient; its gain was not measured here",
+    cost="a pass for π_old; 8 updates per batch",
+    idea=(
+        (
+            "A few tokens with a high covariance between log-probability and advantage account for most of the loss "
+            "of entropy."
+        ),
+        (
+            "KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and "
+            "clips no ratio."
+        ),
+        "These tokens move less, the entropy falls more slowly, and every token keeps a gradient.",
+    ),
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,
 )

@@ -17,11 +17,11 @@ class OPOConfig(GRPOConfig):
     The baseline is derived for the plain policy gradient, a sum over tokens, so the normalizer is Dr. GRPO's constant.
 
     Parameters:
-        loss_type (`str`, *optional*, defaults to `"dr_grpo"`)
-        baseline (`str`, *optional*, defaults to `"optimal"`)
-        scale_rewards (`str`, *optional*, defaults to `"none"`)
-        num_iterations (`int`, *optional*, defaults to `1`)
-        beta (`float`, *optional*, defaults to `0.0`)
+        loss_type (`str`, *optional*, defaults to `"dr_grpo"`): what the loss is divided by.
+        baseline (`str`, *optional*, defaults to `"optimal"`): mean of the rewards, weighted by length.
+        scale_rewards (`str`, *optional*, defaults to `"none"`): no division by a standard deviation.
+        num_iterations (`int`, *optional*, defaults to `1`): updates per batch.
+        beta (`float`, *optional*, defaults to `0.0`): coefficient of the KL term.
     """
 
     loss_type: str = "dr_grpo"
@@ -39,6 +39,22 @@ PRESET = Preset(
         arxiv="2505.23585",
     ),
     summary="length-weighted optimal baseline",
+    use_when="exactly one update per batch, and responses that differ in length",
+    cost="as GRPO",
+    idea=(
+        (
+            "When responses differ in length, the group's mean reward is not the baseline with the smallest gradient "
+            "variance."
+        ),
+        (
+            "OPO weighs each reward in the baseline by the length of its response, and makes exactly one update per "
+            "batch."
+        ),
+        (
+            "The baseline has the smallest variance if the variance of a response's score grows in proportion to its "
+            "length."
+        ),
+    ),
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,
     uses=lambda args: args.baseline == "optimal",

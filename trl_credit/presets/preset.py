@@ -14,12 +14,15 @@ class Preset:
     Attributes:
         name: The algorithm's name as people write it: "S-trace".
         paper: Title, arXiv id and BibTeX entry, see [`paper`].
-        summary: A few words on what it does, for `--help` and the README.
+        summary: A few words on what it does, for `--help`.
         formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
             policy, sg stops the gradient, g = γλ, and z is 1 at the tokens that a selector chose.
         config: The configuration class with the published setting.
         uses: Returns whether a configuration, of any preset, uses the algorithm's method and cites its paper. `None`:
             only configurations of the class `config` do.
+        use_when: When to use it, a short clause for the README's table.
+        cost: What it costs beside GRPO, a few words for the README's table.
+        idea: Three sentences: what it finds wrong with GRPO's credit, what it does, and what follows.
     """
 
     name: str
@@ -28,6 +31,9 @@ class Preset:
     formula: str
     config: type[CreditConfig]
     uses: Callable[[CreditConfig], bool] | None = None
+    use_when: str = ""
+    cost: str = ""
+    idea: tuple[str, str, str] | tuple[()] = ()
 
     @property
     def tag(self) -> str:

@@ -16,7 +16,7 @@ class STraceConfig(PTraceConfig):
     Published setting: P-trace's, and ρ = 0.2.
 
     Parameters:
-        selector (`str`, *optional*, defaults to `"entropy"`)
+        selector (`str`, *optional*, defaults to `"entropy"`): tokens of highest entropy leave a trace.
     """
 
     selector: str = "entropy"
@@ -26,6 +26,16 @@ PRESET = Preset(
     name="S-trace",
     paper=PAPER,
     summary="eligibility traces from high-entropy tokens",
+    use_when="the filler is uncertain and the learning rate is small; not where the answer is at the very end",
+    cost="one O(T) scan, and a reference pass (β = 0.001)",
+    idea=(
+        (
+            "GRPO gives all tokens the same credit although few of them are decisions, and a trace from every token "
+            "adds their noise."
+        ),
+        "S-trace lets only the fifth of a response's tokens with the highest entropy leave a trace.",
+        "Uncertain tokens also get the credit of what came after them, and all other tokens keep GRPO's credit.",
+    ),
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=STraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector != "none",

@@ -48,11 +48,11 @@ def accuracy_reward(
     The answer is the last `\\boxed{…}`, else what follows the last `####`, else the last `<answer>`, else what follows
     "answer is" or "answer:", else bold text at the end. Text in `<think>` does not count. Equality is that of
     math-verify, made stricter (see `trl_credit.rewards.judging.equal`). An answer must be a value and not a copy of the
-    problem. The order of words and letters counts. docs/data.md has all rules. Answers are parsed in worker processes.
-    One that needs more than `timeout`, or more than 2 GiB, counts as wrong and does not stop the run. Each answer first
-    has a fifth of `timeout`; the first `slow_answers` that need more then have all of it. Logged per batch:
-    `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`, `accuracy/unevaluated` (answers that still
-    have to be worked out, right or not) and `accuracy/restated` (right answers that were copied).
+    problem. The order of words and letters counts. docs/answers.md has all rules. Answers are parsed in worker
+    processes. One that needs more than `timeout`, or more than 2 GiB, counts as wrong and does not stop the run. Each
+    answer first has a fifth of `timeout`; the first `slow_answers` that need more then have all of it. Logged per
+    batch: `accuracy/timed_out`, of these `accuracy/over_budget`, `accuracy/failed`, `accuracy/unevaluated` (answers
+    that still have to be worked out, right or not) and `accuracy/restated` (right answers that were copied).
 
     Args:
         completions (`list[str]` or `list[list[dict]]`):

@@ -35,21 +35,21 @@ _HEADINGS = (RUN, *_OURS, _TRL, _TRANSFORMERS)
 # the flags of TRL and transformers on the short page, in its order, with what it says of them
 _ESSENTIAL = {
     "output_dir": "Folder of the run.",
-    "max_steps": "Optimizer steps. -1: by num_train_epochs.",
+    "max_steps": "Optimizer steps. -1: num_train_epochs decides.",
     "num_train_epochs": "Passes over the data.",
     "learning_rate": "Learning rate of AdamW.",
-    "per_device_train_batch_size": "Responses of a micro-batch.",
-    "gradient_accumulation_steps": "Micro-batches of an optimizer step.",
+    "per_device_train_batch_size": "Responses in a micro-batch.",
+    "gradient_accumulation_steps": "Micro-batches in an optimizer step.",
     "num_generations": "Responses to each prompt.",
-    "max_completion_length": "Most tokens of a response.",
-    "temperature": "Temperature of sampling.",
-    "beta": "Factor of the KL term. 0: no reference.",
+    "max_completion_length": "Maximum tokens of a response.",
+    "temperature": "Sampling temperature.",
+    "beta": "Weight of the KL term. 0: no reference model.",
     "use_vllm": "Sample with vLLM.",
     "seed": "Seed of the run.",
     "logging_steps": "Optimizer steps between two logs.",
     "report_to": "Trackers such as wandb, or none.",
     "save_steps": "Optimizer steps between checkpoints.",
-    "resume_from_checkpoint": "Its folder, or true for the last one.",
+    "resume_from_checkpoint": "Folder of a checkpoint, or true for the last one.",
     "push_to_hub": "Push model, card and plots to the Hub.",
     "hub_model_id": "Repository on the Hub.",
     "model_name_or_path": "Folder, name on the Hub, or demo.",
@@ -63,8 +63,8 @@ _RARE = (
     "step_gamma step_baseline state_weight"
 ).split()
 _ABOUT = """\
-Every flag may be a line `name: value` of a YAML file as well: --config a.yaml b.yaml; later files override
-earlier ones, and flags override files. A flag that is on by default is turned off by --no_NAME."""
+Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.yaml. Later files override
+earlier ones, and flags override files. --no_NAME turns off a flag that is on by default."""
 _COLUMN, _SHORT_COLUMN, _NAME_COLUMN = 34, 28, 16  # where texts begin
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
 _MARK = re.compile(r"\s*\(default\)")
@@ -97,7 +97,7 @@ class HelpPages:
 
     def full(self) -> str:
         """Every flag, under a heading for each group."""
-        head = [_wrapped(f"{_ABOUT} N is a whole number, X any number.")]
+        head = [_wrapped(f"{_ABOUT} N is an integer, X any number.")]
         return self._page(head, self.actions, [*_RUN_ORDER, *self.knobs], _in_full)
 
     def short(self) -> str:
@@ -107,12 +107,13 @@ class HelpPages:
         idle = [name for name, knob in self.knobs.items() if not is_active(chosen, knob.acts)]
         left_out = {*idle, *_RARE}
         actions = [a for a in self.actions if a.dest in _ESSENTIAL or a.dest in self._ours() - left_out]
-        says = f"Defaults, in brackets, are those of {default['algo']} with the model {default['model_name_or_path']}."
+        says = f"In brackets: the defaults of {default['algo']} with the model {default['model_name_or_path']}."
         algorithms = [_row(f"  {name}", preset.summary, _NAME_COLUMN) for name, preset in PRESETS.items()]
         head = [_wrapped(f"{_ABOUT} {says}"), "\n".join(["Algorithms:", *algorithms])]
         page = self._page(head, actions, ["algo", "config", *_ESSENTIAL], _in_short)
-        rest = f"Rarely set: {', '.join(_RARE)}. Without effect beside these defaults: {', '.join(idle)}."
-        more = f"--help all describes all {len(self.actions)} flags, those of TRL and transformers too."
+        idle = [name for name in idle if name not in _RARE]
+        rest = f"Rarely set: {', '.join(_RARE)}. No effect with these defaults: {', '.join(idle)}."
+        more = f"--help all describes all {len(self.actions)} flags, including those of TRL and transformers."
         return f"{page}\n{_wrapped(rest)}\n\n{more}\n"
 
     def _page(self, head: list[str], actions: list[Action], order: list[str], described: Describe) -> str:

@@ -95,11 +95,10 @@ class CreditTrainer(ResumableTrainer):
             "does not apply". A reward of NaN or infinity is an error.
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
-        train_dataset, eval_dataset, processing_class, reward_processing_classes, callbacks, optimizers,
-        quantization_config, peft_config, tools, rollout_func, environment_factory (*optional*):
-            As in `GRPOTrainer`.
         **newer:
             Arguments of a newer TRL, passed on unchanged.
+
+    All other arguments (`train_dataset`, `peft_config`, `tools`, …) are those of `GRPOTrainer`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the installed TRL lacks a given argument.

@@ -40,21 +40,23 @@ def notes(results: dict[str, Any]) -> list[str]:
     rows = compare_results(results, results["primary"])
     if same:
         whose = f"{_listed(same)} {'has' if len(same) == 1 else 'have'} {baseline}'s gradient with one update per batch"
-        found.append(f"{whose}; {'its' if len(same) == 1 else 'their'} differences are rounding, and are not counted.")
+        found.append(f"{whose}. {'Its' if len(same) == 1 else 'Their'} differences are rounding, and are not counted.")
     chosen = {row.label: row.best for row in tuned_rows(results)}
     moved = [label for label in same if chosen.get(label) != chosen.get(baseline)]
     if moved:
-        found.append(f"{_listed(moved)}: another {results['sweep']} than {baseline}'s was chosen by that rounding.")
+        found.append(f"{_listed(moved)}: that rounding chose another {results['sweep']} than {baseline}'s.")
     lost = [row.label for row in rows if row.verdict == "not shown" and row.excludes_zero]
     if lost:
         found.append(
-            f"{_listed(lost)}: the interval alone excludes 0, but not after the correction for "
-            f"{sum(row.holm is not None for row in rows)} comparisons."
+            f"{_listed(lost)}: the interval excludes 0, but the test corrected for "
+            f"{sum(row.holm is not None for row in rows)} comparisons shows no difference."
         )
     if unpaired := [row.label for row in rows if not row.paired]:
-        found.append(f"{_listed(unpaired)}: the seeds are not {baseline}'s, so the test is Welch's, without pairs.")
-    if untested := [f"{row.label} ({row.n})" for row in rows if row.p is None and row.label not in same]:
-        found.append(f"No interval, with fewer than two seeds or equal differences: {', '.join(untested)}.")
+        found.append(f"{_listed(unpaired)}: the seeds differ from {baseline}'s, so the test is Welch's, without pairs.")
+    if untested := [row.label for row in rows if row.p is None and row.label not in same]:
+        found.append(
+            f"No interval for {_listed(untested)}: it takes two seeds, and differences that are not all equal."
+        )
     few = [row.n for row in rows if row.p is not None]
     if few and min(few) < 5:
         found.append(f"With {min(few)} seeds an interval is wide, and only a large effect can be shown.")

@@ -1,4 +1,4 @@
-"""Whether an answer is a value, or contains unfinished work. docs/data.md has the policy as a table."""
+"""Whether an answer is a value, or contains unfinished work. docs/answers.md has the policy as a table."""
 
 import re
 

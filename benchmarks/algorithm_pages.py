@@ -1,0 +1,182 @@
+"""The page of each algorithm, from its preset and from one run of each on the embedded task.
+
+    python benchmarks/algorithm_pages.py            # writes docs/algorithms/*.md from presets and the results below
+    python benchmarks/algorithm_pages.py RUNS       # also reads the runs and draws both pictures of each page
+
+RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS` with all algorithms. What is kept of it is
+`docs/results/algorithms.json`. The pictures need Chromium, and take a few minutes.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pages import ROOT, table
+
+from trl_credit.config.knobs import knobs_of
+from trl_credit.hub.describe import describe_credit
+from trl_credit.hub.recipe import build
+from trl_credit.presets import PRESETS, Preset
+from trl_credit.support.files import write_atomically
+
+
+PAGES = ROOT / "docs" / "algorithms"
+RESULTS = ROOT / "docs" / "results" / "algorithms.json"
+LEGEND = (
+    "ℓ and ℓ° are the log-probabilities of a token under the current and the sampling policy. sg stops the gradient. "
+    "g = γλ. z is 1 at the tokens that a selector chose. [Glossary](../glossary.md)."
+)
+TRL_HELP = {
+    "beta": "Coefficient of the KL term.",
+    "epsilon": "Lower clip range of the ratio.",
+    "epsilon_high": "Upper clip range of the ratio.",
+    "loss_type": "What the loss is divided by.",
+    "mask_truncated_completions": "Truncated responses stay out of the loss.",
+    "num_iterations": "Updates per generation batch.",
+    "scale_rewards": "What the advantage is divided by.",
+    "top_entropy_quantile": "Share of tokens in the policy term, those of highest entropy.",
+}
+
+
+def page(name: str, results: dict[str, Any]) -> str:
+    """The page of an algorithm, as Markdown."""
+    preset = PRESETS[name]
+    base = preset.config.__name__.removesuffix("Config")
+    paper = preset.paper
+    facts = [
+        ["Use it when", preset.use_when],
+        ["Costs", preset.cost],
+        ["Classes", f"`{base}Trainer`, [`{base}Config`](../api/configurations.md)"],
+        ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
+    ]
+    return "\n".join(
+        [
+            f"# {preset.name}\n",
+            " ".join(preset.idea) + "\n",
+            table(["In short", ""], facts, texts=2),
+            f"```bash\ntrl-credit train --algo {name}\n```\n",
+            f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
+            f'output_dir="{name}")  # then {base}Trainer(model=…, reward_funcs=…, args=args, train_dataset=…)\n```\n',
+            f"## Formula\n\n```text\n{_formula(preset)}\n```\n",
+            f"{LEGEND}\n",
+            f"## Knobs that matter\n\n{_knobs(preset)}",
+            f"All knobs of {preset.name} can be changed, and combine with those of other algorithms: "
+            "[compose](../compose.md), [all knobs](../knobs.md).\n",
+            f"## Cost\n\n{_cost(name, results)}",
+            f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
+            f"## Where the credit goes\n\n{_credit(name, results)}\n",
+            f"## Citation\n\n```bibtex\n{paper['citation']}\n```\n",
+        ]
+    )
+
+
+def _formula(preset: Preset) -> str:
+    """W, A and M, each on a line."""
+    return preset.formula.replace(", A = ", "\nA = ").replace(", M = ", "\nM = ")
+
+
+def _settings(preset: Preset) -> dict[str, str]:
+    shown = describe_credit(build(preset.config, output_dir="unused", report_to="none"))
+    return {setting.name: setting.value for setting in shown}
+
+
+def _knobs(preset: Preset) -> str:
+    """The settings in which a preset differs from GRPO's, with those that act only beside them."""
+    grpo, own = _settings(PRESETS["grpo"]), _settings(preset)
+    names = [name for name in own if preset.name == "GRPO" or own[name] != grpo.get(name)]
+    declared = knobs_of(preset.config)
+    rows = [
+        [f"`{name}`", f"`{own[name]}`", declared[name].help if name in declared else TRL_HELP[name]] for name in names
+    ]
+    return table(["knob", "here", "meaning"], [[cell.replace("|", "\\|") for cell in row] for row in rows], texts=3)
+
+
+def _cost(name: str, results: dict[str, Any]) -> str:
+    grpo = _mean(results, "grpo")
+    rows = []
+    for kind, what in (("generated", "generated tokens"), ("trained", "trained tokens")):
+        own = _mean(results, name)[kind]
+        rows.append([what, f"{own / 1e6:.2f} million", f"{own / grpo[kind]:.2f}"])
+    head = ["200 updates of 64 rows", "tokens", "GRPO = 1"]
+    text = "Generated tokens are all that the policy wrote. Trained tokens are those in the policy term of the loss.\n"
+    return f"{table(head, rows)}\n{text}[Costs and sizes](../scaling.md) has the rules for other sizes.\n\n"
+
+
+def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
+    runs = results["runs"][name]
+    return {kind: sum(run[kind] for run in runs) / len(runs) for kind in ("generated", "trained", "end")}
+
+
+def _curve(name: str, results: dict[str, Any]) -> str:
+    own, grpo = _mean(results, name)["end"], _mean(results, "grpo")["end"]
+    seeds = len(results["runs"][name])
+    reached = f"The mean reward of the last 20 updates is {own:.2f}"
+    against = "." if name == "grpo" else f", and {grpo:.2f} with GRPO."
+    return (
+        f"![Reward of {PRESETS[name].name} over 200 updates]({name}_reward.png)\n\n"
+        f"{reached}{against} Each line is one of {seeds} seed{'s' if seeds > 1 else ''}. The learning rate is 1e-4 for "
+        "all algorithms and was not tuned.\nSo few runs show that it learns, not that it is better or worse: "
+        "[Which algorithm?](../which.md) has the comparisons."
+    )
+
+
+def _credit(name: str, results: dict[str, Any]) -> str:
+    picture = f"![The credit of each token under {PRESETS[name].name}]({name}_credit.png)\n\n"
+    if name not in results["credit"]:
+        return (
+            f"{picture}The policy samples a tree of segments. The picture shows a response of such a tree in update "
+            "20, with the credit of each token in the loss. Blue tokens become more probable, orange ones less.\n"
+            "[The viewer](../viewer.md) shows this for your own runs."
+        )
+    share, grpo = results["credit"][name], results["credit"]["grpo"]
+    both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
+    both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
+    zero = f"{share['none']:.0%} of the tokens have no credit"
+    return (
+        f"{picture}One response of the embedded model, after 20 updates of GRPO. Blue tokens become more probable, "
+        f"orange ones less.\nOver the {results['responses']} responses of that update {both}, and {zero}.\n"
+        "[The viewer](../viewer.md) shows this for your own runs, and [`trl-credit explain`](../explain.md) for any "
+        "responses."
+    )
+
+
+def index(results: dict[str, Any]) -> str:
+    """The overview of all algorithms."""
+    grpo = _mean(results, "grpo")
+    rows = []
+    for name, preset in PRESETS.items():
+        own = _mean(results, name)
+        ratio = [f"{own[kind] / grpo[kind]:.2f}" for kind in ("generated", "trained")]
+        rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, preset.use_when, *ratio])
+    head = ["algorithm", "`--algo`", "what it does", "use it when", "generated", "trained"]
+    return (
+        "# Algorithms\n\nEach algorithm is a published setting of the same [knobs](../knobs.md). "
+        "[Which algorithm?](../which.md) helps to choose.\n\n"
+        f"{table(head, rows, texts=4)}\n"
+        "The last two columns are tokens in 200 updates on the embedded task, as multiples of GRPO's. "
+        "[results/algorithms.json](../results/algorithms.json) has the runs.\n"
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Every page with its text."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    made = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
+    return {PAGES / "index.md": index(results), **made}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="?", type=Path, metavar="RUNS")
+    runs = parser.parse_args().runs
+    if runs is not None:
+        from algorithm_pictures import measure
+
+        write_atomically(RESULTS, json.dumps(measure(runs, PAGES), indent=1, ensure_ascii=False) + "\n")
+    for path, text in pages().items():
+        write_atomically(path, text)
+
+
+if __name__ == "__main__":
+    main()
