@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent
 SHARED = {
     "accelerate_configs": (ROOT / "accelerate_configs", "**/*.yaml"),
     "docs": (ROOT / "docs", "*.md"),
+    "docs/algorithms": (ROOT / "docs" / "algorithms", "*.md"),
     "examples": (ROOT / "examples", "sums/*.*"),
     "recipes": (ROOT / "examples" / "recipes", "**/*.yaml"),
 }
@@ -36,9 +37,16 @@ class BuildWithShared(build_py):
                 shutil.copyfile(path, copy)
 
 
+def repository() -> str | None:
+    """The project's address in pyproject.toml, or `None` while it is a placeholder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project.get("urls", {}).get("Repository")
+    return None if address is None or "/OWNER" in address else address
+
+
 def readme(text: str, repository: str | None) -> str:
     """README.md for a package index, which has no files beside it. Links to files lead to the repository, or become
-    plain text if pyproject.toml names no repository (`Repository` in `[project.urls]`)."""
+    plain text if pyproject.toml names none yet (`Repository` in `[project.urls]`)."""
 
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()
@@ -54,11 +62,8 @@ def readme(text: str, repository: str | None) -> str:
 
 
 if __name__ == "__main__":
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     setup(
         cmdclass={"build_py": BuildWithShared},
-        long_description=readme(
-            (ROOT / "README.md").read_text(encoding="utf-8"), project.get("urls", {}).get("Repository")
-        ),
+        long_description=readme((ROOT / "README.md").read_text(encoding="utf-8"), repository()),
         long_description_content_type="text/markdown",
     )

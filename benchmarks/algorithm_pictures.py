@@ -52,9 +52,12 @@ def _seeds(histories: dict[str, list[History]]) -> str:
     return " ".join(str(run.seed) for run in histories["grpo"])
 
 
-def _curve_of(run: History) -> np.ndarray:
-    whole = len(run.values) // WINDOW * WINDOW  # a run may end within a batch of several updates
-    return run.values[:whole].reshape(-1, WINDOW).mean(axis=1)
+def _curve_of(run: History) -> dict[str, list[float]]:
+    """The mean reward of each `WINDOW` updates, at their middle. Where a batch feeds many updates, some have none."""
+    window = np.ceil(run.axes["steps"] / WINDOW)
+    found = np.unique(window)
+    means = [float(run.values[window == k].mean()) for k in found]
+    return {"step": (WINDOW * (found - 0.5)).tolist(), "reward": [round(x, 4) for x in means]}
 
 
 def _kept(run: History) -> dict[str, Any]:
@@ -62,8 +65,8 @@ def _kept(run: History) -> dict[str, Any]:
         "seed": run.seed,
         "generated": run.totals["generated"],
         "trained": run.totals["trained"],
-        "end": round(float(run.values[-20:].mean()), 4),
-        "reward": [round(float(x), 4) for x in _curve_of(run)],
+        "end": round(run.at("steps", run.totals["steps"]), 4),
+        **_curve_of(run),
     }
 
 
@@ -71,9 +74,9 @@ def _draw_curve(name: str, histories: dict[str, list[History]], file: Path) -> N
     figure, axis = plt.subplots(figsize=(6.4, 2.8), layout="constrained")
     for label, colour in (("grpo", GREY), (name, BLUE)):
         for k, run in enumerate(histories[label]):
-            y = _curve_of(run)
-            x = WINDOW * (np.arange(len(y)) + 0.5)
-            axis.plot(x, y, color=colour, label=PRESETS[label].name if k == 0 else None, linewidth=1.6)
+            curve = _curve_of(run)
+            label_of_first = PRESETS[label].name if k == 0 else None
+            axis.plot(curve["step"], curve["reward"], color=colour, label=label_of_first, linewidth=1.6)
         if name == "grpo":
             break
     axis.set(xlabel="update", ylabel="mean reward", ylim=(0, 1), xlim=(0, None))

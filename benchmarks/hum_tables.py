@@ -138,8 +138,8 @@ def rollouts_table(runs: Runs) -> str:
             for tuned in (True, False)
         ]
         rows.append([ENTRIES[name].label, *cells, f"{cost(runs, name):.1f}×"])
-    head = ["updates, tuned", "updates, untuned", "tokens, tuned", "tokens, untuned", "tokens per update"]
-    return table(["area minus GRPO's, `demo_hum`, at equal", *head], rows)
+    head = [f"equal {axis}, {rate}" for axis in ("updates", "tokens") for rate in ("tuned", "untuned")]
+    return table(["area minus GRPO's, `demo_hum`", *head, "tokens per update"], rows)
 
 
 def cost(runs: Runs, entry: str) -> float:

@@ -96,9 +96,23 @@ def test_the_pages_name_files_and_methods_that_are_there(page):
     assert not missing, f"docs/{page} names {', '.join(missing)}, which are not there"
 
 
+README = re.findall(
+    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
+
+
+def test_the_readmes_notebook_trains_and_shows_its_credit(tmp_path, monkeypatch):
+    trained, shown = README[0].split("trainer.train()")
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(trained.replace("**DEMO_SETTINGS", "**{**DEMO_SETTINGS, 'max_steps': 1}"), scope)
+    scope["trainer"].train()
+    lines = [line for line in shown.splitlines() if not line.strip().startswith("#")]
+    assert lines[-1] == "show_credit(trainer)" and eval(lines[-1], scope).html.lower().startswith("<!doctype html>")
+
+
 def test_the_readmes_example_keeps_the_contract_and_trains(make_trainer, tmp_path, monkeypatch):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = [b for b in re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL) if "\ndef " in b]
+    (block,) = [block for block in README if "\ndef " in block]
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
     exec(block, scope)

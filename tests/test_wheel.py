@@ -87,7 +87,9 @@ def test_what_a_package_index_is_told(wheel, site):
     recipes = {p.relative_to(ROOT / "examples" / "recipes") for p in (ROOT / "examples" / "recipes").rglob("*.yaml")}
     assert {f"trl_credit/share/recipes/{path.as_posix()}" for path in recipes} <= set(names)
     assert "trl_credit/share/accelerate_configs/zero3.yaml" in names
-    pages = {f"trl_credit/share/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    docs = ROOT / "docs"
+    found = [*docs.glob("*.md"), *docs.glob("algorithms/*.md")]
+    pages = {f"trl_credit/share/docs/{path.relative_to(docs).as_posix()}" for path in found}
     assert pages | {"trl_credit/share/examples/sums/sums.py", "trl_credit/share/examples/sums/smollm2.yaml"} <= {*names}
     assert not [name for name in names if name.endswith((".png", ".pyc")) and "/share/" in name]
     assert all(name.startswith(("trl_credit/", "trl_credit-")) for name in names)

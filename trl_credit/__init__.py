@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "config": ("CreditConfig",),

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from scripts import ROOT, load_script
 
+import trl_credit
 from trl_credit import cli as commands
 from trl_credit.cli.launch import take_launcher
 from trl_credit.lab.evaluation import PROTOCOLS
@@ -26,6 +27,7 @@ from trl_credit.support.signals import LAUNCHED_BY, command_here
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [(ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("start", "compose")]
 QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_generations", "4", "--logging_steps", "1"]
 VARIANT = "s_trace/qwen3_4b_random_mask"
 
@@ -43,7 +45,7 @@ def test_help_version_pages_and_recipes_are_there_at_once():
     code += "print(codes, {'torch', 'trl', 'transformers', 'accelerate', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 0, 0, 0] set()"
-    assert done.stdout.count("usage: trl-credit COMMAND") == 2 and "trl-credit 0.1.0" in done.stdout
+    assert done.stdout.count("usage: trl-credit COMMAND") == 2 and f"trl-credit {trl_credit.__version__}" in done.stdout
 
 
 def test_every_subcommand_is_a_module_with_a_main():
@@ -267,15 +269,22 @@ def test_links_of_the_readme_lead_somewhere_on_a_package_index():
 
 
 def readme_commands(part: str) -> list[list[str]]:
-    text = README.replace("\\\n", " ")
+    text = "\n".join([README, *PAGES]).replace("\\\n", " ")
     blocks = "\n".join([*re.findall(r"```bash\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
+    blocks = re.sub(r" +#.*$", "", blocks, flags=re.MULTILINE)
     found = re.findall(rf"trl-credit {part}( [^\n&|#]*)?$", blocks, re.MULTILINE)
     return [words for line in found if "…" not in line for words in [shlex.split(line)]]
 
 
-def test_the_commands_of_the_readme_are_right():
+def test_the_commands_of_the_readme_and_of_the_first_pages_are_right(tmp_path, monkeypatch):
+    """The files that they name are empty, and the README's function."""
+    monkeypatch.chdir(tmp_path)
+    (function,) = re.findall(r"```python\n([^`]*\ndef [^`]*)```", README)
+    (tmp_path / "mine.py").write_text(function.partition("\nargs = ")[0])
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text("max_steps: 1\n")
     trains = readme_commands("train")
-    assert len(trains) >= 3
+    assert len(trains) >= 7
     for words in trains:
         *_, rest = take_launcher(words)
         parse_arguments(rest, protocols=PROTOCOLS)

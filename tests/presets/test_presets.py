@@ -362,7 +362,8 @@ def test_every_algorithm_says_what_it_is(algo):
 
 
 def test_the_costs_of_rollouts_are_those_that_the_pages_measured():
-    scaling, which = ((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("scaling", "which"))
+    pages = ("scaling", "results/which")
+    scaling, which = ((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
     rounded = {str(round(float(factor))) for factor in re.findall(r"\| ([\d.]+)× \|", which)}
     for algo, preset in PRESETS.items():
         if preset.config.rollouts != "none":

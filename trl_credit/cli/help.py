@@ -45,18 +45,19 @@ def main(argv: list[str]) -> int:
 
 
 def topics() -> list[str]:
-    """The names of the pages."""
-    return sorted(path.stem for path in packaged_folder("docs").glob("*.md"))
+    """The names of the pages: those of the folder `docs`, and one of each algorithm."""
+    return sorted(_pages())
 
 
 def title(topic: str) -> str:
     """The title of a page: its first line."""
-    return _path(topic).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return _pages()[topic].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def text_of(topic: str) -> str:
     """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
-    text, known = _path(topic).read_text(encoding="utf-8"), topics()
+    pages = _pages()
+    text = pages[topic].read_text(encoding="utf-8")
 
     def plain(found: re.Match[str]) -> str:
         is_picture, words, target = found[1], found[2], found[3].partition("#")[0]
@@ -64,14 +65,16 @@ def text_of(topic: str) -> str:
             return f"(Picture: {words}.)"
         if re.match("[a-z]+:", target):
             return found[0]
-        page = target.removesuffix(".md")
-        return f"{words} (`trl-credit help {page}`)" if page != target and page in known else words
+        page, file = Path(target).stem, os.path.normpath(pages[topic].parent / target)
+        return f"{words} (`trl-credit help {page}`)" if pages.get(page) == Path(file) else words
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", plain, text)
 
 
-def _path(topic: str) -> Path:
-    return packaged_folder("docs") / f"{topic}.md"
+def _pages() -> dict[str, Path]:
+    folder = packaged_folder("docs")
+    found = [*folder.glob("*.md"), *folder.glob("algorithms/*.md")]
+    return {path.stem: path for path in found if path.stem != "index"}
 
 
 def _show(text: str) -> None:

@@ -37,7 +37,7 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
-    use_when="long responses whose token ratios are noisy, with several updates per batch",
+    use_when="long responses whose token ratios are noisy, with several updates per batch; a gain was not shown",
     cost="as GRPO",
     idea=(
         (

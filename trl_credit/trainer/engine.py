@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 import trl
 from accelerate.logging import get_logger
-from packaging.version import Version
 from tqdm.auto import tqdm
 from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
@@ -39,6 +39,8 @@ from .turn_rollouts import Conversations, TurnRollouts
 logger = get_logger(__name__)
 
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
+# whether TRL passes the number of samples to its engine call: since 1.15, and in some releases of 1.14
+_GETS_COUNT = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 
 
 @dataclass
@@ -327,7 +329,7 @@ class TrlEngine:
                 repeated = prefixes
             else:
                 repeated = [prefix for prefix in prefixes for _ in range(n)]
-                stack.enter_context(temporarily(trainer, num_generations=n))  # read there before TRL 1.15
+                stack.enter_context(temporarily(trainer, num_generations=n))  # read there by older TRL
                 if self.use_vllm:
                     stack.enter_context(temporarily(trainer.vllm_generation, max_completion_length=limit))
                 else:
@@ -335,7 +337,7 @@ class TrlEngine:
                     stack.enter_context(token_bar(self._model, bar, limit))
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
-            count = [n] if Version(trl.__version__) >= Version("1.15") else []
+            count = [n] if _GETS_COUNT else []
             ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
             what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"

@@ -1,0 +1,132 @@
+"""The README is short; the pages of knobs and metrics name all that there is, and nothing else."""
+
+import inspect
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+import trl
+from scripts import ROOT
+
+import trl_credit
+from trl_credit import CreditConfig
+from trl_credit.config.knobs import knobs_of
+from trl_credit.presets import PRESETS
+
+
+DOCS = ROOT / "docs"
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables' lines."""
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def default_of(config_class: type, name: str) -> str:
+    (field,) = [field for field in fields(config_class) if field.name == name]
+    return str(field.default if field.default is not MISSING else field.default_factory())
+
+
+def sections() -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", (DOCS / "knobs.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_knob_has_a_row_with_its_default_under_its_heading():
+    knobs, found = knobs_of(CreditConfig), {}
+    for heading, text in sections().items():
+        if heading != "FIPO, Clip-Cov and KL-Cov":
+            for name, default, _ in rows(text):
+                found[name.strip("`")] = (heading, default.strip("`"))
+    assert found == {name: (knob.heading, default_of(CreditConfig, name)) for name, knob in knobs.items()}
+
+
+def test_every_knob_of_a_single_algorithm_has_a_row():
+    ours = set(knobs_of(CreditConfig))
+    expected = {
+        (name, default_of(preset.config, name), algo)
+        for algo, preset in PRESETS.items()
+        for name in set(knobs_of(preset.config)) - ours
+    }
+    found = [tuple(cell.strip("`") for cell in row[:3]) for row in rows(sections()["FIPO, Clip-Cov and KL-Cov"])]
+    assert set(found) == expected and len(found) == len(expected)
+
+
+def test_a_row_names_every_choice_of_a_knob():
+    text = {name.strip("`"): line for part in sections().values() for name, *line in rows(part)}
+    for name, knob in knobs_of(CreditConfig).items():
+        said = " ".join(text[name])
+        left_out = [choice for choice in (knob.values.names if knob.values else ()) if f"{choice}" not in said]
+        assert not left_out, f"{name}: {left_out}"
+
+
+def test_the_readme_is_short_and_has_no_line_of_internals():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("\n") <= 120 and readme.startswith("# trl_credit\n")
+    assert (DOCS / "index.md").read_text(encoding="utf-8").count("\n") <= 50
+
+
+def metrics_of_the_page() -> list[str]:
+    """The names in the first column of the metrics' tables; `quarter_1…4` stands for four."""
+    found = []
+    for line in (DOCS / "metrics.md").read_text(encoding="utf-8").partition("## What is averaged")[2].splitlines():
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", line.split(" | ")[0]):
+                stem, first, last = re.fullmatch(r"(.*?)(?:(\d)…(\d))?", name).groups()
+                found += [f"{stem}{i}" for i in range(int(first), int(last) + 1)] if first else [stem]
+    return found
+
+
+def test_metrics_of_the_page_exist():
+    """Names in the code may be patterns: `segment_value/level_{depth}`."""
+    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "trl_credit").rglob("*.py"))
+    code += Path(inspect.getsourcefile(trl.GRPOTrainer)).read_text(encoding="utf-8")
+    strings = [re.escape(text) for text in re.findall(r'"([a-z_]+[a-z_/{}\d]*)"', code)]
+    patterns = [re.compile(re.sub(r"\\\{[a-z_]+\\\}", r"[a-z_\\d]+", text)) for text in strings]
+    for name in metrics_of_the_page():
+        short = name.removeprefix("credit/").removeprefix("completions/")
+        known = name in "loss grad_norm learning_rate epoch step".split()
+        assert known or any(p.fullmatch(x) for p in patterns for x in (name, short)), name
+
+
+@pytest.mark.parametrize(("algo", "knobs"), [("s_trace", {}), ("ha_dw", {"reward_range": [0, 8]}), ("clip_cov", {})])
+def test_metrics_of_a_run_are_on_the_page(make_trainer, algo, knobs):
+    trainer = make_trainer(algo, max_steps=2, logging_steps=1, **knobs)
+    trainer.train()
+    logged = {name for row in trainer.state.log_history for name in row} - {"total_flos"}
+    assert "credit/abs_advantage" in logged
+    known = re.compile(r"rewards/.*|train_.*")
+    missing = {name for name in logged if not known.fullmatch(name)} - set(metrics_of_the_page())
+    assert not missing
+
+
+COMPOSE = (DOCS / "compose.md").read_text(encoding="utf-8")
+
+
+def test_the_combinations_of_the_page_are_allowed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scope = {name: getattr(trl_credit, name) for name in trl_credit.__all__}
+    scope["first_half"] = lambda config, tokens: trl_credit.assign_credit(config, tokens)
+    examples = COMPOSE.partition("## Examples")[2].partition("## What is refused")[0]
+    configurations = re.findall(r"`(\w+Config\([^`]*\))`", examples)
+    assert len(configurations) >= 9
+    for text in configurations:
+        eval(text, scope)
+
+
+def test_the_messages_of_the_page_are_those_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(r"```python\n([^`]+)\n```\n\n```\n([^`]+)\n```", COMPOSE)
+    assert len(found) == 2
+    for code, message in found:
+        with pytest.raises(ValueError, match=f"^{re.escape(' '.join(message.split()))}$"):
+            eval(code, {name: getattr(trl_credit, name) for name in trl_credit.__all__})
+
+
+def test_the_list_of_benchmarks_is_whole():
+    folder = ROOT / "benchmarks"
+    listed = set(re.findall(r"`([\w.]+)/?`", (folder / "README.md").read_text(encoding="utf-8").partition("|---")[2]))
+    there = {path.name for path in folder.iterdir()} - {"README.md", "results", "__pycache__"}
+    assert there <= listed
