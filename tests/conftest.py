@@ -4,6 +4,8 @@ import os
 import tempfile
 
 
+# the tests start hundreds of processes, each of which would compile the package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # before torch is imported: tensors this small are faster on one thread, and much faster where cores are shared
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -27,11 +29,11 @@ import huggingface_hub
 import pytest
 import torch
 import trl
-from accelerate.utils import imports
 from datasets import Dataset
 from hub_server import HubServer
 from huggingface_hub.utils import close_session
 from hypothesis import HealthCheck, settings
+from quick_libraries import LOADED_ONCE, make_quick
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
@@ -52,8 +54,7 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-# for every `unwrap_model`, accelerate reads the files that describe DeepSpeed and PEFT again
-imports._is_package_available = cache(imports._is_package_available)
+make_quick()
 
 EXTRACTS = Path(__file__).parent / "data"
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"  # whole data sets, where they are beside the clone
@@ -74,8 +75,7 @@ class DataFolder:
 
 
 def pytest_collection_finish() -> None:
-    """accelerate collects garbage at the start of every training, which takes half a second over all that is imported
-    by now: a third of the time of a tiny training."""
+    """What is imported by now stays: Python need not look through it again and again."""
     gc.collect()
     gc.freeze()
 
@@ -128,12 +128,19 @@ def tiny_model(tmp_path_factory) -> str:
     tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.save_pretrained(path)
     tiny_qwen3(tokenizer).save_pretrained(path)
+    LOADED_ONCE.add(path)
     return path
 
 
 def count_a(completions: list[str], **kwargs) -> list[float]:
     """A reward with signal for a random model: share of the first four characters that are 'a', 'b' or 'c'."""
     return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+
+@cache
+def sums(n_prompts: int) -> Dataset:
+    prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
+    return Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]})
 
 
 @pytest.fixture
@@ -159,12 +166,11 @@ def make_trainer(tiny_model, tmp_path):
         if issubclass(config_class, trl_credit.CreditConfig):
             small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
             defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
-        prompts = [f"{i % 10}+{i // 10 % 10}=" for i in range(n_prompts)]
         given = {
             "model": tiny_model,
             "reward_funcs": reward_funcs,
             "args": config_class(**{**defaults, **settings}),
-            "train_dataset": Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]}),
+            "train_dataset": sums(n_prompts),
         }
         trainer = trainer_class(**given | (trainer_kwargs or {}))
         if hasattr(trainer, "results"):

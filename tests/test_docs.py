@@ -25,9 +25,9 @@ def mine(tmp_path, monkeypatch):
     return "mine.py"
 
 
-def test_there_are_four_complete_examples_of_at_most_twenty_lines():
+def test_there_are_five_complete_examples_of_at_most_twenty_lines():
     names = [re.search(r"^def (\w+)", block, re.MULTILINE)[1] for block in FUNCTIONS]
-    assert names == ["turn_trace", "unsure_more", "sentences", "surprise"]
+    assert names == ["grpo", "unsure_more", "turn_trace", "sentences", "surprise"]
     assert all(len(block.splitlines()) <= 20 for block in FUNCTIONS)
 
 
@@ -37,6 +37,7 @@ def test_they_keep_the_contract(mine, tmp_path):
         exec(block, scope)
     (check,) = [block for block in BLOCKS if "check_credit(" in block]
     exec(check, scope)
+    check_credit(scope["grpo"], is_grpo_when={})
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="eligible", selector="entropy")
     check_credit(scope["unsure_more"], config=config)
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", num_iterations=2)

@@ -84,11 +84,13 @@ def imported(name: str, node: ast.stmt) -> Iterator[str]:
         yield from [path for path in paths if root == PACKAGE.name and path in MODULES][:1]
 
 
-IMPORTS = {
-    name: {target for node in ast.walk(tree(path)) for target in imported(name, node)} - {name}
-    for name, path in MODULES.items()
-    if name not in EXEMPT
-}
+@cache
+def imports() -> dict[str, set[str]]:
+    return {
+        name: {target for node in ast.walk(tree(path)) for target in imported(name, node)} - {name}
+        for name, path in MODULES.items()
+        if name not in EXEMPT
+    }
 
 
 def subpackage(name: str) -> int:
@@ -96,15 +98,15 @@ def subpackage(name: str) -> int:
 
 
 def test_every_module_is_in_a_subpackage_that_says_what_it_is():
-    assert {name.partition(".")[0] for name in IMPORTS} == set(SUBPACKAGES) <= set(MODULES)
+    assert {name.partition(".")[0] for name in imports()} == set(SUBPACKAGES) <= set(MODULES)
     assert [name for name in SUBPACKAGES if not ast.get_docstring(tree(MODULES[name]))] == []
 
 
 def test_imports_go_downwards():
     """Lazy imports and those for type checkers count."""
-    assert sum(map(len, IMPORTS.values())) > 300  # the reader finds them
-    assert "support.errors" in IMPORTS["cli"] and "hub" in IMPORTS["cli.training"]
-    upwards = {(name, target) for name, found in IMPORTS.items() for target in found if target not in EXEMPT}
+    assert sum(map(len, imports().values())) > 300  # the reader finds them
+    assert "support.errors" in imports()["cli"] and "hub" in imports()["cli.training"]
+    upwards = {(name, target) for name, found in imports().items() for target in found if target not in EXEMPT}
     assert sorted(f"{name} imports {target}" for name, target in upwards if subpackage(target) > subpackage(name)) == []
 
 
@@ -112,13 +114,13 @@ def test_no_modules_import_each_other_in_a_circle():
     def reachable(start: str) -> set[str]:
         seen, to_do = set(), [start]
         while to_do:
-            new = IMPORTS.get(to_do.pop(), set()) - seen
+            new = imports().get(to_do.pop(), set()) - seen
             seen |= new
             to_do += new
         return seen
 
-    beyond = {name: reachable(name) for name in IMPORTS}
-    in_circles = [name for name in IMPORTS if name in beyond[name]]
+    beyond = {name: reachable(name) for name in imports()}
+    in_circles = [name for name in imports() if name in beyond[name]]
     circles = {tuple(x for x in in_circles if x in beyond[name] and name in beyond[x]) for name in in_circles}
     assert sorted(circles) == []
 
@@ -138,12 +140,12 @@ def constants_and_names(path: Path) -> tuple[set[str], set[str]]:
 
 
 def test_private_methods_of_trl_are_named_in_the_trainer_and_in_runs_alone():
-    found = {name: sorted(TRL_PRIVATE & set.union(*constants_and_names(MODULES[name]))) for name in IMPORTS}
+    found = {name: sorted(TRL_PRIVATE & set.union(*constants_and_names(MODULES[name]))) for name in imports()}
     assert {name: used for name, used in found.items() if used and name.split(".")[0] not in ("trainer", "runs")} == {}
 
 
 def test_keys_of_trls_batches_are_named_in_one_module():
-    found = {name: sorted(TRL_KEYS & constants_and_names(MODULES[name])[0]) for name in IMPORTS}
+    found = {name: sorted(TRL_KEYS & constants_and_names(MODULES[name])[0]) for name in imports()}
     assert {name: used for name, used in found.items() if used and name != KEYS_MODULE} == {}
 
 
@@ -193,7 +195,7 @@ def test_importing_the_package_imports_neither_torch_nor_trl():
 
 
 def test_credit_needs_torch_alone():
-    modules = [name for name in IMPORTS if name.startswith("credit.")]
+    modules = [name for name in imports() if name.startswith("credit.")]
     assert {"credit.tokens", "credit.weights", "credit.advantages"} <= set(modules)
     run(f"""
 import importlib, sys

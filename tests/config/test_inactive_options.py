@@ -8,6 +8,7 @@ from typing import get_type_hints
 
 import pytest
 import torch
+from passes_helpers import with_slow
 from transformers import set_seed
 from trl import GRPOConfig, ModelConfig
 
@@ -227,7 +228,9 @@ def inactive_knobs(config: CreditConfig) -> dict:
     return {knob: value for knob, value in OTHERS.items() if not active_part({knob: 0}, vars(config))}
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algo", with_slow(ALGORITHMS, *ALGORITHMS.keys() - {"grpo", "s_trace", "gspo_token", "spo_tree", "vine_ppo", "opo"})
+)
 def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_path, monkeypatch):
     config_class = ALGORITHMS[algo][0]
     given = {"output_dir": str(tmp_path), "report_to": "none"}

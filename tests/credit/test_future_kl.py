@@ -27,7 +27,7 @@ def slow(logp, old, advantage, mask, *, half_life, low, high, ratio_max):
     return found
 
 
-def drifted(seed=0, rows=5, length=90, scale=0.8):
+def drifted(seed=0, rows=5, length=60, scale=0.8):
     g = torch.Generator().manual_seed(seed)
     old = -2.0 * torch.rand(rows, length, generator=g, dtype=torch.float64)
     logp = old + scale * torch.randn(rows, length, generator=g, dtype=torch.float64)

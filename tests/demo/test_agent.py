@@ -246,6 +246,7 @@ def test_a_result_that_does_not_fit_is_rolled_back(make_agent):
     assert rewards == [0.5]  # a call earns nothing
 
 
+@pytest.mark.slow
 def test_the_packaged_agent_errs_at_the_rate_promised(make_agent):
     folder = Path(TASK.model_path)
     assert sum(p.stat().st_size for p in folder.iterdir()) < 2e6

@@ -60,7 +60,10 @@ def test_filler_changes_no_reward():
     assert abs(others / n - OTHER_HUM_RATE) < 5 * (OTHER_HUM_RATE * (1 - OTHER_HUM_RATE) / n) ** 0.5
 
 
-@pytest.mark.parametrize(("task", "text"), [("demo", "3+2-1:3+2=5;5-1=4"), ("demo_hum", "3+2:3+2mmnmhmmum=5;")])
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [("demo", "3+2-1:3+2=5;5-1=4"), pytest.param("demo_hum", "3+2:3+2mmnmhmmum=5;", marks=pytest.mark.slow)],
+)
 def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
     task = TASKS[task]
     folder = Path(demo_model_path(task))

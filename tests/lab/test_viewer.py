@@ -315,12 +315,26 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
     ((tag, of),) = Page(view._repr_html_()).tags
     assert tag == "iframe" and of["sandbox"] == "allow-scripts" and of["srcdoc"] == view.html
-    with pytest.raises(TypeError, match="folder of a run or a trainer, got int"):
+    with pytest.raises(TypeError, match="folder of a run, a trainer or results of explain, got int"):
         trl_credit.show_credit(3)
     with pytest.raises(ValueError, match=r"no rollout log: train with log_credit=10 in the configuration"):
         trl_credit.show_credit(run.parent)
     with pytest.raises(ValueError, match=r"^step=15 was not logged"):
         trl_credit.show_credit(run, step=15)
+
+
+def test_a_notebook_shows_explained_responses_side_by_side():
+    class Explained:
+        shard = Shard(header("GRPO"), {}, [response("a", credit=[1.0])])
+
+    other = Shard(header("S-trace"), {}, [response("a", credit=[0.5])])
+    page = Page(trl_credit.show_credit([Explained(), other]).html)
+    assert [shard["header"]["algorithm"] for shard in page.data["shards"]] == ["GRPO", "S-trace"]
+    assert len(Page(trl_credit.show_credit(Explained()).html).data["shards"]) == 1
+    with pytest.raises(ValueError, match="explained responses are of one step"):
+        trl_credit.show_credit(other, step=1)
+    with pytest.raises(TypeError, match="got list"):
+        trl_credit.show_credit([])
 
 
 def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):

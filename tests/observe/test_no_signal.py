@@ -33,7 +33,11 @@ def warnings_in(caplog) -> list[str]:
         ({"reward_funcs": constant}, r": the rewards of a prompt's responses do not differ \(mean 0.5\)\. Usual"),
         ({"reward_funcs": nothing}, ": no reward function scored a response, all returned None"),
         ({"reward_funcs": constant, "beta": 0.1}, r" \(the model still trains on beta=0.1\): the rewards"),
-        ({"reward_funcs": constant, "entropy_coef": 0.1}, r" \(the model still trains on entropy_coef=0.1\): "),
+        pytest.param(
+            {"reward_funcs": constant, "entropy_coef": 0.1},
+            r" \(the model still trains on entropy_coef=0.1\): ",
+            marks=pytest.mark.slow,
+        ),
         (
             {"mask_truncated_completions": True, "generation_kwargs": NO_END},
             r": every response was cut off, and mask_truncated_completions=True.*\(100 % are: raise max_comp.*=8\)",

@@ -14,9 +14,8 @@ def said(caplog):
     return [record.getMessage() for record in caplog.records if record.name.endswith("selector_warning")]
 
 
-@pytest.mark.parametrize(
-    ("task", "rate", "warns"), [("demo", 0.4, True), pytest.param("demo_hum", 0.2, False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "rate", "warns"), [("demo", 0.4, True), ("demo_hum", 0.2, False)])
 def test_the_embedded_tasks_differ(tmp_path, caplog, task, rate, warns):
     """The policy hardly moves. For "demo" ρ = 0.4 leaves 0.10 ± 0.04 per update."""
     task = TASKS[task]

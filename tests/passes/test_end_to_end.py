@@ -73,7 +73,18 @@ def exact_softmax(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
 
 
-SLOW = ("chain", "difficulty", "grpo", "grpo_lambda", "gspo", "mask", "truncated", "td_upper_bound")
+SLOW = (
+    "chain",
+    "difficulty",
+    "grpo",
+    "grpo_lambda",
+    "gspo",
+    "mask",
+    "truncated",
+    "td_upper_bound",
+    "reference",
+    "two iterations",
+)
 
 
 @pytest.mark.parametrize("case", with_slow(CASES, *(name for name in SLOW if name in CASES)))

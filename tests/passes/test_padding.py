@@ -65,7 +65,7 @@ OWN_CASES = CASES | {
 }
 SLOW = (
     "chain, difficulty, grpo, grpo_lambda, gspo, luspo, mask, mask of the code, "
-    "paths, prompts, reference, truncated, vespo"
+    "paths, prompts, reference, truncated, vespo, clip_cov, kl_cov, packed"
 )
 
 

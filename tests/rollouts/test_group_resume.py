@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from group_helpers import SMALL, by_prompt
+from passes_helpers import with_slow
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from weight_helpers import same_weights
@@ -41,9 +42,7 @@ def waiting(folder: Path, step: int) -> int:
 QUICK = ("refill", "difficulty and refill")
 
 
-@pytest.mark.parametrize(
-    "case", [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize("case", with_slow(CASES, *CASES.keys() - set(QUICK)))
 def test_resumed_is_uninterrupted(trained, tmp_path, case):
     settings = {**SAVED, **CASES[case]}
     reference = trained(**settings, output_dir=str(tmp_path / "reference"))
@@ -134,7 +133,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("case", with_slow(HOSTILE, *HOSTILE.keys() - {"no score", "uneven groups", "everything"}))
 def test_runs_go_through(trained, case):
     trainer = trained(**{**SMALL, "max_steps": 3, **HOSTILE[case]})
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]

@@ -15,9 +15,13 @@ from trl_credit.rollouts.group_join import Place
 from trl_credit.rollouts.groups import WAITED, fill_batch
 
 
-def logps_of(path, weights, prompt_ids, ids, temperature=1.0):
+def model_with(path, weights):
     model = AutoModelForCausalLM.from_pretrained(path)
     model.load_state_dict(weights)
+    return model
+
+
+def logps_of(model, prompt_ids, ids, temperature=1.0):
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt_ids, *ids]])).logits[0, len(prompt_ids) - 1 : -1] / temperature
     return logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
@@ -40,13 +44,12 @@ def check_batch(trainer, path, made, data, weights, *, before=None, scale="group
     expected = ((grouped - grouped.mean(1, keepdim=True)) / (std + 1e-4)).flatten()
     torch.testing.assert_close(data[keys.ADVANTAGES], expected, atol=1e-5, rtol=1e-4)
     assert int(data[keys.NUM_ITEMS]) == sum(map(len, responses)) == int(loss_mask(data).sum())
+    sources = {keys.OLD_LOGPS: [weights, before], keys.REF_LOGPS: [getattr(trainer, "first_weights", None)]}
+    models = {key: [model_with(path, w) for w in of if w is not None] for key, of in sources.items() if key in data}
     for row, (prompt, ids) in enumerate(zip(prompts, responses, strict=True)):
-        for key, of in ((keys.OLD_LOGPS, [weights, before]), (keys.REF_LOGPS, ["reference"])):
-            if key not in data:
-                continue
-            of = [trainer.first_weights if w == "reference" else w for w in of if w is not None]
+        for key, of in models.items():
             found = data[key][row, : len(ids)]
-            errors = [(found - logps_of(path, w, prompt, ids)).abs().max().item() for w in of]
+            errors = [(found - logps_of(model, prompt, ids)).abs().max().item() for model in of]
             assert min(errors) < 1e-5, (key, row, errors)
     return int((grouped.amax(1) > grouped.amin(1)).sum())
 
@@ -83,7 +86,8 @@ def test_groups_that_wait_keep_the_policy_that_sampled_them(make_trainer, tiny_m
         assert check_batch(trainer, tiny_model, made, data, weights, before=before) == 4
         if keys.OLD_LOGPS in data and before is not None:
             rows = zip(*(unpadded(data[i], data[m]) for i, m in PAIRS), data[keys.OLD_LOGPS], strict=True)
-            moved = [(logps_of(tiny_model, weights, p, ids) - x[: len(ids)]).abs().max() > 1e-3 for p, ids, x in rows]
+            model = model_with(tiny_model, weights)
+            moved = [(logps_of(model, p, ids) - x[: len(ids)]).abs().max() > 1e-3 for p, ids, x in rows]
             waited += sum(moved)
         before = weights
     assert waited >= 4  # rows of which the current policy gives another log-probability

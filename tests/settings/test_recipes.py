@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from dataclasses import MISSING, fields, replace
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,14 @@ def build(row, folder: Path):
     return training.build(argv, command=["trl-credit", "train"])[0]
 
 
+@cache
+def settings_of(file: Path) -> dict:
+    return read_settings([str(file)])[0]
+
+
 def resolved(row) -> dict:
     """Every field of the row's configuration, set by a file, by a flag or by the algorithm's preset."""
-    merged = read_settings([str(row.recipe)])[0] | row.flags
+    merged = settings_of(row.recipe) | row.flags
     values = {}
     for field in fields(ALGORITHMS[merged["algo"]][0]):
         values[field.name] = field.default if field.default_factory is MISSING else field.default_factory()
@@ -98,7 +104,7 @@ def one_of_each_kind() -> list:
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_a_trainer_has_the_settings_of_its_row(row, tmp_path):
     args = build(row, tmp_path).args
-    own, shrunk = read_settings([str(row.recipe)])[0] | row.flags, read_settings([str(EMBEDDED_TREE)])[0]
+    own, shrunk = settings_of(row.recipe) | row.flags, settings_of(EMBEDDED_TREE)
     for key in own.keys() - shrunk.keys() - {"output_dir"}:
         if key in {f.name for f in fields(args)}:  # the others are the script's or the model's
             assert getattr(args, key) == own[key], key
@@ -129,7 +135,7 @@ def test_embedded_changes_model_data_and_lengths_alone():
 def test_a_row_parses_as_it_is_written(row):
     _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *row.argv])
     given = resolved(row)
-    written = read_settings([str(row.recipe)])[0].keys() | row.flags.keys()
+    written = settings_of(row.recipe).keys() | row.flags.keys()
     for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft needs a string
         for part in (data, args, model):
             assert not hasattr(part, key) or getattr(part, key) == given[key], key

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from agent_helpers import GRPO, PROMPT, TASK, WRONG, Bare
+from passes_helpers import with_slow
 
 from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
@@ -54,7 +55,9 @@ def replayed(trainer, example, ids) -> float:
     return sum(calculator.step_rewards)
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "grpo_lambda", "gspo_token", "ha_dw", "opo"])
+@pytest.mark.parametrize(
+    "algo", with_slow(["s_trace", "grpo_lambda", "gspo_token", "ha_dw", "opo"], "gspo_token", "ha_dw", "opo")
+)
 def test_presets_train_on_turns(make_agent, algo):
     given = {"returns": "to_go"} if algo != "opo" else {}
     given |= {"difficulty_reward": ["agent_reward"]} if algo == "ha_dw" else {}
@@ -78,8 +81,11 @@ KNOBS = {
 }
 
 
-@pytest.mark.parametrize("knobs", KNOBS.values(), ids=KNOBS)
+@pytest.mark.parametrize(
+    "knobs", with_slow(KNOBS, "dapo by prompt", "constant", "turn average", "cispo", "turn", "lambda")
+)
 def test_every_weight_mask_and_normalizer_takes_them(make_agent, knobs):
+    knobs = KNOBS[knobs]
     given = SMALL | {"max_steps": 1, "log_credit": 1}
     trainer = make_agent(algo=GRPO, returns="to_go", data=agent_dataset(64), **given, **knobs)
     trainer.train()

@@ -98,6 +98,7 @@ STEP = (1, 0, 1)  # one reduction of everything and one wait for it, whatever th
 CHAIN = (4, 0, 30)
 BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
 SLOW = ["dapo", "dr_grpo", "grpo", "grpo_lambda", "gspo", "gspo_token", "opo", "p_trace", "spo_chain", "vine_ppo"]
+SLOW += ["clip_cov", "ha_dw"]
 STATISTICS = (3, 0, 11)  # the width of all processes, and a gather of tokens
 BATCH |= {"clip_cov": STATISTICS, "kl_cov": STATISTICS}
 # a custom function is looked at until it has a gradient, which it has not where all responses are truncated

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -86,6 +86,7 @@ def rows_of(draw, size: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 64])
 @pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=25)  # of each of 28 pairs
 @given(data=st.data())
 def test_texts_are_those_of_whole_rows(kind, piece, data):
     tokenizer, before = TOKENIZERS[kind], decoding.PIECE

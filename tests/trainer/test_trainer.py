@@ -18,7 +18,10 @@ import trl_credit
 from trl_credit.credit.selection import probability_mask
 
 
-@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), "dapo", "dr_grpo", "gspo", "opo", "p_trace"))
+PLAIN = ("dapo", "dr_grpo", "gspo", "opo", "p_trace")  # each differs in a formula alone from another preset
+
+
+@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *PLAIN))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
     before = weights(trainer)
@@ -193,7 +196,8 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("nothing", NOTHING)
-@pytest.mark.parametrize("algo", sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}))  # a tree refuses the second setting
+# a tree refuses the second setting
+@pytest.mark.parametrize("algo", with_slow(sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}), *PLAIN))
 def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, nothing):
     trainer = make_trainer(algo, **NOTHING[nothing], max_completion_length=2, beta=0.0, max_steps=1)
     before = weights(trainer)

@@ -8,6 +8,7 @@ import trl
 from trl import GRPOConfig
 
 from ..support.errors import did_you_mean
+from ..support.startup import quiet_old_names
 from .from_trl import settings_of_trl
 
 
@@ -32,6 +33,7 @@ class Construction:
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             hint = did_you_mean(unknown[0], list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
             raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}{hint}")
+        quiet_old_names()  # TRL's constructor uses them
         return super().__new__(cls)
 
     def fill_in_updates(self) -> None:

@@ -113,7 +113,8 @@ def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Calla
 
 
 def _execute(path: Path) -> ModuleType:
-    digest = sha256(path.read_bytes())
+    source = path.read_bytes()
+    digest = sha256(source)
     if path in _FILES and _FILES[path][0] == digest:
         return _FILES[path][1]
     name = f"{path.stem}_{sha256(f'{path} {digest}'.encode())[:8]}"
@@ -121,7 +122,8 @@ def _execute(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pickle look for it
     try:
-        spec.loader.exec_module(module)
+        # what was read here: Python's own loader may take a compiled file of an earlier text, and writes one beside it
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

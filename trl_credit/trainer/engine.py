@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from ..rollouts.replay import Row
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
 from .decoding import decode_rows
-from .engine_calls import PerPrompt, prefilled_once, temporarily, token_bar
+from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily, token_bar
 from .environments import Environments
 from .logps import TrlLogps
 from .scoring import TrlScoring
@@ -39,8 +38,6 @@ from .turn_rollouts import Conversations, TurnRollouts
 logger = get_logger(__name__)
 
 PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
-# whether TRL passes the number of samples to its engine call: since 1.15, and in some releases of 1.14
-_GETS_COUNT = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 
 
 @dataclass
@@ -337,7 +334,7 @@ class TrlEngine:
                     stack.enter_context(token_bar(self._model, bar, limit))
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
-            count = [n] if _GETS_COUNT else []
+            count = [n] if GETS_COUNT else []
             ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
             what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"

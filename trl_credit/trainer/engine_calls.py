@@ -2,12 +2,17 @@
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
 from transformers import DynamicCache
 from trl import GRPOTrainer
+
+
+# whether TRL passes the number of samples to its engine call: since 1.15, and in some releases of 1.14
+GETS_COUNT = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 
 
 class PerPrompt:

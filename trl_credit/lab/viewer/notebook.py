@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ...observe.schema import Shard
 from .page import build_page
 from .runs import read_run, run_title
 
@@ -34,18 +35,31 @@ def show_credit(run_or_trainer: Any, step: int | None = None) -> CreditView:
     """Shows the credit per token of a logged step, as the last expression of a notebook cell.
 
     Args:
-        run_or_trainer (`str`, `Path` or a trainer):
-            The output folder of a run that was trained with `log_credit`, a shard file, or the trainer itself.
+        run_or_trainer (`str`, `Path`, a trainer, or results of [`~trl_credit.lab.explain.explain`]):
+            The output folder of a run that was trained with `log_credit`, a shard file, or the trainer itself. Or one
+            or several results of `explain` (or shards), which stand side by side.
         step (`int`, *optional*):
-            The step. Defaults to the last logged step.
+            The step of a run. Defaults to the last logged step.
 
     Raises:
         OSError: the file does not exist.
         ValueError: nothing was logged, the step was not logged, or a shard is damaged.
-        TypeError: the argument is neither a path nor a trainer.
+        TypeError: the argument is none of these.
     """
+    if shards := _given_shards(run_or_trainer):
+        if step is not None:
+            raise ValueError(f"step={step} is for a run: explained responses are of one step")
+        return CreditView(build_page(shards, title=", ".join(shard.header["algorithm"] for shard in shards)))
     run = getattr(getattr(run_or_trainer, "args", None), "output_dir", run_or_trainer)
     if not isinstance(run, (str, Path)):
-        raise TypeError(f"show_credit takes the folder of a run or a trainer, got {type(run_or_trainer).__name__}")
+        got = type(run_or_trainer).__name__
+        raise TypeError(f"show_credit takes the folder of a run, a trainer or results of explain, got {got}")
     shards, _ = read_run(run, None if step is None else [step], in_python=True)
     return CreditView(build_page(shards[-1:], title=run_title(run)))
+
+
+def _given_shards(source: Any) -> list[Shard]:
+    """The shards of one or several explained results, or shards; empty if `source` is something else."""
+    given = list(source) if isinstance(source, (list, tuple)) else [source]
+    shards = [getattr(one, "shard", one) for one in given]
+    return shards if all(isinstance(shard, Shard) for shard in shards) else []
