@@ -100,9 +100,11 @@ def draw(picture: Path) -> None:
     shards = explained()
     for row in (row for one in shards for row in one.responses):
         row["answer"] = "15"
+    for one in shards:
+        one.header["model"] = "a made-up model"
     with tempfile.TemporaryDirectory() as folder, Chromium(1280, 860) as browser:
         file = Path(folder) / "page.html"
-        file.write_text(build_page(shards, title="math/qwen3_1.7b"), encoding="utf-8")
+        file.write_text(build_page(shards, title="an example"), encoding="utf-8")
         browser.prefer("light")
         browser.open(file, fragment="token=26")
         picture.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"]))
