@@ -9,12 +9,13 @@ RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pages import ROOT, table
 
-from trl_credit.config.knobs import knobs_of
+from trl_credit.config import CreditConfig
 from trl_credit.hub.describe import describe_credit
 from trl_credit.hub.recipe import build
 from trl_credit.presets import PRESETS, Preset
@@ -85,38 +86,41 @@ def _knobs(preset: Preset) -> str:
     """The settings in which a preset differs from GRPO's, with those that act only beside them."""
     grpo, own = _settings(PRESETS["grpo"]), _settings(preset)
     names = [name for name in own if preset.name == "GRPO" or own[name] != grpo.get(name)]
-    declared = knobs_of(preset.config)
-    rows = [
-        [f"`{name}`", f"`{own[name]}`", declared[name].help if name in declared else TRL_HELP[name]] for name in names
-    ]
+    helps = dict(TRL_HELP)
+    for config in (CreditConfig, preset.config):  # a preset's own value of a knob has no help
+        helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata} | TRL_HELP
+    rows = [[f"`{name}`", f"`{own[name]}`", helps[name].partition(" Must be ")[0]] for name in names]
     return table(["knob", "here", "meaning"], [[cell.replace("|", "\\|") for cell in row] for row in rows], texts=3)
 
 
 def _cost(name: str, results: dict[str, Any]) -> str:
     grpo = _mean(results, "grpo")
     rows = []
-    for kind, what in (("generated", "generated tokens"), ("trained", "trained tokens")):
+    for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens")):
         own = _mean(results, name)[kind]
-        rows.append([what, f"{own / 1e6:.2f} million", f"{own / grpo[kind]:.2f}"])
-    head = ["200 updates of 64 rows", "tokens", "GRPO = 1"]
+        rows.append([what, f"{own:,.0f}", f"{own / grpo[kind]:.2f}"])
+    head = ["200 updates of 64 rows", PRESETS[name].name, "GRPO = 1"]
     text = "Generated tokens are all that the policy wrote. Trained tokens are those in the policy term of the loss.\n"
-    return f"{table(head, rows)}\n{text}[Costs and sizes](../scaling.md) has the rules for other sizes.\n\n"
+    if PRESETS[name].config.rollouts != "none":
+        text += "The responses have about 36 tokens, and the run has the short segments of `DEMO_SEGMENTS`.\n"
+    if rows[0][2] != "1.00":
+        text += "It makes several updates of each batch, so the same number of updates takes fewer prompts.\n"
+    return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md) has the rules for other sizes.\n"
 
 
 def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
     runs = results["runs"][name]
-    return {kind: sum(run[kind] for run in runs) / len(runs) for kind in ("generated", "trained", "end")}
+    return {kind: sum(run[kind] for run in runs) / len(runs) for kind in ("prompts", "generated", "trained", "end")}
 
 
 def _curve(name: str, results: dict[str, Any]) -> str:
     own, grpo = _mean(results, name)["end"], _mean(results, "grpo")["end"]
-    seeds = len(results["runs"][name])
     reached = f"The mean reward of the last 20 updates is {own:.2f}"
     against = "." if name == "grpo" else f", and {grpo:.2f} with GRPO."
     return (
         f"![Reward of {PRESETS[name].name} over 200 updates]({name}_reward.png)\n\n"
-        f"{reached}{against} Each line is one of {seeds} seed{'s' if seeds > 1 else ''}. The learning rate is 1e-4 for "
-        "all algorithms and was not tuned.\nSo few runs show that it learns, not that it is better or worse: "
+        f"{reached}{against} This is one run of each, with seed {results['runs'][name][0]['seed']} and a learning "
+        "rate of 1e-4 that was not tuned.\nOne run shows that it learns, not that it is better or worse: "
         "[Which algorithm?](../which.md) has the comparisons."
     )
 
@@ -132,7 +136,7 @@ def _credit(name: str, results: dict[str, Any]) -> str:
     share, grpo = results["credit"][name], results["credit"]["grpo"]
     both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
     both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
-    zero = f"{share['none']:.0%} of the tokens have no credit"
+    zero = f"{share['none']:.0%} of the tokens have no credit" if share["none"] else "every token has credit"
     return (
         f"{picture}One response of the embedded model, after 20 updates of GRPO. Blue tokens become more probable, "
         f"orange ones less.\nOver the {results['responses']} responses of that update {both}, and {zero}.\n"
@@ -147,14 +151,16 @@ def index(results: dict[str, Any]) -> str:
     rows = []
     for name, preset in PRESETS.items():
         own = _mean(results, name)
-        ratio = [f"{own[kind] / grpo[kind]:.2f}" for kind in ("generated", "trained")]
+        ratio = [f"{own[kind] / grpo[kind]:.2f}" for kind in ("prompts", "generated", "trained")]
         rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, preset.use_when, *ratio])
-    head = ["algorithm", "`--algo`", "what it does", "use it when", "generated", "trained"]
+    head = ["algorithm", "`--algo`", "what it does", "use it when", "prompts", "generated", "trained"]
     return (
         "# Algorithms\n\nEach algorithm is a published setting of the same [knobs](../knobs.md). "
         "[Which algorithm?](../which.md) helps to choose.\n\n"
         f"{table(head, rows, texts=4)}\n"
-        "The last two columns are tokens in 200 updates on the embedded task, as multiples of GRPO's. "
+        "The last three columns are prompts, generated and trained tokens of 200 updates on the embedded task, as "
+        "multiples of GRPO's.\nMost of its responses have 36 tokens. Long responses have other multiples: "
+        "[cost and sizes](../scaling.md). "
         "[results/algorithms.json](../results/algorithms.json) has the runs.\n"
     )
 

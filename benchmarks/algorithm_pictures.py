@@ -23,6 +23,7 @@ from trl_credit.lab.explain import explain, read_rollouts
 from trl_credit.lab.explain.measure import load
 from trl_credit.lab.explain.segments import rolled_out
 from trl_credit.lab.viewer import build_page
+from trl_credit.lab.viewer.runs import read_run
 from trl_credit.observe.schema import Shard
 from trl_credit.presets import PRESETS
 
@@ -63,8 +64,7 @@ def _curve_of(run: History) -> dict[str, list[float]]:
 def _kept(run: History) -> dict[str, Any]:
     return {
         "seed": run.seed,
-        "generated": run.totals["generated"],
-        "trained": run.totals["trained"],
+        **{kind: run.totals[kind] for kind in ("prompts", "generated", "trained")},
         "end": round(run.at("steps", run.totals["steps"]), 4),
         **_curve_of(run),
     }
@@ -97,7 +97,7 @@ def _credits(runs: Path, pages: Path) -> dict[str, Any]:
         browser.prefer("light")
         for name in PRESETS:
             if name == "spo_tree":
-                shards, fragment = [read_rollouts(runs / name / "seed-0", step=STEP)], ""
+                shards, fragment = read_run(runs / name / "seed-0", [STEP])[0], ""
             else:
                 shards = [found["grpo"]] + ([found[name]] if name != "grpo" else [])
                 response = shard.responses[shown]
