@@ -49,10 +49,10 @@ ENTRIES = {
     "random": Entry("S-trace, random selector", f"--algo s_trace --selector random --beta 0 {_SINGLE}"),
     "p_trace": Entry("P-trace", f"--algo p_trace --beta 0 {_SINGLE}"),
     "top_20": Entry("top 20 % by entropy", f"--algo grpo --top_entropy_quantile 0.2 {_SINGLE}"),
-    "trace": Entry("GRPO-λ: trace alone", f"{_LAMBDA} {_SINGLE}"),
-    "trace_floor": Entry("GRPO-λ: trace and floor", f"{_LAMBDA} --advantage_floor -0.1 {_SINGLE}"),
-    "trace_beta": Entry("GRPO-λ: trace and β", f"{_LAMBDA} --beta 0.04 {_SINGLE}"),
-    "grpo_lambda": Entry("GRPO-λ: trace, floor and β", f"--algo grpo_lambda {_SINGLE}"),
+    "trace": Entry("GRPO-λ, trace alone", f"{_LAMBDA} {_SINGLE}"),
+    "trace_floor": Entry("GRPO-λ, trace and floor", f"{_LAMBDA} --advantage_floor -0.1 {_SINGLE}"),
+    "trace_beta": Entry("GRPO-λ, trace and β", f"{_LAMBDA} --beta 0.04 {_SINGLE}"),
+    "grpo_lambda": Entry("GRPO-λ, trace, floor and β", f"--algo grpo_lambda {_SINGLE}"),
     "floor": Entry("GRPO with floor −0.1", f"--algo grpo --advantage_floor -0.1 {_SINGLE}"),
     "beta": Entry("GRPO with β = 0.04", f"--algo grpo --beta 0.04 {_SINGLE}"),
     "floor_beta": Entry("GRPO with floor −0.1 and β", f"--algo grpo --advantage_floor -0.1 --beta 0.04 {_SINGLE}"),
@@ -168,7 +168,7 @@ def check(entry: str | None, *, jobs: int) -> None:
         found, stored = (against_grpo(one, entry, tuned=tuned) for one in (anew, runs))
         inside = inside and stored.low <= found.value <= stored.high
         numbers = [f"{test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}]" for test in (found, stored)]
-        print(f"{'tuned' if tuned else 'untuned'}: area minus GRPO's {numbers[0]}, in the file {numbers[1]}")
+        print(f"{'tuned' if tuned else 'small rate'}: area minus GRPO's {numbers[0]}, in the file {numbers[1]}")
     if not inside:
         raise SystemExit("error: a difference lies outside of the file's interval")
 

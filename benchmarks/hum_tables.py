@@ -89,7 +89,7 @@ def factorial_table(columns: Mapping[str, Mapping[str, np.ndarray]]) -> str:
 
 def hum_factorial(runs: Runs) -> str:
     """The factorial on `demo_hum`."""
-    heads = {"rate tuned": True, "rate untuned": False}
+    heads = {"rate tuned": True, "small rate": False}
     return factorial_table({h: {name: scores(runs, name, tuned=t) for name in FACTORS} for h, t in heads.items()})
 
 
@@ -138,7 +138,7 @@ def rollouts_table(runs: Runs) -> str:
             for tuned in (True, False)
         ]
         rows.append([ENTRIES[name].label, *cells, f"{cost(runs, name):.1f}×"])
-    head = [f"equal {axis}, {rate}" for axis in ("updates", "tokens") for rate in ("tuned", "untuned")]
+    head = [f"equal {axis}, {rate}" for axis in ("updates", "tokens") for rate in ("tuned", "small rate")]
     return table(["area minus GRPO's, `demo_hum`", *head, "tokens per update"], rows)
 
 

@@ -43,7 +43,7 @@ BED = {
 
 
 class Line(NamedTuple):
-    """A line of a table: a name, the verdicts at the tuned and at the untuned rate, and the command that makes it."""
+    """A line of a table: a name, the verdicts at the tuned and at the small rate, and the command that makes it."""
 
     name: str
     tuned: Verdict
@@ -78,7 +78,7 @@ def hum_lines(runs: hum.Runs) -> list[Line]:
 def lines_table(lines: list[Line], head: str) -> str:
     """A table of lines."""
     rows = [[line.name, cell(line.tuned), cell(line.untuned), line.command] for line in lines]
-    return table([head, "rate tuned", "rate untuned", "command"], rows)
+    return table([head, "rate tuned", "small rate", "command"], rows)
 
 
 def shares_table(forks: Mapping[str, Any]) -> str:
@@ -120,7 +120,7 @@ def tokens_table(forks: Mapping[str, Any]) -> str:
             tokens = forks["units"][f"{setting}/{name}"]["tokens"]
             label = f"{ALGORITHMS[name].label}, testbed {setting}"
             rows.append([label, *cells, f"{tokens:.1f}×"])
-    return table(["area minus GRPO's", "rate tuned", "rate untuned", "tokens per update"], rows)
+    return table(["area minus GRPO's", "rate tuned", "small rate", "tokens per update"], rows)
 
 
 def embedded_table(results: dict[str, Any]) -> str:
@@ -130,7 +130,7 @@ def embedded_table(results: dict[str, Any]) -> str:
     )
     rows = []
     for label, row in primary.items():
-        corrected = "GRPO's gradient" if label in results["same_gradient"] else f"{row.holm:.2g}"
+        corrected = "not tested (same gradient as GRPO)" if label in results["same_gradient"] else f"{row.holm:.2g}"
         more = [difference_in_words(other[label]) for other in others]
         rows.append([label, difference_in_words(row), corrected, *more])
     return table(["minus GRPO", "area, 95 %", "Holm's p", "end", "at equal prompts", "at equal tokens"], rows)
@@ -203,7 +203,7 @@ def _draw(name: str, lines: list[Line]) -> None:
             markersize=3.5,
             linewidth=1.2,
             color=colour,
-            label="rate tuned" if tuned else "rate untuned",
+            label="rate tuned" if tuned else "small rate",
         )
     axes.axvline(0, color="#999999", linewidth=0.8)
     axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)])

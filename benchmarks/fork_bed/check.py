@@ -34,6 +34,6 @@ def check(path: Path, unit: str | None) -> None:
             words = (
                 f"area minus GRPO's {test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}], Holm's p {found.holm:.2g}"
             )
-            print(f"{'tuned' if tuned else 'untuned'}, rate {found.rate}: {words}")
+            print(f"{'tuned' if tuned else 'small'} rate {found.rate}: {words}")
     if worst > 1e-3:  # another machine rounds otherwise, and 120 updates can amplify that
         raise SystemExit("error: the scores are not those of the file")

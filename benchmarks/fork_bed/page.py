@@ -62,8 +62,10 @@ def _settings(results: Mapping[str, Any]) -> str:
         bed = results["units"][f"bed/{name}"]
         shares = [f"{np.mean(bed[key]):.2f}" for key in ("share", "logged")]
         area = baseline_area(results, name), baseline_area(results, name, tuned=False)
-        rows.append([f"{name}: {setting.about}", str(setting.length), *shares, *(f"{a:.3f}" for a in area)])
-    return table(["setting", "tokens", "φ", "logged", "GRPO, tuned", f"GRPO at {results['rates'][UNTUNED]}"], rows)
+        sizes = map(str, (setting.length, setting.filler, setting.tail, setting.sure))
+        rows.append([f"{name}: {setting.about}", *sizes, *shares, *(f"{a:.3f}" for a in area)])
+    head = ["setting", "tokens", "filler before a fork", "tail", "q", "φ", "logged"]
+    return table([*head, "GRPO, tuned", f"GRPO at {results['rates'][UNTUNED]}"], rows)
 
 
 def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
@@ -101,7 +103,7 @@ def crossing_table(results: Mapping[str, Any]) -> str:
 def _progress(results: Mapping[str, Any]) -> str:
     found = {name: results["units"][f"progress/{name}"] for name in SITUATIONS}
     rows = [[ALGORITHMS[name].label, *(f"{np.mean(one[name]):.2f}" for one in found.values())] for name in COMPARED]
-    return table(["progress per update over GRPO's", *found], rows)
+    return table(["progress per update, divided by GRPO's", *found], rows)
 
 
 def _decisions(results: Mapping[str, Any]) -> str:
@@ -110,7 +112,7 @@ def _decisions(results: Mapping[str, Any]) -> str:
         found = results["units"][f"bed/{setting}"]["decisions"]
         for name, label in (("s_trace", "S-trace, P-trace"), ("lambda", "GRPO-λ, trace alone")):
             rows.append([f"{setting}, {label}", *(f"{share:.2f}" for share in found[name])])
-    return table(["credit of a fork over the mean of the four", "first", "second", "third", "last"], rows)
+    return table(["credit of a fork, divided by the mean of the four", "first", "second", "third", "last"], rows)
 
 
 def _hard(results: Mapping[str, Any]) -> str:
@@ -118,14 +120,14 @@ def _hard(results: Mapping[str, Any]) -> str:
     for name in ("ha_dw", "dr_grpo"):
         for tuned in (True, False):
             found = [verdicts(results, "F", tuned=tuned, key=key)[name].test for key in ("area", "hard")]
-            rows.append([f"{ALGORITHMS[name].label}, {'tuned' if tuned else 'untuned'}", *map(difference, found)])
+            rows.append([f"{ALGORITHMS[name].label}, {'tuned' if tuned else 'small rate'}", *map(difference, found)])
     return table(["area minus GRPO's in F", "all prompts", "hard prompts"], rows)
 
 
 def _reuse(results: Mapping[str, Any]) -> str:
     found = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
     rows = [[ALGORITHMS[name].label, *(cell(one[name]) for one in found)] for name in found[0]]
-    head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, untuned", "C, tuned", "C, untuned"]
+    head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, small rate", "C, tuned", "C, small rate"]
     fresh = []
     for setting in "BC":
         for tuned in (True, False):
@@ -141,7 +143,7 @@ def _reuse(results: Mapping[str, Any]) -> str:
 def _agreement(results: Mapping[str, Any]) -> str:
     groups: dict[str, list[Cell]] = {}
     for one in cells(results):
-        name = f"{ALGORITHMS[one.algorithm].label}, rate {'tuned' if one.tuned else 'untuned'}"
+        name = f"{ALGORITHMS[one.algorithm].label}, {'rate tuned' if one.tuned else 'small rate'}"
         groups.setdefault(name, []).append(one)
     rows = []
     for name, found in groups.items():
