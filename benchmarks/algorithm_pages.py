@@ -129,17 +129,19 @@ def _credit(name: str, results: dict[str, Any]) -> str:
     picture = f"![The credit of each token under {PRESETS[name].name}]({name}_credit.png)\n\n"
     if name not in results["credit"]:
         return (
-            f"{picture}The policy samples a tree of segments. The picture shows a response of such a tree in update "
-            "20, with the credit of each token in the loss. Blue tokens become more probable, orange ones less.\n"
+            f"{picture}A training row of update 20: the last part of a response in the tree. V is the estimated value "
+            "before and after it.\nBlue tokens become more probable, orange ones less. Hatched tokens are not in the "
+            "policy term.\n"
             "[The viewer](../viewer.md) shows this for your own runs."
         )
     share, grpo = results["credit"][name], results["credit"]["grpo"]
     both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
     both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
     zero = f"{share['none']:.0%} of the tokens have no credit" if share["none"] else "every token has credit"
+    hatched = " Hatched tokens are not in the policy term." if PRESETS[name].config.token_mask != "none" else ""
     return (
         f"{picture}One response of the embedded model, after 20 updates of GRPO. Blue tokens become more probable, "
-        f"orange ones less.\nOver the {results['responses']} responses of that update {both}, and {zero}.\n"
+        f"orange ones less.{hatched}\nOver the {results['responses']} responses of that update {both}, and {zero}.\n"
         "[The viewer](../viewer.md) shows this for your own runs, and [`trl-credit explain`](../explain.md) for any "
         "responses."
     )

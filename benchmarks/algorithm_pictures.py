@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"
 
 from chromium import Chromium
 
-from trl_credit.demo import demo_reward
+from trl_credit.demo import DEMO_SEGMENTS, demo_reward, demo_settings
 from trl_credit.hub.recipe import build
 from trl_credit.lab.comparison.histories import History, read_history
 from trl_credit.lab.explain import explain, read_rollouts
@@ -111,8 +111,9 @@ def _explained(name: str, shard: Shard, model: Any, tokenizer: Any) -> Shard:
     torch.manual_seed(0)
     config, segments = build(PRESETS[name].config, **settings), None
     if config.rollouts == "chain":
+        own = {knob: value for knob, value in demo_settings(PRESETS[name].config).items() if knob in DEMO_SEGMENTS}
         config, segments = rolled_out(
-            shard, name, model=model, tokenizer=tokenizer, reward=demo_reward, settings=settings
+            shard, name, model=model, tokenizer=tokenizer, reward=demo_reward, settings=settings | own
         )
     return explain(shard, config, name=PRESETS[name].name, segments=segments).shard
 
