@@ -1,4 +1,4 @@
-"""The examples of `docs/your_own_algorithm.md` are short, keep the contract and train; pages name what there is."""
+"""The examples of the pages on own algorithms are short, keep the contract and train; pages name what there is."""
 
 import re
 
@@ -10,7 +10,8 @@ from trl_credit import CreditConfig
 from trl_credit.testing import check_credit
 
 
-TEXT = (ROOT / "docs" / "your_own_algorithm.md").read_text(encoding="utf-8")
+PAGES = ("your_own_algorithm.md", "credit_contract.md")
+TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 FUNCTIONS = [block for block in BLOCKS if "\ndef " in block]
 
@@ -75,7 +76,7 @@ def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, 
     assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "your_own_algorithm.md", "reliability.md"])
+@pytest.mark.parametrize("page", ["architecture.md", *PAGES, "reliability.md"])
 def test_the_pages_name_files_and_methods_that_are_there(page):
     """A path may lie in the folder that is named before it, and a test anywhere in tests/."""
     folder, missing = ROOT, []

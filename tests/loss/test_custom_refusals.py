@@ -43,7 +43,7 @@ def test_a_wrong_result_is_refused_in_the_first_step(make_trainer, toy_loss, par
 
     function.carries_loss = parts == "loss"
     trainer = make_trainer("base", credit=function)
-    with pytest.raises(ValueError, match=f"credit function 'function@.*{message}.*your_own_algorithm"):
+    with pytest.raises(ValueError, match=f"credit function 'function@.*{message}.*credit_contract"):
         run(trainer, toy_loss, toy())
 
 

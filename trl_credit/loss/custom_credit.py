@@ -15,7 +15,7 @@ from ..support.functions import declared, errors_named
 from .assignment import wide
 
 
-_GUIDE = "see trl-credit help your_own_algorithm"
+_GUIDE = "see trl-credit help credit_contract"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
 LOOK_AGAIN = 100  # micro-batches between two looks that find a gradient, since a look waits for the device
 
