@@ -84,6 +84,7 @@ def test_a_resolved_recipe_says_what_its_files_say(command_said, tmp_path):
     assert "base" not in yaml.safe_load(resolved)
 
 
+@pytest.mark.slow
 def test_every_recipe_is_found_by_its_name():
     for name, row in all_recipes().items():
         assert read_settings([name])[0] == read_settings([str(row.recipe)])[0] | row.settings, name

@@ -60,6 +60,7 @@ def test_long_and_empty_rows():
     assert discounted_scan(x[:, :0], decay=0.9).shape == (1, 0)
 
 
+@pytest.mark.slow
 def test_compiles_without_a_graph_break():
     compiled = torch.compile(lambda x: discounted_scan(x, decay=0.9), fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 100, requires_grad=True)

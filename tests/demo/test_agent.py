@@ -262,6 +262,7 @@ def test_the_packaged_agent_errs_at_the_rate_promised(make_agent):
     assert trainer._metrics["train"]["tools/failure_frequency"][-1] < 0.05
 
 
+@pytest.mark.slow
 def test_warm_start_runs_from_nothing_and_repeats():
     first, _ = train(4, seed=1)
     second, _ = train(4, seed=1)

@@ -60,6 +60,7 @@ def test_filler_changes_no_reward():
     assert abs(others / n - OTHER_HUM_RATE) < 5 * (OTHER_HUM_RATE * (1 - OTHER_HUM_RATE) / n) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "text"),
     [("demo", "3+2-1:3+2=5;5-1=4"), pytest.param("demo_hum", "3+2:3+2mmnmhmmum=5;", marks=pytest.mark.slow)],
@@ -110,6 +111,7 @@ def test_the_packaged_model_prefers_the_wrong_facts():
     assert sum(wrong_first) >= 15
 
 
+@pytest.mark.slow
 def test_warm_start_runs_from_nothing_and_repeats():
     first, _ = train(DEMO, 4, seed=1)
     second, _ = train(DEMO, 4, seed=1)

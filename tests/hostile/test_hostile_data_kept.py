@@ -135,6 +135,7 @@ def test_nested_as_deep_as_may_be():
     assert data["meta"] == [json.loads(deep), None]
 
 
+@pytest.mark.slow
 def test_a_huge_line_and_many_rows():
     big = "x" * 50_000_000
     data = read("x.jsonl", json.dumps({"prompt": big, "answer": "2"}).encode() + b"\n" + GOOD * 30_000)

@@ -84,6 +84,7 @@ def with_meddling(meddle, *, is_async):
     return asynchronous if is_async else mine
 
 
+@pytest.mark.slow
 @pytest.mark.hostile(FUNCTIONS, "survived")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize(

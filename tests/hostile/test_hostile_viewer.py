@@ -64,6 +64,7 @@ def test_texts_that_attack_stay_texts(record_property):
     record_property("tried", len(ATTACKS))
 
 
+@pytest.mark.slow
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 def test_texts_that_attack_do_nothing_in_a_browser(record_property, tmp_path):

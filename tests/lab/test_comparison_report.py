@@ -167,6 +167,7 @@ def test_other_tasks_and_unfinished_runs_are_reported():
     assert "Not finished: . (1 of 10 steps)." in markdown
 
 
+@pytest.mark.slow
 def test_the_page_runs_nothing_and_loads_nothing(tmp_path):
     bad = "<script>alert(1)</script>|`**x**`$"
     groups = runs_of("GRPO", 0.5, range(3)), runs_of(bad, 0.6, range(3), **TRACE)

@@ -96,6 +96,7 @@ def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
     assert plan.problems == "5 of the 14 rows of mine.jsonl that a/checkpoint-2 did not train on"
 
 
+@pytest.mark.slow
 def test_two_runs_on_rows_that_neither_sampled_for_and_then_from_stored_samples(command_said, here):
     code, said, error = command_said("eval", "a", "b", *FEW)
     assert code == 0, error

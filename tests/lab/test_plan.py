@@ -329,6 +329,7 @@ def test_rates_of_a_run_give_its_seconds_back(plan_said, tmp_path):
     assert json.loads(text)["seconds"]["training"] == pytest.approx(train, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_every_recipe_can_be_planned():
     from trl_credit.settings.recipes import all_recipes
 

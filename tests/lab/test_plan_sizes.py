@@ -44,6 +44,7 @@ def models_of_recipes() -> dict[str, str]:
     return {name: read_settings([name])[0]["model_name_or_path"] for name in all_recipes()}
 
 
+@pytest.mark.slow
 def test_every_model_of_a_recipe_has_sizes():
     models = models_of_recipes()
     assert {name for name, model in models.items() if model != "demo" and known_sizes(model) is None} == set()
@@ -55,6 +56,7 @@ def test_every_model_of_a_recipe_has_sizes():
     assert set(_table()["tuned"]) <= set(models.values())  # no line that no recipe needs
 
 
+@pytest.mark.slow
 def test_every_recipe_plans_with_its_own_gpus(plan_said):
     """One recipe of each model and number of GPUs; the others plan the same sizes."""
     models, said = models_of_recipes(), {}

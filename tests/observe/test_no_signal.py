@@ -61,6 +61,7 @@ def test_a_run_warns_once_and_at_its_end(make_trainer, caplog, settings, message
     assert all(cause in now for cause in causes if what != "no response ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, CHAIN, TREE, {"steps_per_generation": 2, "num_iterations": 2}], ids=str)
 def test_a_run_with_a_signal_does_not_warn(make_trainer, caplog, settings):
     make_trainer(**settings, max_steps=7).train()

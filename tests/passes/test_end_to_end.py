@@ -87,6 +87,7 @@ SLOW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", with_slow(CASES, *(name for name in SLOW if name in CASES)))
 def test_gradients_are_those_of_padded_rows(run, monkeypatch, case):
     exact_softmax(monkeypatch)

@@ -16,6 +16,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_it_trains_the_same_with_the_room_switched_off(case, make_trainer, monkeypatch, tmp_path):
     algo, settings = CASES[case]

@@ -87,6 +87,7 @@ def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(
     assert (counts.timed_out, counts.over_budget) == (6, 0)
 
 
+@pytest.mark.slow
 def test_the_first_answer_of_a_kind_in_a_new_judge_takes_no_longer(pool):
     """What a parser imports and builds with its first polynomial or set is not counted as an answer's time."""
     kinds = [("x^{2}", "x^2"), ("(y+2)^2", "y^2+4y+4"), ("\\{3,1\\}", "\\{1,3\\}"), ("\\sqrt{12}", "2\\sqrt{3}")]
@@ -140,6 +141,7 @@ def test_a_worker_that_dies_between_answers_costs_none(pool):
     assert verdicts == [True, True] and counts.failed == 0 and pid(pool) != before
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_over_an_answer_is_replaced_and_counted(pool):
     pool.equal([("4", "4")])
     killer = threading.Timer(1.0, os.kill, (pid(pool), signal.SIGKILL))
@@ -148,6 +150,7 @@ def test_a_worker_that_dies_over_an_answer_is_replaced_and_counted(pool):
     assert verdicts == [False, True] and (counts.failed, counts.timed_out) == (1, 0)
 
 
+@pytest.mark.slow
 def test_every_answer_that_hangs_is_counted_each_time(pool):
     pairs = [("9^{9^{9^{9}}}", "2")] * 3 + [("2", "2")]
     assert [pool.equal(pairs, timeout=0.5)[1].timed_out for _ in range(2)] == [3, 3]

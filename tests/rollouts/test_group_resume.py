@@ -133,6 +133,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", with_slow(HOSTILE, *HOSTILE.keys() - {"no score", "uneven groups", "everything"}))
 def test_runs_go_through(trained, case):
     trainer = trained(**{**SMALL, "max_steps": 3, **HOSTILE[case]})

@@ -184,6 +184,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_resumed_order_is_the_uninterrupted_one_from_every_point(make, tmp_path):
     @settings(max_examples=40)

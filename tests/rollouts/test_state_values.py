@@ -45,6 +45,7 @@ def lengths_of(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [2048, pytest.param(4096, marks=pytest.mark.slow)])
 def test_memory_is_a_constant_for_each_token(make_trainer, length):
     _, credit = of_length(make_trainer, length, reward_funcs=lengths_of)

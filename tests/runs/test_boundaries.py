@@ -52,6 +52,7 @@ def test_save_steps_are_rounded_up_with_one_warning(make_trainer, tmp_path, capl
     assert make_trainer("ha_dw", save_steps=8, **BATCH).args.save_steps == 8 and "save_steps" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -112,6 +112,7 @@ def of_trl():
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *SLOW))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
@@ -128,6 +129,7 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("knob", "more"), [("skip_zero_advantage", (1, 0, 2)), ("shared_prefix", (1, 0, 1))])
 def test_what_a_knob_costs_for_a_batch(make_trainer, monkeypatch, knob, more):
     off, auto = (

@@ -37,6 +37,7 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
         assert any(row.get("kl", 0.0) > 0.0 for row in steps_of(trainer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", with_slow(NAMES, *SLOW))
 def test_gradient_checkpointing_changes_nothing(trained, tmp_path, algo):
     models = []
