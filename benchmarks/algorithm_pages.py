@@ -9,6 +9,7 @@ RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS
 
 import argparse
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,19 +25,111 @@ from trl_credit.support.files import write_atomically
 
 PAGES = ROOT / "docs" / "algorithms"
 RESULTS = ROOT / "docs" / "results" / "algorithms.json"
-LEGEND = (
-    "ℓ and ℓ° are the log-probabilities of a token under the current and the sampling policy. sg stops the gradient. "
-    "g = γλ. z is 1 at the tokens that a selector chose. [Glossary](../glossary.md)."
-)
-TRL_HELP = {
-    "beta": "Coefficient of the KL term.",
-    "epsilon": "Lower clip range of the ratio.",
-    "epsilon_high": "Upper clip range of the ratio.",
-    "loss_type": "What the loss is divided by.",
-    "mask_truncated_completions": "Truncated responses stay out of the loss.",
-    "num_iterations": "Updates per generation batch.",
-    "scale_rewards": "What the advantage is divided by.",
-    "top_entropy_quantile": "Share of tokens in the policy term, those of highest entropy.",
+# a pattern of a formula → the sentence that explains it
+LEGEND = {
+    r"ℓ°": "ℓ and ℓ° are the log-probabilities of a token under the current policy and under the one that sampled it.",
+    r"ℓ − sg": "ℓ is the log-probability of a token under the current policy.",
+    r"ℓ_k": "t is the token itself. The sum runs over tokens k of the same response.",
+    r"Σ_\{k≥t\}": "γ^{k−t} is 0.5 for a token `future_half_life` ahead. clip keeps the factor in `future_clip`.",
+    r"sg": "sg stops the gradient: the value counts, its gradient does not.",
+    r"g\^": "g = γλ (`gamma`, `trace_lambda`) is the decay of the trace per token.",
+    r"z_k": "z_k is 1 at tokens that the selector chose, else 0.",
+    r"W of GSPO": "The W of GSPO is the mean of ℓ − ℓ° over the response.",
+    r"ρ": "ρ is the ratio exp(ℓ − ℓ°).",
+    r"mean A\)": "The means are over the tokens of the generation batch.",
+    r"V\(": "V is the expected reward at a place of the response, estimated by rollouts.",
+    r"π_old": "π_old is the probability of the token when it was sampled.",
+    r"A = r − mean": "r is the reward of the response, and the mean is that of its group.",
+    r"Σ L r": "r and L are reward and length of a response, and the sums run over its group.",
+    r"Φ": "Φ is the [difficulty weight](../theory_difficulty.md).",
+    r"group advantage": "The group advantage is the reward minus the group's mean, divided by its standard deviation.",
+}
+# what a knob does; where it depends on the algorithm or the value, by that, and "" for all others
+MEANINGS: dict[str, str | dict[str, str]] = {
+    "credit": "The function of this algorithm. It cannot be replaced.",
+    "baseline": "What is subtracted from the reward: the group's mean (`group`), or OPO's (`optimal`).",
+    "behavior_logps": "π_old with vLLM: by a forward pass (`recomputed`), or the engine's own (`sampler`).",
+    "certain_tolerance": "No rollouts if the rest of the response has a probability of 1 minus this, or more.",
+    "clip_form": "`surrogate`: min(ρA, clip(ρ)A). `ratio`: min(ρ, clip ρ)·A. ρ is the ratio that the loss clips.",
+    "cov_range": "Only tokens with a covariance in this range may be chosen.",
+    "cov_share": {
+        "Clip-Cov": "Share of the tokens that lose their gradient.",
+        "KL-Cov": "Share of the tokens that get the penalty.",
+    },
+    "cov_statistics": "Means and choice are over the generation batch (`batch`), or over each micro-batch.",
+    "cutpoint_interval": "Improbable tokens (below `probability_threshold`) in a segment.",
+    "difficulty": {"": "HA-DW's factor on advantages: off.", "HA-DW": "The belief moves towards a batch's accuracy."},
+    "difficulty_rate": "η. Per batch the belief goes the share η·σ of the way to the accuracy. σ is its recent spread.",
+    "difficulty_rate_min": "Smallest share of the way, if η·σ is smaller.",
+    "difficulty_scale": "Factor of the weight.",
+    "difficulty_window": "Past batches over which σ is computed.",
+    "dull_kl": "Groups without [signal](../glossary.md) `keep` or `drop` their KL term.",
+    "future_clip": "Smallest and largest factor on the advantage.",
+    "future_half_life": "The change of a token this far ahead counts half. In tokens.",
+    "gamma": "γ. The trace decays by γλ per token.",
+    "groups": "Groups without [signal](../glossary.md) stay in the batch.",
+    "importance": {
+        "GRPO": "W is the log-ratio of each token.",
+        "GSPO": "W is the mean log-ratio of the response.",
+        "GSPO-token": "W has GSPO's value, and the gradient of each token's own log-probability.",
+        "GRPO-λ": "W is the log-ratio with the decayed log-ratios of earlier tokens.",
+        "": "W has a trace in its gradient alone.",
+    },
+    "initial_value": "The prompt's value: by rollouts, or the mean reward of the other responses (`group`).",
+    "leave_own_out": "All tokens keep the gradient of their own log-probability. The selector acts on traces alone.",
+    "loss_type": {
+        "grpo": "The mean over each response, then over responses.",
+        "dapo": "The mean over all tokens of the batch.",
+        "dr_grpo": "The sum over tokens, divided by a constant.",
+    },
+    "loss_weight": "GRPO-λ's factor on the policy term of a token: off.",
+    "policy_loss": "TRL's clipped loss.",
+    "probability_threshold": "Tokens with this probability or more are masked. The less probable ones are cutpoints.",
+    "process_reward_weight": "SPO's bonus for segments that raise the chance of the best of N tries. 0: off.",
+    "prompt_average": "If true: a mean over the tokens of each prompt, then over prompts.",
+    "prompt_sampler": "Prompts come in the order of the data set, or by pass rate (`difficulty`).",
+    "replay_cap": "Largest number of rows of a prompt in a generation batch.",
+    "replay_iterations": "Generation batches in which a row may be drawn. 1: no replay.",
+    "returns": "`outcome`: one advantage per response, from the sum of its rewards.",
+    "reward_range": "Sums of the rewards in `difficulty_reward` that count as 0 % and 100 % correct.",
+    "rollouts": {
+        "GRPO": "Responses have no valued segments.",
+        "SPO-tree": "The responses to a prompt are sampled as a tree.",
+        "": "Rollouts from the boundaries along a response estimate values.",
+    },
+    "rollouts_per_state": "Rollouts from each boundary.",
+    "scale_rewards": "Advantages are divided by the group's standard deviation (`group`), or not at all (`none`).",
+    "segment_advantage": "Value of a node minus the mean over all children of its parent, itself included.",
+    "segmentation": {
+        "SPO-chain": "A segment has `cutpoint_interval` improbable tokens.",
+        "VinePPO": "A segment is a step of the solution, split by `step_splitter`.",
+    },
+    "selective_rate": "Share of a response's tokens that leave a trace.",
+    "selector": {
+        "S-trace": "Which tokens leave a trace: those with the highest entropy.",
+        "": "Which tokens leave a trace: all. GRPO has no trace.",
+    },
+    "step_splitter": "A step ends at a line break.",
+    "td_upper_bound": "Adds GRPO-λ's upper bound of V(s_0) − V(s_t) to the advantage: off.",
+    "token_mask": {"GRPO": "M keeps all tokens.", "": "M keeps tokens whose probability was below the threshold."},
+    "trace_lambda": "λ. The trace decays by γλ per token.",
+    "trace_style": "`recent`: the last tokens count most. `both`: the first ones count too.",
+    "trace_unit": "Each token leaves a trace, or each turn (`turn`).",
+    "tree_rows": "A training row is a node with its prefix.",
+    "whiten_advantages": "Scales advantages to mean 0 and variance 1: off.",
+    # TRL's
+    "beta": "Coefficient of the KL term. Above 0 a reference model is loaded.",
+    "epsilon": "The ratio is clipped below 1 minus this.",
+    "epsilon_high": "The ratio is clipped above 1 plus this.",
+    "mask_truncated_completions": "Whether responses that reach the length limit stay out of the loss.",
+    "num_iterations": "How often a generation batch is used for updates.",
+    "top_entropy_quantile": "Share of tokens in the policy term, those of highest entropy. 1: all.",
+}
+# the settings of the measured runs where a preset's are too long for responses of 36 tokens
+SHORT = {
+    "spo_chain": "`cutpoint_interval=1`",
+    "spo_tree": "`tree_branching=[4, 4, 4]` and `tree_segment_length=6`",
+    "vine_ppo": '`step_splitter="trl_credit.demo.split_steps"`',
 }
 
 
@@ -47,7 +140,7 @@ def page(name: str, results: dict[str, Any]) -> str:
     paper = preset.paper
     facts = [
         ["Use it when", preset.use_when],
-        ["Costs", preset.cost],
+        ["Costs", preset.cost + (" (for responses of 1,024 tokens)" if "times" in preset.cost else "")],
         ["Classes", f"`{base}Trainer`, [`{base}Config`](../api/configurations.md)"],
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
@@ -60,10 +153,11 @@ def page(name: str, results: dict[str, Any]) -> str:
             f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
             f'output_dir="{name}")  # then {base}Trainer(model=…, reward_funcs=…, args=args, train_dataset=…)\n```\n',
             f"## Formula\n\n```text\n{_formula(preset)}\n```\n",
-            f"{LEGEND}\n",
+            f"{_legend(preset)}\n",
             f"## Knobs that matter\n\n{_knobs(preset)}",
-            f"All knobs of {preset.name} can be changed, and combine with those of other algorithms: "
-            "[compose](../compose.md), [all knobs](../knobs.md).\n",
+            f"You can change {'these' if preset.config.credit is None else 'the other'} knobs, and combine them with "
+            "most knobs of other algorithms.\nSome combinations are [refused](../compose.md#what-is-refused). "
+            "[All knobs](../knobs.md).\n",
             f"## Cost\n\n{_cost(name, results)}",
             f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
             f"## Where the credit goes\n\n{_credit(name, results)}\n",
@@ -77,6 +171,21 @@ def _formula(preset: Preset) -> str:
     return preset.formula.replace(", A = ", "\nA = ").replace(", M = ", "\nM = ")
 
 
+def _legend(preset: Preset) -> str:
+    """The symbols of its formula."""
+    found = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
+    if LEGEND["ℓ°"] in found and LEGEND["ℓ − sg"] in found:
+        found.remove(LEGEND["ℓ − sg"])
+    said = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
+    return "\n".join([said, *found])
+
+
+def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
+    """What a knob does with this value."""
+    found = MEANINGS.get(knob, help_.partition(" Must be ")[0])
+    return found if isinstance(found, str) else found.get(preset.name) or found.get(value) or found[""]
+
+
 def _settings(preset: Preset) -> dict[str, str]:
     shown = describe_credit(build(preset.config, output_dir="unused", report_to="none"))
     return {setting.name: setting.value for setting in shown}
@@ -86,10 +195,11 @@ def _knobs(preset: Preset) -> str:
     """The settings in which a preset differs from GRPO's, with those that act only beside them."""
     grpo, own = _settings(PRESETS["grpo"]), _settings(preset)
     names = [name for name in own if preset.name == "GRPO" or own[name] != grpo.get(name)]
-    helps = dict(TRL_HELP)
+    helps = dict.fromkeys(own, "")
     for config in (CreditConfig, preset.config):  # a preset's own value of a knob has no help
-        helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata} | TRL_HELP
-    rows = [[f"`{name}`", f"`{own[name]}`", helps[name].partition(" Must be ")[0]] for name in names]
+        helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata}
+    shown = own | ({"credit": preset.config.credit} if "credit" in names else {})  # no digest
+    rows = [[f"`{name}`", f"`{shown[name]}`", _meaning(preset, name, own[name], helps[name])] for name in names]
     return table(["knob", "here", "meaning"], [[cell.replace("|", "\\|") for cell in row] for row in rows], texts=3)
 
 
@@ -101,11 +211,14 @@ def _cost(name: str, results: dict[str, Any]) -> str:
         rows.append([what, f"{own:,.0f}", f"{own / grpo[kind]:.2f}"])
     head = ["200 updates of 64 rows", PRESETS[name].name, "GRPO = 1"]
     text = "Generated tokens are all that the policy wrote. Trained tokens are those in the policy term of the loss.\n"
-    if PRESETS[name].config.rollouts != "none":
-        text += "The responses have about 36 tokens, and the run has the short segments of `DEMO_SEGMENTS`.\n"
+    if "times" in PRESETS[name].cost:
+        text += f"Responses have about 36 tokens here. **At 1,024 tokens it costs {PRESETS[name].cost}.**\n"
+        text += f"This run has segments for the short responses: {SHORT[name]}.\n"
+    elif name != "grpo":
+        text += f"Responses have about 36 tokens here. At 1,024 tokens: {PRESETS[name].cost}.\n"
     if rows[0][2] != "1.00":
         text += "It makes several updates of each batch, so the same number of updates takes fewer prompts.\n"
-    return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md) has the rules for other sizes.\n"
+    return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md#what-each-algorithm-costs) has other sizes.\n"
 
 
 def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
@@ -138,10 +251,13 @@ def _credit(name: str, results: dict[str, Any]) -> str:
     both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
     both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
     zero = f"{share['none']:.0%} of the tokens have no credit" if share["none"] else "every token has credit"
+    if name == "clip_cov" and not share["none"]:
+        zero = "less than 0.1% of the tokens have no credit (of 2,300 tokens Clip-Cov takes at most one)"
     hatched = " Hatched tokens are not in the policy term." if PRESETS[name].config.token_mask != "none" else ""
     return (
-        f"{picture}One response of the embedded model, after 20 updates of GRPO. Blue tokens become more probable, "
-        f"orange ones less.{hatched}\nOver the {results['responses']} responses of that update {both}, and {zero}.\n"
+        f"{picture}The embedded model was trained by 20 updates of GRPO. The colours are the credit that "
+        f"{PRESETS[name].name} gives to one response of that model. Blue tokens become more probable, orange ones less."
+        f"{hatched}\nOver {results['responses']} responses {both}, and {zero}.\n"
         "[The viewer](../viewer.md) shows this for your own runs, and [`trl-credit explain`](../explain.md) for any "
         "responses."
     )
@@ -154,16 +270,19 @@ def index(results: dict[str, Any]) -> str:
     for name, preset in PRESETS.items():
         own = _mean(results, name)
         ratio = [f"{own[kind] / grpo[kind]:.2f}" for kind in ("prompts", "generated", "trained")]
+        long = re.match(r"(\d+) times", preset.cost)
+        ratio.append(long[1] if long else "1")
         rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, preset.use_when, *ratio])
     head = ["algorithm", "`--algo`", "what it does", "use it when", "prompts", "generated", "trained"]
+    head.append("generated at 1,024")
     return (
         "# Algorithms\n\nEach algorithm is a published setting of the same [knobs](../knobs.md). "
         "[Which algorithm?](../which.md) helps to choose.\n\n"
-        f"{table(head, rows, texts=4)}\n"
-        "The last three columns are prompts, generated and trained tokens of 200 updates on the embedded task, as "
-        "multiples of GRPO's.\nMost of its responses have 36 tokens. Long responses have other multiples: "
-        "[cost and sizes](../scaling.md). "
-        "[results/algorithms.json](../results/algorithms.json) has the runs.\n"
+        "The last four columns are multiples of GRPO's. Three are prompts, generated and trained tokens of 200 "
+        "updates on the embedded task ([runs](../results/algorithms.json)). Most of its responses have 36 tokens.\nThe "
+        "last one is generated tokens for responses of 1,024 tokens, as `trl-credit plan` computes them "
+        "([cost](../scaling.md#what-each-algorithm-costs)).\n\n"
+        f"{table(head, rows, texts=4)}"
     )
 
 

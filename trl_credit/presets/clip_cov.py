@@ -76,11 +76,11 @@ PRESET = Preset(
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
     use_when="the entropy falls too early in runs with several updates per batch; not measured here",
-    cost="a pass for π_old; 8 updates per batch",
+    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     idea=(
         (
-            "A few tokens with a high covariance between log-probability and advantage account for most of the loss "
-            "of entropy."
+            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
+            "their covariance."
         ),
         "Clip-Cov takes the gradient from a small share of these tokens, drawn at random.",
         "The entropy falls more slowly, and all other tokens keep their credit.",

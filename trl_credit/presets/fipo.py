@@ -76,7 +76,7 @@ PRESET = Preset(
     ),
     summary="advantages weighed by the policy's drift on the rest of the response",
     use_when="responses are long, with many updates per batch; not measured here",
-    cost="a pass for π_old; 16 updates per batch",
+    cost="one more forward pass per batch, for π_old; it samples once for 16 updates",
     idea=(
         (
             "GRPO gives every token the same advantage, whatever the policy has since learned about the rest of the "

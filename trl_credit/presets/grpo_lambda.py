@@ -44,17 +44,17 @@ PRESET = Preset(
         authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
         arxiv="2510.00194",
     ),
-    summary="λ-returns as traces over log-ratios",
+    summary="the log-ratio of a token also has the decayed log-ratios of earlier tokens",
     use_when=(
-        "you want a trace, and negative advantages cut off at −0.1; most of the gain that was measured here came from "
-        "the cut-off"
+        "you want a trace, and no advantage below −0.1 (lower ones are raised to it); most of the gain that was "
+        "measured here came from this floor"
     ),
     cost="one O(T) scan, and a reference pass (β = 0.04)",
     idea=(
         "GRPO gives every token of a response the same credit, since it has no values for the states in between.",
         (
-            "GRPO-λ multiplies the ratios of earlier tokens, with an exponent that decays per token, into each "
-            "token's ratio, and raises advantages below −0.1 to −0.1."
+            "GRPO-λ multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the "
+            "farther back they are. It also raises advantages below −0.1 to −0.1."
         ),
         (
             "On-policy the credit flows back as with P-trace, but the ratio itself changes, so later updates of a "

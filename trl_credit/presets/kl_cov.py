@@ -79,11 +79,11 @@ PRESET = Preset(
         "as Clip-Cov, but the chosen tokens get a KL penalty; Clip-Cov leaves them without a gradient; "
         "not measured here"
     ),
-    cost="a pass for π_old; 8 updates per batch",
+    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     idea=(
         (
-            "A few tokens with a high covariance between log-probability and advantage account for most of the loss "
-            "of entropy."
+            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
+            "their covariance."
         ),
         (
             "KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and "

@@ -33,8 +33,8 @@ PRESET = Preset(
     cost="one O(T) scan, and a reference pass (β = 0.001)",
     idea=(
         (
-            "GRPO gives all tokens the same credit although few of them are decisions, and a trace from every token "
-            "adds their noise."
+            "GRPO gives all tokens the same credit, although few of them decide the reward. If every token leaves a "
+            "trace, which passes later credit back to it, the noise of the others is passed on too."
         ),
         "S-trace lets only the fifth of a response's tokens with the highest entropy leave a trace.",
         "Uncertain tokens also get the credit of what came after them, and all other tokens keep GRPO's credit.",

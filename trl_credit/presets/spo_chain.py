@@ -45,17 +45,17 @@ def _uses(args: CreditConfig) -> bool:
 PRESET = Preset(
     name="SPO-chain",
     paper=PAPER,
-    summary="segments between improbable tokens, valued by rollouts from their ends",
+    summary="segments begin at improbable tokens; rollouts from each boundary estimate its value",
     use_when=(
         "you can afford much sampling but few optimizer steps, and the tokens that decide the reward are improbable "
         "ones"
     ),
-    cost="186 times the generated tokens, 2.5 times the FLOPs of training",
+    cost="186 times the generated tokens; the training passes cost 2.5 times the FLOPs",
     idea=(
         "One advantage per response does not say which part of the response was to blame.",
         (
-            "SPO-chain cuts a response before improbable tokens and estimates the value at each cut by finishing the "
-            "response nine times from there."
+            "SPO-chain cuts a response into segments of five improbable tokens each, and estimates the value at each "
+            "cut by finishing the response nine times from there."
         ),
         (
             "The advantage of a segment is how much it changed the chance of success, and tokens with a probability "

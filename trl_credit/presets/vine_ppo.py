@@ -33,9 +33,9 @@ PRESET = Preset(
         "Siva Reddy and Aaron Courville and Nicolas Le Roux",
         arxiv="2410.01679",
     ),
-    summary="the steps of a solution, valued by rollouts from their ends",
+    summary="segments are the steps of a solution; rollouts from each boundary estimate its value",
     use_when="you can afford much sampling but few optimizer steps, and a solution has clear steps",
-    cost="151 times the generated tokens, 2.5 times the FLOPs of training",
+    cost="151 times the generated tokens; the training passes cost 2.5 times the FLOPs",
     idea=(
         "One advantage per response does not say which step of a solution was wrong.",
         "VinePPO estimates the value at the start of each step by finishing the solution nine times from there.",
