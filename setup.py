@@ -16,7 +16,8 @@ SHARED = {
     "accelerate_configs": (ROOT / "accelerate_configs", "**/*.yaml"),
     "docs": (ROOT / "docs", "*.md"),
     "docs/algorithms": (ROOT / "docs" / "algorithms", "*.md"),
-    "examples": (ROOT / "examples", "sums/*.*"),
+    "examples/sums": (ROOT / "examples" / "sums", "*.*"),
+    "examples/notebooks": (ROOT / "examples" / "notebooks", "*.*"),
     "recipes": (ROOT / "examples" / "recipes", "**/*.yaml"),
 }
 
@@ -64,6 +65,9 @@ def readme(text: str, repository: str | None) -> str:
 if __name__ == "__main__":
     setup(
         cmdclass={"build_py": BuildWithShared},
+        # a path and not a hook: a hook is asked after the current folder, and a script beside a checkout that is called
+        # trl_credit would import that folder
+        options={"editable_wheel": {"mode": "compat"}},
         long_description=readme((ROOT / "README.md").read_text(encoding="utf-8"), repository()),
         long_description_content_type="text/markdown",
     )

@@ -1,12 +1,17 @@
-"""Runs the notebooks of this folder in a clean kernel, and writes their outputs back.
+"""Three notebooks: a first training with its credit, an algorithm of your own, an agent
 
-    python examples/notebooks/run.py                  # all of them
-    python examples/notebooks/run.py agents           # one of them
-
-It needs `pip install nbclient ipykernel`. A notebook runs in a temporary folder, so that nothing is left but its
-outputs. An error in a cell ends the script, and leaves the file as it was. Durations are cut from the outputs, so that
-a second run on the same machine changes nothing.
+pip install jupyterlab
+jupyter lab quickstart.ipynb              # the others: your_own_algorithm.ipynb, agents.ipynb
 """
+
+# The script runs the notebooks of this folder in a clean kernel, and writes their outputs back:
+#
+#     python examples/notebooks/notebooks.py                  # all of them
+#     python examples/notebooks/notebooks.py agents           # one of them
+#
+# It needs `pip install nbclient ipykernel`. A notebook runs in a temporary folder, so that nothing is left but its
+# outputs. An error in a cell ends the script, and leaves the file as it was. Durations are cut from the outputs, so that
+# a second run on the same machine changes nothing.
 
 import argparse
 import re
