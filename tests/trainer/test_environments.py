@@ -1,5 +1,7 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
+import threading
+
 import pytest
 import torch
 from agent_helpers import ANSWER, CALL, GRPO, TWO, Counting, batch_of, by_turn
@@ -10,6 +12,7 @@ from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
+from trl_credit.trainer.environments import _copied_snapshot
 
 
 pytest_plugins = ["agent_helpers"]
@@ -165,6 +168,17 @@ def test_what_an_environment_does_wrong_names_it(make_agent, environment, return
     )
     with pytest.raises((RewardError, ValueError), match=message):
         batch_of(trainer)
+
+
+class Locked(Calculator):
+    def snapshot(self):
+        return threading.Lock()
+
+
+def test_a_snapshot_that_cannot_be_copied_names_the_environment():
+    message = r"^Locked.snapshot\(\) returned a lock that cannot be copied \(copy.deepcopy raised TypeError: .*plain"
+    with pytest.raises(RewardError, match=message):
+        _copied_snapshot(Locked())
 
 
 class AtTheEnd(Calculator):
