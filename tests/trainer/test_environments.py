@@ -170,6 +170,23 @@ def test_what_an_environment_does_wrong_names_it(make_agent, environment, return
         batch_of(trainer)
 
 
+class Misnamed(Calculator):
+    def reset(self, **row):
+        self.turn_rewards = []
+        return super().reset(**row)
+
+
+@pytest.mark.parametrize(
+    ("environment", "returns", "count"),
+    [(Misnamed, "to_go", 1), (Counting, "to_go", 0), (Misnamed, "state_groups", 0), (Misnamed, "outcome", 0)],
+)
+def test_rewards_that_are_never_along_a_response_are_said_once(make_agent, caplog, environment, returns, count):
+    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], environment=environment, algo=GRPO, returns=returns)
+    batch_of(trainer)
+    said = [record.getMessage() for record in caplog.records if record.name == "trl_credit.trainer.scoring"]
+    assert len(said) == count and all("must be called `step_rewards`" in message for message in said)
+
+
 class Locked(Calculator):
     def snapshot(self):
         return threading.Lock()
