@@ -296,6 +296,15 @@ def test_a_function_imports_a_module_beside_it_as_in_training(rollouts, own, pri
     assert "| f on GRPO " in printed(rollouts(), "--algo", "grpo", "--credit", "importing.py:halved")
 
 
+def test_compare_imports_it_too(own, command_said, monkeypatch):
+    monkeypatch.chdir(own)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
+    (own / "sibling_of_compared.py").write_text(OWN)
+    (own / "compared.py").write_text("from sibling_of_compared import f as halved\n")
+    code, _, error = command_said("compare", "--credit", "compared.py:halved", "--seeds", 0, "--max_steps", 0)
+    assert code == 2 and "max_steps must be at least 1" in error  # after the function was read
+
+
 def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):
     reason = "No algorithm gives credit: the responses to each prompt have the same reward."
     assert reason in printed(rollouts(rows(reward=1.0)), "--algo", "grpo", "s_trace")
