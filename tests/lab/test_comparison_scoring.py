@@ -79,6 +79,22 @@ def test_the_baselines_gradient_is_not_in_the_family():
     assert "Nothing is compared with a0" in answer(results_of({"a0": [1.0], "a1": [1.0]}, same=["a1"]))[0]
 
 
+def test_few_seeds_and_untuned_rates_are_said():
+    scores = noisy(np.random.default_rng(4), [0, 1], seeds=3)
+    results = results_of(scores)
+    untuned = "Learning rates were not tuned here, and these runs say nothing about longer runs."
+    assert notes(results) == [
+        "With 3 seeds the t interval rests on the assumption that scores vary normally. The sign-flip p needs no such "
+        "assumption, but it cannot be below 0.25.",
+        untuned,
+    ]
+    of_ten = results | {"runs": [run | {"totals": {"steps": 10}} for run in results["runs"]]}
+    assert notes(of_ten)[-1] == untuned.replace("these runs say", "10 steps say")
+    assert untuned not in notes(results | {"sweep": "learning_rate"})
+    unpaired = notes(results_of(scores, seeds={"a0": [0, 1, 2], "a1": [3, 4, 5]}))
+    assert any(said.endswith("vary normally.") for said in unpaired) and not any("sign-flip" in x for x in unpaired)
+
+
 def test_runs_of_tuning_do_not_count():
     scores = noisy(np.random.default_rng(3), [0, 1], seeds=4)
     results = results_of(scores)

@@ -88,7 +88,10 @@ def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
     code, said, error = command_said("eval", "a", *FEW)
     assert code == 0, error
     assert "problems  all 14 rows of mine.jsonl that a did not train on\n" in said
-    assert "2 responses to each, at most 40 tokens, temperature 0.9; judged by mine.py:is_right\n" in said
+    assert (
+        "2 responses to each, at most 40 tokens, temperature 0.9, prompt style plain; judged by mine.py:is_right\n"
+        in said
+    )
     assert "mine unseen pass@2" in said
     ids = ids_of("a/evaluation", "a")
     assert len(sampled) == 16 and len(ids) == 14 and not set(rows_of(ids)) & sampled
@@ -170,10 +173,17 @@ def test_a_run_that_was_started_from_python_needs_a_set(here):
         path = Path(run) / "credit_run.json"
         record = json.loads(path.read_text())
         path.write_text(json.dumps({name: part for name, part in record.items() if name != "task"}))
-    with pytest.raises(ValueError, match="started from Python.*give --sets FILE, and --reward FILE.py:FUNCTION"):
+    with pytest.raises(ValueError, match="started from Python.*--sets FILE, --reward FILE.py:.*--prompt_style"):
         plan_as_trained(["a", "b"])
     plan = plan_as_trained(["a", "b"], sets=["mine.jsonl"], reward="mine.py:is_right")
     assert plan.options["reward"] == "mine.py:is_right" and plan.options["changes"]["temperature"] == 0.9
+    assert "prompt style boxed; judged by" in plan.sampling and plan.options["protocols"] == ["custom"]
+
+
+def test_another_prompt_style_is_not_as_trained(here):
+    for style, protocol in ((None, "as trained"), ("plain", "as trained"), ("boxed", "custom")):
+        plan = plan_as_trained(["a"], prompt_style=style)
+        assert plan.options["protocols"] == [protocol] and f"prompt style {style or 'plain'};" in plan.sampling
 
 
 DIFFERENT = {

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -274,6 +275,34 @@ def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
     assert rows["GRPO"].rstrip("| ").endswith("| 1.00") and float(rows["GRPO on GRPO"].split(" | ")[-1].strip(" |")) < 0
     assert "crash on GRPO" not in rows
     assert "mine.py:crash' raised RuntimeError: no such thing, in line 18 of mine.py." in text
+
+
+def test_a_function_named_by_hand_that_cannot_be_used_is_an_error(rollouts, own, command_said):
+    (own / "lost.py").write_text("import no_such_module\n\n\ndef f(config, tokens): ...\n")
+    given = ["explain", rollouts(), "--algo", "grpo", "--credit"]
+    for name, message in (
+        ("mine.py:nope", "'nope' is not a function there"),
+        ("lost.py:f", "raised ModuleNotFoundError: No module named 'no_such_module'"),
+    ):
+        code, out, error = command_said(*given, f"{own}/mine.py:f", f"s_trace+{own}/{name}")
+        assert code == 2 and not out and message in error and len(error.splitlines()) == 1
+
+
+def test_a_function_imports_a_module_beside_it_as_in_training(rollouts, own, printed, monkeypatch):
+    monkeypatch.chdir(own)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
+    (own / "sibling_of_mine.py").write_text(OWN)
+    (own / "importing.py").write_text("from sibling_of_mine import f as halved\n")
+    assert "| f on GRPO " in printed(rollouts(), "--algo", "grpo", "--credit", "importing.py:halved")
+
+
+def test_compare_imports_it_too(own, command_said, monkeypatch):
+    monkeypatch.chdir(own)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
+    (own / "sibling_of_compared.py").write_text(OWN)
+    (own / "compared.py").write_text("from sibling_of_compared import f as halved\n")
+    code, _, error = command_said("compare", "--credit", "compared.py:halved", "--seeds", 0, "--max_steps", 0)
+    assert code == 2 and "max_steps must be at least 1" in error  # after the function was read
 
 
 def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):

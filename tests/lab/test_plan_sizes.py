@@ -94,3 +94,10 @@ def test_a_folder_comes_before_the_table(tmp_path, monkeypatch):
     Qwen3Config(hidden_size=64, num_hidden_layers=2, vocab_size=500).save_pretrained(folder)
     shape = read_shape("Qwen/Qwen3-4B")
     assert (shape.hidden, shape.layers, shape.source) == (64, 2, None)
+
+
+@pytest.mark.parametrize("more", [[], ["--parameters", "1.5B", "--layers", "28", "--hidden_size", "1536"]])
+def test_adapters_without_a_configuration_name_the_way_to_one(command_said, more):
+    code, _, error = command_said("plan", "--model_name_or_path", "no/body", "--use_peft", *more)
+    assert code == 2 and "hf download no/body config.json, or name a folder that has config.json" in error
+    assert ("leave out --parameters" in error) == bool(more) and "give --parameters" not in error

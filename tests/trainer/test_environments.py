@@ -1,5 +1,7 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
+import threading
+
 import pytest
 import torch
 from agent_helpers import ANSWER, CALL, GRPO, TWO, Counting, batch_of, by_turn
@@ -10,6 +12,7 @@ from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
+from trl_credit.trainer.environments import _copied_snapshot
 
 
 pytest_plugins = ["agent_helpers"]
@@ -165,6 +168,34 @@ def test_what_an_environment_does_wrong_names_it(make_agent, environment, return
     )
     with pytest.raises((RewardError, ValueError), match=message):
         batch_of(trainer)
+
+
+class Misnamed(Calculator):
+    def reset(self, **row):
+        self.turn_rewards = []
+        return super().reset(**row)
+
+
+@pytest.mark.parametrize(
+    ("environment", "returns", "count"),
+    [(Misnamed, "to_go", 1), (Counting, "to_go", 0), (Misnamed, "state_groups", 0), (Misnamed, "outcome", 0)],
+)
+def test_rewards_that_are_never_along_a_response_are_said_once(make_agent, caplog, environment, returns, count):
+    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], environment=environment, algo=GRPO, returns=returns)
+    batch_of(trainer)
+    said = [record.getMessage() for record in caplog.records if record.name == "trl_credit.trainer.scoring"]
+    assert len(said) == count and all("must be called `step_rewards`" in message for message in said)
+
+
+class Locked(Calculator):
+    def snapshot(self):
+        return threading.Lock()
+
+
+def test_a_snapshot_that_cannot_be_copied_names_the_environment():
+    message = r"^Locked.snapshot\(\) returned a lock that cannot be copied \(copy.deepcopy raised TypeError: .*plain"
+    with pytest.raises(RewardError, match=message):
+        _copied_snapshot(Locked())
 
 
 class AtTheEnd(Calculator):

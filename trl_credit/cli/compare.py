@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_output_dir, choose, disk_full, fail, spelling
-from ..support.startup import quiet_start
+from ..support.startup import prepare_process, quiet_start
 
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     from ..lab.comparison.results import Comparison
     from ..lab.comparison.run import train_grid
 
+    prepare_process()  # as in the runs: functions may import modules of the current folder
     entries = read_entries(args.algo or [], args.credit or [])
     label = _baseline(args.baseline, {name: e.label for e in entries for name in (e.name, e.label)})
     sweep = None if args.sweep is None else read_sweep(args.sweep, args.tuning_seeds or _TUNING_SEEDS)

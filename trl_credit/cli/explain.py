@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..settings.parser import OneLineParser
 from ..support.errors import choose
 from ..support.files import write_atomically
-from ..support.startup import quiet_start
+from ..support.startup import prepare_process, quiet_start
 from .view import check_output
 
 
@@ -58,10 +58,17 @@ def main(argv: list[str]) -> int:
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
     from ..presets import PRESETS
+    from ..rewards import resolve_reward
+    from ..support.functions import resolve_function
 
     for name in args.algo or ():
         if name not in PRESETS:
             raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
+    prepare_process()
+    for name in args.credit:
+        resolve_function(_split(name)[1], what="credit", known=())  # what is named by hand is not left out
+    if args.reward is not None:
+        resolve_reward(args.reward)
     shard, loaded, notes = _read(args, source, output)
     settings = {"output_dir": str(output.parent), "report_to": "none"}
     found, left_out = _explained(args, shard, settings, loaded)
@@ -167,12 +174,18 @@ def _custom(key: str, settings: dict[str, Any], *, taken: list[str]) -> tuple["C
     from ..presets import PRESETS
     from ..support.digests import function_label
 
-    base, _, function = key.partition("+")
-    if base not in PRESETS or not function:
-        base, function = "grpo", key
+    base, function = _split(key)
     config = PRESETS[base].config(credit=function, **settings)
     name = f"{function_label(config.custom_function('credit'))} on {PRESETS[base].name}"
     return config, f"{name} ({function})" if name in taken else name
+
+
+def _split(key: str) -> tuple[str, str]:
+    """The algorithm and the function of `ALGO+FILE.py:FUNCTION`."""
+    from ..presets import PRESETS
+
+    base, _, function = key.partition("+")
+    return (base, function) if base in PRESETS and function else ("grpo", key)
 
 
 def _with_segments(

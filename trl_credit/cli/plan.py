@@ -131,13 +131,15 @@ def _shape(own: Namespace, choices: "Choices") -> "Shape":
     from trl import get_peft_config
 
     from ..lab.plan import manual_shape, read_shape
+    from ..lab.plan.shapes import GET_CONFIG
 
     model = choices.model
     if own.parameters is None:
         adapter = get_peft_config(model)
         return read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
     if model.use_peft:
-        raise ValueError("--use_peft needs the model's configuration to count its adapters: leave out --parameters")
+        way = GET_CONFIG.format(model.model_name_or_path or "MODEL")
+        raise ValueError(f"--use_peft counts its adapters on a config.json: leave out --parameters, and {way}")
     return manual_shape(own.parameters, layers=own.layers, hidden=own.hidden_size, vocabulary=own.vocabulary)
 
 

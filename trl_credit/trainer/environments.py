@@ -163,7 +163,7 @@ class Environments:
                 raise RewardError(f"{what} has {length} values before the first turn of a rollout: {fix}.")
         self._begun.append(self._lengths())
         if self._keeps_snapshots:
-            self.snapshots.append([copy.deepcopy(one.snapshot()) for one in environments])
+            self.snapshots.append([_copied_snapshot(one) for one in environments])
         if self._reads_states:
             turn = len(self._states)
             self._states.append([self._state(one, (i, turn)) for i, one in enumerate(environments)])
@@ -283,6 +283,17 @@ def _has(one: Any, name: str) -> bool:
     """Whether an environment has an attribute or a property, which is not read here: it may need `reset`."""
     missing = object()
     return inspect.getattr_static(one, name, missing) is not missing
+
+
+def _copied_snapshot(one: Any) -> Any:
+    """A copy of what `snapshot()` returned. Raises [`~trl_credit.rewards.guard.RewardError`] if it has none."""
+    state = one.snapshot()
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        what = f"{type(one).__name__}.snapshot() returned a {type(state).__name__} that cannot be copied"
+        raised = f"copy.deepcopy raised {type(error).__name__}: {one_line(error)}"
+        raise RewardError(f"{what} ({raised}): return plain data, without locks, files or connections.") from error
 
 
 def _is_restored(one: Any) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from trl import GRPOTrainer
 
 from ..loss.belief import correct_columns
@@ -16,6 +17,8 @@ from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
 from .step_rewards import place_steps
 
+
+logger = get_logger(__name__)  # logs on the main process only
 
 LARGEST = 1e18  # of a step: squares of sums of them must be finite in 32 bits
 
@@ -43,6 +46,7 @@ class TrlScoring:
     ) -> None:
         self._trainer, self._meter, self._decode_responses = trainer, meter, decode_responses
         self._ledger = ledger
+        self._has_noted = False
         self._weights = trainer.reward_weights.tolist()
         self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=self._weights)
 
@@ -120,7 +124,21 @@ class TrlScoring:
                     raise RewardError(f"{what}, {where}: squares overflow 32 bits. Scale it, such as to [0, 1].")
             scores.placed[column] = placed
             scores.late += late
+        self._note_steps(bool(scores.placed))
         return scores
+
+    def _note_steps(self, has_steps: bool) -> None:
+        """Warns if the first batch has one number per response, and `returns` needs steps. Collective."""
+        returns = self._trainer.args.returns
+        if self._has_noted or returns in ("outcome", "state_groups"):  # states divide a reward at the end
+            return
+        self._has_noted = True
+        if not self._trainer.processes.max(int(has_steps)):
+            logger.warning(
+                f"returns={returns!r} found no rewards along the responses of the first generation batch, only one per "
+                "response: an environment's list must be called `step_rewards` (set in __init__), and a reward "
+                "function must return StepRewards or a value per token."
+            )
 
     def of_responses(
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .grid import TUNING
 from .scoring import ScoreRow, compare_results
 from .tuning import edge_warnings, tuned_rows
 
@@ -57,10 +58,22 @@ def notes(results: dict[str, Any]) -> list[str]:
         found.append(
             f"No interval for {_listed(untested)}: it takes two seeds, and differences that are not all equal."
         )
-    few = [row.n for row in rows if row.p is not None]
-    if few and min(few) < 5:
-        found.append(f"With {min(few)} seeds an interval is wide, and only a large effect can be shown.")
+    few = [row for row in rows if row.p is not None and row.n < 5]
+    if few:
+        n, flips = min(row.n for row in few), ""
+        if paired := [row.n for row in few if row.flip_p is not None]:
+            flips = f" The sign-flip p needs no such assumption, but it cannot be below {2 ** (1 - min(paired)):g}."
+        found.append(f"With {n} seeds the t interval rests on the assumption that scores vary normally.{flips}")
+    if results.get("sweep", "unknown") is None:
+        found.append(f"Learning rates were not tuned here, and {_length(results)} say nothing about longer runs.")
     return found + edge_warnings(results)
+
+
+def _length(results: dict[str, Any]) -> str:
+    """ "300 steps": what all runs of the verdict have reached."""
+    steps = [(run.get("totals") or {}).get("steps") for run in results["runs"] if run["phase"] != TUNING]
+    known = [count for count in steps if count is not None]
+    return f"{min(known):,.0f} step{'s' * (min(known) != 1)}" if known else "these runs"
 
 
 def _with_numbers(rows: list[ScoreRow]) -> str:

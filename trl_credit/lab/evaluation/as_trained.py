@@ -57,9 +57,9 @@ def plan_as_trained(
     told = [run for run in runs if run.data is not None]
     if not told and sets is None:
         why = "does not say what it was trained on (it was started from Python, or by an earlier trl_credit)"
-        raise ValueError(
-            f"{runs[0].name!r} {why}: give --sets FILE, and --reward FILE.py:FUNCTION for a task of your own"
-        )
+        own_task = "--reward FILE.py:FUNCTION for a task of your own"
+        style = "--prompt_style as in its training (without it, boxed puts an instruction around each problem)"
+        raise ValueError(f"{runs[0].name!r} {why}: give --sets FILE, {own_task}, and {style}")
     judge = reward or (told[0].reward if told else None)
     if sets is None:
         if max_problems is not None and max_problems < 1:
@@ -71,12 +71,15 @@ def plan_as_trained(
         words, usual = ", ".join(map(set_label, sets)), "the reward of the set"
         judge = None if reward is None and judge in _OF_SETS else judge
     options["changes"] = decoding = _decoding(runs[0], changes or {})
-    options["protocols"] = ["custom" if own.keys() & set(DECODING.values()) else AS_TRAINED]
-    options["prompt_style"] = prompt_style or (told[0].data.prompt_style if told else "boxed")
+    trained_style = told[0].data.prompt_style if told else None  # not known of a run from Python
+    options["prompt_style"] = style = prompt_style or trained_style or "boxed"
+    changed = own.keys() & set(DECODING.values()) or style != trained_style
+    options["protocols"] = ["custom" if changed else AS_TRAINED]
     options["reward"] = judge
     options["chat_template_kwargs"] = runs[0].settings["chat_template_kwargs"]
     sampling = f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
-    return AsTrained(options, words, f"{sampling}{decoding['temperature']:g}; judged by {judge or usual}")
+    sampling = f"{sampling}{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}"
+    return AsTrained(options, words, f"{sampling}; judged by {judge or usual}")
 
 
 def _own_problems(

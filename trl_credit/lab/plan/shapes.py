@@ -17,6 +17,7 @@ from .formulas import Shape
 
 
 VOCABULARY = 151_936  # Qwen's
+GET_CONFIG = "hf download {} config.json, or name a folder that has config.json"  # by the name of a model
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -37,6 +38,8 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
             architecture.
     """
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
+    if adapter is not None:  # which are counted on a configuration
+        fix = f"--use_peft needs its config.json: {GET_CONFIG.format(name)}"
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
