@@ -45,7 +45,7 @@ def test_there_are_three():
 @every_notebook
 def test_the_committed_file_has_the_outputs_of_one_run(path):
     code = cells(path, "code")
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run examples/notebooks/run.py"
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run examples/notebooks/notebooks.py"
     assert not [problem for cell in code for problem in problems(cell["outputs"])]
     assert not [cell["id"] for cell in code if PLACES.search("".join(cell["source"]))]
     assert not [cell["id"] for cell in code if cell["metadata"]]
@@ -90,7 +90,7 @@ def test_it_runs_from_a_clean_kernel(path, tmp_path):
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    script = load_script("examples/notebooks/run.py")
+    script = load_script("examples/notebooks/notebooks.py")
     notebook = script.execute(nbformat.read(path, as_version=4), tmp_path)
     committed = cells(path, "code")
     fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
