@@ -26,9 +26,9 @@ def mine(tmp_path, monkeypatch):
     return "mine.py"
 
 
-def test_there_are_five_complete_examples_of_at_most_twenty_lines():
+def test_there_are_six_complete_examples_of_at_most_twenty_lines():
     names = [re.search(r"^def (\w+)", block, re.MULTILINE)[1] for block in FUNCTIONS]
-    assert names == ["grpo", "unsure_more", "turn_trace", "sentences", "surprise"]
+    assert names == ["grpo", "unsure_more", "turn_trace", "every_fifth", "sentences", "surprise"]
     assert all(len(block.splitlines()) <= 20 for block in FUNCTIONS)
 
 
@@ -40,6 +40,10 @@ def test_they_keep_the_contract(mine, tmp_path):
     exec(check, scope)
     check_credit(scope["grpo"], is_grpo_when={})
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="eligible", selector="entropy")
+    check_credit(scope["unsure_more"], config=config)
+    config = CreditConfig(
+        output_dir=str(tmp_path), report_to="none", importance="eligible", selector=scope["every_fifth"]
+    )
     check_credit(scope["unsure_more"], config=config)
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", num_iterations=2)
     assert "batch statistics" in check_credit(scope["less_where_surprised"], config=config)
@@ -60,6 +64,7 @@ def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_train
     [
         ["--algo", "grpo", "--credit", "mine.py:turn_trace", "--trace_lambda", "0.95"],
         ["--algo", "s_trace", "--credit", "mine.py:unsure_more"],
+        ["--algo", "s_trace", "--selector", "mine.py:every_fifth"],
         ["--algo", "grpo", "--credit", "mine.py:less_where_surprised", "--num_iterations", "2"],
         ["--algo", "spo_chain", "--segmentation", "mine.py:sentences", "--rollouts_per_state", "2"],
     ],

@@ -108,7 +108,7 @@ COMPOSE = (DOCS / "compose.md").read_text(encoding="utf-8")
 def test_the_combinations_of_the_page_are_allowed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = {name: getattr(trl_credit, name) for name in trl_credit.__all__}
-    scope["first_half"] = lambda config, tokens: trl_credit.assign_credit(config, tokens)
+    scope["unsure_more"] = lambda config, tokens: trl_credit.assign_credit(config, tokens)
     examples = COMPOSE.partition("## Examples")[2].partition("## What is refused")[0]
     configurations = re.findall(r"`(\w+Config\([^`]*\))`", examples)
     assert len(configurations) >= 9

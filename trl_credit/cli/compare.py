@@ -31,7 +31,7 @@ the number of algorithms.
   trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100 --seeds 0 1 2 3 4
   trl-credit compare --algo grpo grpo_lambda --equal beta=0 advantage_floor=None
   trl-credit compare --algo grpo s_trace --sweep learning_rate=5e-5,1e-4,2e-4 --tuning_seeds 100 101
-  trl-credit compare --algo grpo --credit mine.py:first_half --config my_task.yaml
+  trl-credit compare --algo grpo --credit mine.py:unsure_more --config my_task.yaml
   trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
 
 All other flags are those of `trl-credit train`, and apply to all runs. Without a model, the runs train on the embedded
