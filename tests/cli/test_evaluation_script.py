@@ -14,6 +14,7 @@ def call(tmp_path, monkeypatch):
     return lambda *argv: script.main([*map(str, argv), "--quiet"])
 
 
+@pytest.mark.slow
 def test_the_script_with_defaults(call, tmp_path, capsys):
     call("--max_problems", 8)
     shown = capsys.readouterr().out

@@ -39,6 +39,7 @@ def write_rows(path, rows):
     return path
 
 
+@pytest.mark.slow
 def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
     data = write_rows(tmp_path / "d.jsonl", [{"q": f"{i}+1:", "a": i + 1, "level": i} for i in range(8)])
     (tmp_path / "mine.py").write_text(

@@ -274,6 +274,7 @@ def test_warm_start_runs_from_nothing_and_repeats():
 QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "8", "--logging_steps", "1", "--save_strategy", "no"]
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer, _ = build(["--dataset_name", "demo_agent", "--output_dir", "out", *QUICK], command=["trl-credit", "train"])

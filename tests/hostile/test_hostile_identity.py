@@ -250,6 +250,7 @@ def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, capl
     assert "jumps" not in caplog.text and again.changes_of_run() == longer.changes_of_run()
 
 
+@pytest.mark.slow
 @survived
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_a_learning_rate_that_may_change_changes(make_trainer, trained, schedule):

@@ -54,6 +54,7 @@ class Counted:
 OFTEN = ("spo_chain", "spo_tree")  # the others generate as GRPO does
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [

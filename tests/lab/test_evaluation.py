@@ -104,6 +104,7 @@ def test_torn_lines_and_chunks_are_generated_again(tmp_path):
         run(tmp_path)
 
 
+@pytest.mark.slow
 def test_samples_of_another_protocol_are_refused(tmp_path):
     run(tmp_path)
     for option, message in (

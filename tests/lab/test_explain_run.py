@@ -26,6 +26,7 @@ def finished(trained_run, tmp_path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_run_without_a_log_samples_responses(finished, command_said):
     words = ["explain", finished, "--algo", "grpo", "s_trace"]
     code, said, error = command_said(*words)

@@ -259,6 +259,7 @@ def test_an_image_colours_tokens_by_their_credit():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_an_image_of_any_text():
     """Control characters, a formula, what the font lacks, no token, no credit: no error, and no warning of a font."""

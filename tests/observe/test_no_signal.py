@@ -92,6 +92,7 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
 
 
+@pytest.mark.slow
 def test_a_few_batches_are_not_enough(make_trainer, caplog):
     calls = []
 

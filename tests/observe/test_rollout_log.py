@@ -154,6 +154,7 @@ def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
     assert any(any(row["credit"]) for _, row in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algo, settings",
     [
@@ -174,6 +175,7 @@ def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings)
     assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes, every, expected",
     [

@@ -107,6 +107,7 @@ def test_the_tokens_of_a_window_are_those_of_the_longest_rows(run):
         assert sizes and all(shape == (2, longest[1]) for shape in sizes.values()), sizes
 
 
+@pytest.mark.slow
 def test_logs_are_the_same(run):
     found = []
     for length_sort in ("off", "auto"):
@@ -180,6 +181,7 @@ def models(tiny_model):
     return {"experts": experts, "absolute": partial(model_of, absolute, tiny_model, torch.float32), "scaled": scaled}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "model", "window", "words"),
     [

@@ -234,6 +234,7 @@ BATCH = {**EIGHT, "steps_per_generation": 4}
 SAVES = {**BATCH, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 2}
 
 
+@pytest.mark.slow
 def test_auto_packs_where_that_is_cheaper(run, monkeypatch):
     (_, off), (small, alone) = (run(mode, **BATCH) for mode in ("off", "auto"))
     assert small._passes.prefix.is_exact is None and alone.shapes == off.shapes
@@ -272,6 +273,7 @@ def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog, free_
         run("on", model=model, **BATCH)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path, free_calls):
     whole, _ = run("auto", **SAVES, output_dir=str(tmp_path / "whole"))
     run("auto", **SAVES, max_steps=2)

@@ -34,6 +34,7 @@ def judge_of(pool):
     return int(children.read_text()) if children.is_file() else pid(pool)
 
 
+@pytest.mark.slow
 def test_what_hangs_is_killed_counted_and_its_judge_replaced(pool):
     assert pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])[0] == [True, True]
     before = judge_of(pool)

@@ -42,6 +42,7 @@ def waiting(folder: Path, step: int) -> int:
 QUICK = ("refill", "difficulty and refill")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", with_slow(CASES, *CASES.keys() - set(QUICK)))
 def test_resumed_is_uninterrupted(trained, tmp_path, case):
     settings = {**SAVED, **CASES[case]}

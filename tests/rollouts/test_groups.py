@@ -98,6 +98,7 @@ def test_groups_that_wait_keep_the_policy_that_sampled_them(make_trainer, tiny_m
 PAIRS = ((keys.PROMPT_IDS, keys.PROMPT_MASK), (keys.COMPLETION_IDS, keys.COMPLETION_MASK))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("surplus", "more"),
     [

@@ -247,6 +247,7 @@ def test_where_there_is_nothing_to_average_the_correction_is_trls(make_trainer, 
     assert torch.equal(ours, theirs.expand_as(ours)) and (behavior == "recomputed") == bool((theirs < 1).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["replace", "refill"])
 @pytest.mark.parametrize("knobs", [*BY_TURN, {}], ids=str)
 def test_groups_that_are_joined_keep_the_correction_of_each_turn(make_trainer, groups, knobs):

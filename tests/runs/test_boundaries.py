@@ -72,6 +72,7 @@ def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
     assert len(reference.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "at"),
     [

@@ -96,6 +96,7 @@ def test_every_weight_mask_and_normalizer_takes_them(make_agent, knobs):
         assert all(c == 0 for c, turn in zip(row["credit"], row["turn_ids"], strict=True) if turn < 0)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
     """Rewards, states and the pool of environments need no state of their own in a checkpoint."""
     given = {"algo": GRPO, "returns": "to_go", "data": agent_dataset(64), "environment": StepCalculator}

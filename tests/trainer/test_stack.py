@@ -22,6 +22,7 @@ NAMES = sorted(trl_credit.ALGORITHMS)
 SLOW = ["dapo", "dr_grpo", "gspo", "opo", "p_trace", "vine_ppo"]  # which differ from others in a number or a formula
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", with_slow(NAMES, *SLOW))
 def test_lora_trains_the_adapter_alone(make_trainer, algo):
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)

@@ -21,6 +21,7 @@ from trl_credit.credit.selection import probability_mask
 PLAIN = ("dapo", "dr_grpo", "gspo", "opo", "p_trace")  # each differs in a formula alone from another preset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *PLAIN))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
