@@ -13,7 +13,7 @@ from trl_credit.testing import check_credit
 PAGES = ("your_own_algorithm.md", "credit_contract.md")
 TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-FUNCTIONS = [block for block in BLOCKS if "\ndef " in block]
+FUNCTIONS = [block for block in BLOCKS if re.search(r"^def ", block, re.MULTILINE)]
 
 script = load_script("examples/train.py")
 

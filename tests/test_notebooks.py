@@ -45,7 +45,8 @@ def test_there_are_three():
 @every_notebook
 def test_the_committed_file_has_the_outputs_of_one_run(path):
     code = cells(path, "code")
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run examples/notebooks/notebooks.py"
+    counts = [cell["execution_count"] for cell in code]
+    assert counts == list(range(1, len(code) + 1)), "run examples/notebooks/notebooks.py"
     assert not [problem for cell in code for problem in problems(cell["outputs"])]
     assert not [cell["id"] for cell in code if PLACES.search("".join(cell["source"]))]
     assert not [cell["id"] for cell in code if cell["metadata"]]

@@ -10,8 +10,8 @@ jupyter lab quickstart.ipynb              # the others: your_own_algorithm.ipynb
 #     python examples/notebooks/notebooks.py agents           # one of them
 #
 # It needs `pip install nbclient ipykernel`. A notebook runs in a temporary folder, so that nothing is left but its
-# outputs. An error in a cell ends the script, and leaves the file as it was. Durations are cut from the outputs, so that
-# a second run on the same machine changes nothing.
+# outputs. An error in a cell ends the script, and leaves the file as it was. Durations are cut from the outputs, so
+# that a second run on the same machine changes nothing.
 
 import argparse
 import re
