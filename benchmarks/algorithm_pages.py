@@ -151,7 +151,7 @@ def page(name: str, results: dict[str, Any]) -> str:
             table(["In short", ""], facts, texts=2),
             f"```bash\ntrl-credit train --algo {name}\n```\n",
             f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
-            f'output_dir="{name}")  # then {base}Trainer(model=…, reward_funcs=…, args=args, train_dataset=…)\n```\n',
+            f'output_dir="{name}")\n# then: {base}Trainer(model=…, reward_funcs=…, args=args, train_dataset=…)\n```\n',
             f"## Formula\n\n```text\n{_formula(preset)}\n```\n",
             f"{_legend(preset)}\n",
             f"## Knobs that matter\n\n{_knobs(preset)}",
