@@ -21,7 +21,7 @@ def future_kl_weight(
     ratio_max: float | None = None,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """f_t = clip(exp F_t, low, high), F_t = M_t Δ_t + γ F_{t+1}, Δ_t = ℓ_t − ℓ°_t, γ = 2^(−1/h).
+    """`f_t = clip(exp F_t, low, high)`, `F_t = M_t Δ_t + γ F_{t+1}`, `Δ_t = ℓ_t − ℓ°_t`, `γ = 2^(−1/h)`.
 
     F_t is the discounted log-ratio of the response from token t on, t included. M_t is 0 outside of the mask and, with
     `ratio_max`, where exp(Δ_t) exceeds it. Where A_t < 0 and exp(Δ_t) > 4, f_t is then clamped to [0.8, 1]: the loss is

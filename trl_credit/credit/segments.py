@@ -166,7 +166,7 @@ def policy_iteration_loss(
     weight_cap: float = 10.0,
     mask_t: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²,  w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap) detached (SPO, App. B).
+    """`w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²`, `w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap)` detached (SPO, App. B).
 
     The appendix writes π(a|s). A is a difference between the values at the ends of a segment, so the segment is the
     action, and its log-probability is the sum over its tokens. (Fitting every single token to the same A would be

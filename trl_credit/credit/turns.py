@@ -126,7 +126,9 @@ def eligible_turn_log_weight(
     turn_ids: torch.Tensor,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{σ<τ(t)} g^{τ(t)−σ} z_σ (L_σ − sg L_σ): S-trace by turns (ours).
+    """S-trace by turns (ours).
+
+    `W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{σ<τ(t)} g^{τ(t)−σ} z_σ (L_σ − sg L_σ)`
 
     L_σ is the mean of ℓ over the loss tokens of turn σ. A turn leaves a trace as a whole, and the tokens of one turn do
     not reach each other. With one turn in a row it is GRPO's weight, and with one token per turn
@@ -194,7 +196,9 @@ def lambda_trace_turn_log_weight(
     turn_ids: torch.Tensor,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """W_t = (ℓ_t − ℓ°_t) + Σ_{σ<τ(t)} tr(τ(t),σ) (L_σ − L°_σ): the ε-trace of GRPO-λ by turns (ours). Shapes (B, T).
+    """The ε-trace of GRPO-λ by turns (ours). Shapes (B, T).
+
+    `W_t = (ℓ_t − ℓ°_t) + Σ_{σ<τ(t)} tr(τ(t),σ) (L_σ − L°_σ)`
 
     L is as in [`eligible_turn_log_weight`], and tr as in [`~trl_credit.credit.weights.lambda_trace_log_weight`], with
     numbers of turns in place of positions. With one turn in a row it is GRPO's weight.

@@ -40,7 +40,9 @@ def eligible_log_weight(
     leave_own_out: bool = True,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k): eligible importance weight (S-trace).
+    """Eligible importance weight of S-trace, the log of the importance ratio and its gradient's traces.
+
+    `W_t = sg(ℓ_t − ℓ°_t) + (ℓ_t − sg ℓ_t) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k)`
 
     Its value is the ordinary log-ratio, so it clips exactly where GRPO clips; only its gradient carries the trace.
     Without `selected_t` (z = 1) it is P-trace. `decay=0` or z = 0 is GRPO. With `leave_own_out=False` the selection
