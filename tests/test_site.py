@@ -1,5 +1,6 @@
 """The site has every page, its links lead somewhere, and the pages of the algorithms are what their script makes."""
 
+import json
 import re
 
 import pytest
@@ -29,7 +30,8 @@ def anchors(text):
 def test_every_page_is_in_the_navigation_once():
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = [*pages_of(yaml.safe_load(config)["nav"])]
-    assert sorted(named) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    notebooks = [f"notebooks/{path.stem}.md" for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")]
+    assert sorted(named) == sorted([*notebooks, *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -60,6 +62,48 @@ def test_links_out_of_the_docs_lead_to_the_repository(monkeypatch):
     )
     with pytest.raises(ValueError, match=r"^docs/results/forks\.md links to \.\./\.\./nothing, which is not there$"):
         stage.rewritten("[a](../../nothing)", page, repository)
+    assert stage.rewritten("[a](../examples/notebooks/agents.ipynb)", DOCS / "viewer.md", repository) == (
+        "[a](notebooks/agents.md)"
+    )
+
+
+def test_notebooks_are_pages_with_their_outputs(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(DOCS / "site")
+    import stage
+
+    stage.stage(tmp_path / "docs")
+    folder = tmp_path / "docs" / "notebooks"
+    for notebook in (ROOT / "examples" / "notebooks").glob("*.ipynb"):
+        page = (folder / f"{notebook.stem}.md").read_text(encoding="utf-8")
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        outputs = [output for cell in cells for output in cell.get("outputs", [])]
+        for kind, files in (
+            ("image/png", re.findall(r"!\[[^\]]*\]\(([^)]*\.png)\)", page)),
+            ("text/html", re.findall(r'<iframe src="\.\./([^"]*)"', page)),  # the page's address ends with a slash
+        ):
+            assert len(files) == sum(kind in output.get("data", {}) for output in outputs)
+            assert all((folder / file).stat().st_size > 1000 for file in files)
+        for output in outputs:
+            assert output["output_type"] != "stream" or "".join(output["text"]).rstrip() in page
+        links = [link.partition("#")[0] for link in LINK.findall(page) if link.startswith("../")]
+        assert links and all((folder / link).is_file() for link in links), notebook.stem
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ({"output_type": "error", "ename": "KeyError", "evalue": "'a'"}, "^n_1: a cell has failed: KeyError: 'a'$"),
+        ({"output_type": "display_data", "data": {"text/html": "<b>1</b>"}}, "^n_1: an HTML output that is no page"),
+    ],
+)
+def test_a_notebook_with_a_wrong_output_is_refused(monkeypatch, tmp_path, output, message):
+    monkeypatch.syspath_prepend(DOCS / "site")
+    import notebook_pages
+
+    cell = {"cell_type": "code", "source": "1", "outputs": [output]}
+    (tmp_path / "n.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        notebook_pages.as_markdown(tmp_path / "n.ipynb", tmp_path, str)
 
 
 def test_the_pages_of_the_algorithms_are_what_the_script_makes():

@@ -1,16 +1,21 @@
 """Copies `docs/` to `build/docs`, where the site is built from: `python docs/site/stage.py`, called by `build.sh`.
 
-A link of a page to a file outside of `docs/` becomes a link to the repository. That is the only change.
+The notebooks become pages beside them. A link to a file that is no page of the site becomes a link to the repository.
+That is the only change.
 """
 
+import os
 import re
 import shutil
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
+
+from notebook_pages import as_markdown
 
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 LINK = re.compile(r"(!?)(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -20,18 +25,29 @@ def address() -> str:
     return project["urls"]["Repository"].rstrip("/")
 
 
+def place(file: Path) -> PurePath | None:
+    """Where the site has a page, picture or notebook, relative to its root, and `None` for another file."""
+    if file.is_relative_to(DOCS) and file.suffix in (".md", ".png"):
+        return file.relative_to(DOCS)
+    return PurePath("notebooks", f"{file.stem}.md") if file.parent == NOTEBOOKS and file.suffix == ".ipynb" else None
+
+
 def rewritten(text: str, page: Path, repository: str) -> str:
-    """The text of a page of `docs/`. Raises `ValueError` for a link to a file that is not there."""
+    """The text of a page or notebook of the site. Raises `ValueError` for a link to a file that is not there."""
+    home = place(page)
+    if home is None:
+        raise ValueError(f"{page} is no page of the site")
 
     def link(found: re.Match[str]) -> str:
         picture, words, target, anchor = found.groups()
         if re.match(r"[a-z]+:", target):
             return found[0]
         file = (page.parent / target).resolve()
-        if file.is_relative_to(DOCS) and file.suffix in (".md", ".png"):
-            return found[0]  # the builder checks these
         if not file.exists():
             raise ValueError(f"{page.relative_to(ROOT)} links to {target}, which is not there")
+        if (goal := place(file)) is not None:
+            there = PurePath(os.path.relpath(goal, home.parent)).as_posix()
+            return f"{picture}{words}({there}{anchor or ''})"
         view = "raw" if picture else "tree" if file.is_dir() else "blob"
         return f"{picture}{words}({repository}/{view}/main/{file.relative_to(ROOT).as_posix()}{anchor or ''})"
 
@@ -39,7 +55,7 @@ def rewritten(text: str, page: Path, repository: str) -> str:
 
 
 def stage(target: Path) -> None:
-    """Writes the pages and pictures, rewritten, into the folder `target`."""
+    """Writes the pages, pictures and notebooks, rewritten, into the folder `target`."""
     shutil.rmtree(target, ignore_errors=True)
     repository = address()
     for file in sorted(DOCS.rglob("*")):
@@ -51,6 +67,12 @@ def stage(target: Path) -> None:
             copy.write_text(rewritten(file.read_text(encoding="utf-8"), file, repository), encoding="utf-8")
         else:
             shutil.copyfile(file, copy)
+    folder = target / "notebooks"
+    folder.mkdir()
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        # links are rewritten before outputs are added: an output is not ours to change
+        page = as_markdown(notebook, folder, lambda text, own=notebook: rewritten(text, own, repository))
+        (folder / f"{notebook.stem}.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
