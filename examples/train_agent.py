@@ -8,6 +8,7 @@ S-trace finds the tokens that decided. To train on your own task, change the thr
 environment and the reward.
 """
 
+import argparse
 import random
 
 from datasets import Dataset
@@ -88,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

@@ -149,6 +149,8 @@ def test_a_token_in_the_name_of_a_file_is_not_published(card, tmp_path, monkeypa
         plain = html.unescape(text.replace("\\", ""))
         assert TOKEN not in plain and "alice" not in plain and "new&" not in plain
     assert "(removed).jsonl, revision (removed), 3 rows" in texts[0]
+    assert "trained further with S-trace and functions of its own (" in texts[0]
+    assert "by functions of its own. The table has them under `credit`.\n\nℓ and ℓ°" in texts[0]
     assert "## Credit" in texts[0] and "of (removed).py, SHA-256" in texts[0] and "(removed).py:mine" in texts[1]
     assert "evaluation.md holds a secret" in caplog.text  # escaped by somebody else
     assert "## Evaluation" not in texts[0]

@@ -142,7 +142,8 @@ def test_the_credit_function_of_a_made_up_algorithm_is_trained_with(make_up, scr
     monkeypatch.chdir(tmp_path)
     script.main(["--algo", "made_up", *QUICK])
     assert len(seen) == 2 and type(seen[0]) is module.MadeUpConfig
-    assert "made\\_up\\_of\\_function.py, SHA-256" in (tmp_path / "runs" / "made_up" / "README.md").read_text()
+    card = (tmp_path / "runs" / "made_up" / "README.md").read_text()
+    assert "made\\_up\\_of\\_function.py, SHA-256" in card and "of its own" not in card  # the function is the algorithm
 
 
 def test_a_made_up_algorithm_is_found_by_name(make_up, tmp_path):

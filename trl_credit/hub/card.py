@@ -21,7 +21,7 @@ from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
-from .describe import describe_credit, function_comments, preset_of
+from .describe import describe_credit, function_comments, own_functions, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
 from .papers import papers_of
@@ -139,6 +139,7 @@ def write_model_card(
         algorithm=public.text(name),
         preset=preset_of(args),
         credit=[row._replace(value=public.text(row.value)) for row in describe_credit(args, trainer.credit_method)],
+        own=own_functions(args, trainer.credit_method),
         sampling=describe_sampling(args, trainer.state.log_history),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],

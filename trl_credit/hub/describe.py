@@ -63,6 +63,13 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
     return rows
 
 
+def own_functions(args: CreditConfig, method: Callable | None = None) -> list[str]:
+    """The settings in which a run has a custom function that its preset has not; `method` as in `describe_credit`."""
+    custom = {function.setting for function in custom_functions(args, method=method)}
+    rows = [row for row in describe_credit(args, method) if row.name in custom]
+    return [row.name for row in rows if row.published or (row.name == "credit" and method is not None)]
+
+
 def _names(args: CreditConfig) -> dict[str, list[str]]:
     knobs = knobs_of(type(args))
     named = {f.name: getattr(args, f.name) for f in fields(args) if f.name in TRL_FIELDS or f.name in knobs}
