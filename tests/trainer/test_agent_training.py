@@ -7,9 +7,10 @@ import pytest
 import torch
 from agent_helpers import GRPO, PROMPT, TASK, WRONG, Bare
 from passes_helpers import with_slow
+from scripts import load_script
 
 from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
-from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
+from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
 from trl_credit.demo.agent import right_call, work_out
 from trl_credit.loss import keys
 from trl_credit.observe.schema import read_shard, steps
@@ -233,3 +234,17 @@ def test_what_cannot_be_continued_is_refused(make_agent, settings, message):
 
 def test_the_task_is_the_one_of_the_agent():
     assert TASK.environment(CreditConfig("x", report_to="none", returns="to_go")) is StepCalculator
+
+
+def test_the_example_trains_and_logs_the_reward_of_each_call(tmp_path, monkeypatch):
+    example = load_script("examples/train_agent.py")
+    shorter = SMALL | {"log_credit": 1}
+    monkeypatch.setattr(example, "demo_settings", lambda *args, **given: demo_settings(*args, **given) | shorter)
+    monkeypatch.chdir(tmp_path)
+    example.main()
+    folder = tmp_path / "runs" / "agent"
+    assert (folder / "model.safetensors").is_file()
+    responses = [response for _, path in steps(folder) for response in read_shard(path).responses]
+    assert len(responses) == 16
+    earned = [sum(value or 0 for value in response["step_rewards"]) for response in responses]
+    assert len({*earned}) > 1  # the share of right calls
