@@ -18,6 +18,7 @@ os.environ["MASTER_PORT"] = str(29510 + 10 * int(os.environ.get("PYTEST_XDIST_WO
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp(prefix="trackio-")
 
 import gc
+import importlib.util
 import json
 import shutil
 import signal
@@ -72,6 +73,13 @@ class DataFolder:
     def rows(self, name: str) -> list[dict]:
         with (self.path / f"{name}.jsonl").open(encoding="utf-8") as lines:
             return [json.loads(line) for line in lines]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        for item in items:
+            if item.get_closest_marker("deepspeed"):
+                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,13 +1,11 @@
 """Starts the scripts of tests/distributed/workers as processes, under a launcher or alone."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 
@@ -15,7 +13,6 @@ WORKERS = Path(__file__).parents[1] / "distributed" / "workers"
 CONFIGS = Path(__file__).parents[2] / "accelerate_configs"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 
 
 def on_cpus(name: str, folder: Path) -> Path:

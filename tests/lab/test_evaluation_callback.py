@@ -6,7 +6,7 @@ import pytest
 import run_evaluation
 import torch
 from evaluation_helpers import SMALL, run
-from processes import TORCHRUN, accelerate, needs_deepspeed
+from processes import TORCHRUN, accelerate
 from processes import run as run_processes
 from trl import GRPOConfig, GRPOTrainer
 
@@ -133,7 +133,7 @@ def results(output: str) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["ddp", "fsdp2", pytest.param("cpu_zero3", marks=needs_deepspeed)])
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2", pytest.param("cpu_zero3", marks=pytest.mark.deepspeed)])
 def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
     run_evaluation.main(str(tmp_path / "1"))
     (alone,) = results(capfd.readouterr().out)

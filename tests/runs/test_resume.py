@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import accelerate, needs_deepspeed, run, start
+from processes import accelerate, run, start
 from safetensors.torch import load_file
 
 
@@ -37,7 +37,7 @@ def metrics_of(checkpoint: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("kind", ["trees", "groups"])
-@pytest.mark.parametrize("layout", ["one", "ddp", pytest.param("zero3", marks=needs_deepspeed)])
+@pytest.mark.parametrize("layout", ["one", "ddp", pytest.param("zero3", marks=pytest.mark.deepspeed)])
 def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
     name = {"one": None, "ddp": "cpu_2proc", "zero3": "cpu_zero3"}[layout]
     command = [*([] if name is None else accelerate(name, tmp_path)), "run_resume.py"]

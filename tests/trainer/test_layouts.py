@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import CONFIGS, accelerate, needs_deepspeed, run
+from processes import CONFIGS, accelerate, run
 from run_layouts import CASES
 from safetensors.torch import load_file
 
@@ -36,7 +36,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(x, marks=needs_deepspeed if x.startswith("zero") else ()) for x in LAYOUTS]
+    "layout", [pytest.param(x, marks=pytest.mark.deepspeed if x.startswith("zero") else ()) for x in LAYOUTS]
 )
 def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layout):
     name, *sizes = LAYOUTS[layout]
@@ -56,7 +56,7 @@ def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layou
             assert any(a != b for a, b in zip(*idle, strict=True))
 
 
-@pytest.mark.parametrize("name", ["cpu_2proc", "fsdp2", pytest.param("cpu_zero3", marks=needs_deepspeed)])
+@pytest.mark.parametrize("name", ["cpu_2proc", "fsdp2", pytest.param("cpu_zero3", marks=pytest.mark.deepspeed)])
 def test_a_loss_that_is_not_finite_on_one_process_is_skipped_on_all(tmp_path, name):
     run(*accelerate(name, tmp_path), "run_nonfinite.py", tmp_path)
     for rank in range(2):
@@ -66,7 +66,7 @@ def test_a_loss_that_is_not_finite_on_one_process_is_skipped_on_all(tmp_path, na
     assert all(p.isfinite().all() for p in load_file(tmp_path / "model.safetensors").values())
 
 
-@needs_deepspeed
+@pytest.mark.deepspeed
 @pytest.mark.parametrize("name", ["zero2", "cpu_zero3"])
 def test_deepspeed_looks_at_losses_once_per_window(tmp_path, name):
     run(*accelerate(name, tmp_path), "run_nonfinite_window.py", tmp_path)
@@ -109,7 +109,10 @@ threading.Thread(target=late, daemon=True).start()
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(p.stem, marks=needs_deepspeed if "zero" in p.stem else ()) for p in sorted(CONFIGS.glob("*.yaml"))],
+    [
+        pytest.param(p.stem, marks=pytest.mark.deepspeed if "zero" in p.stem else ())
+        for p in sorted(CONFIGS.glob("*.yaml"))
+    ],
 )
 def test_the_script_starts_with_every_configuration(tmp_path, name):
     """The same file with processes on CPUs, without mixed precision, on one machine.
