@@ -43,7 +43,7 @@ def test_the_pages_are_listed_and_printed(command_said):
 def test_a_link_to_a_page_says_how_to_read_it():
     assert "the [viewer](viewer.md)" in (ROOT / "docs" / "explain.md").read_text()
     assert "the viewer (`trl-credit help viewer`)" in " ".join(text_of("explain").split())
-    assert "(Picture: reward over 150 steps, from 0.28 to 0.73.)" in text_of("walkthrough")
+    assert "(Picture: reward over 150 steps, from 0.39 to 0.82.)" in text_of("walkthrough")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_sets_hold_every_sum_once(tmp_path):
 def test_the_settings_are_those_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT / "examples" / "sums")
     settings = yaml.safe_load((ROOT / "examples" / "sums" / "smollm2.yaml").read_text())
-    flags = ["--config", "smollm2.yaml", "--output_dir", str(tmp_path), "--bf16", "false"]
+    flags = ["--config", "smollm2.yaml", "--output_dir", str(tmp_path)]
     choices = parse_arguments(["--algo", "s_trace", *flags])
     assert choices.args.per_device_train_batch_size == 32 and choices.args.beta == 0.0
     assert resolve_style(settings["prompt_style"]) is not None
