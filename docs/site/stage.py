@@ -1,7 +1,7 @@
 """Copies `docs/` to `build/docs`, where the site is built from: `python docs/site/stage.py`, called by `build.sh`.
 
 The notebooks become pages beside them. A link to a file that is no page of the site becomes a link to the repository.
-That is the only change.
+Nothing else changes.
 """
 
 import os

@@ -13,7 +13,7 @@ from weight_helpers import same_weights
 
 from trl_credit import Credit, CreditConfig, CreditTrainer, Tokens, assign_credit
 from trl_credit.credit.advantages import whiten
-from trl_credit.hub.describe import describe_credit
+from trl_credit.hub.describe import describe_credit, own_functions
 from trl_credit.support.functions import resolve_function
 
 
@@ -212,6 +212,7 @@ def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, trained, tmp_
     with pytest.raises(ValueError, match="would lose.*credit"):
         make_trainer(**settings).train(resume_from_checkpoint=True)
     (row,) = [row for row in describe_credit(resumed.args, resumed.credit_method) if row.name == "credit"]
+    assert own_functions(resumed.args, resumed.credit_method) == ["credit"]
     assert row.value.startswith("Counting.credit of test_custom_credit.py, SHA-256 ")
     assert "Counts its calls." in row.value
 

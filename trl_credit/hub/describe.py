@@ -64,7 +64,7 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
 
 
 def own_functions(args: CreditConfig, method: Callable | None = None) -> list[str]:
-    """The settings in which a run has a custom function that its preset has not; `method` as in `describe_credit`."""
+    """The settings that have a custom function which is not the preset's; `method` is as in `describe_credit`."""
     custom = {function.setting for function in custom_functions(args, method=method)}
     rows = [row for row in describe_credit(args, method) if row.name in custom]
     return [row.name for row in rows if row.published or (row.name == "credit" and method is not None)]
