@@ -38,13 +38,13 @@ from quick_libraries import LOADED_ONCE, make_quick
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from warm_start import make_tokenizer
 
 import trl_credit
 from trl_credit.config import active_part
 from trl_credit.config import defaults as knob_defaults
 from trl_credit.config.rules import batch_statistics_of
 from trl_credit.demo import demo_model_path
-from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.loss.statistics import over_processes
 from trl_credit.rewards import watchdog

@@ -13,8 +13,8 @@ from run_helpers import SAVES, length_reward, refused, survived
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoTokenizer, GenerationConfig
 from trl import chat_template_utils
+from warm_start import make_tokenizer
 
-from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.hub import write_model_card
 from trl_credit.runs.checkpoints import last_checkpoint
 

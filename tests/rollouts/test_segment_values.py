@@ -20,10 +20,10 @@ from segment_helpers import (
     with_engine,
 )
 from tiny_models import tiny_qwen3
+from warm_start import make_tokenizer
 from weight_helpers import same_weights
 
 from trl_credit import CreditConfig, CreditTrainer
-from trl_credit.demo.warm_start import make_tokenizer
 from trl_credit.observe.meter import Meter
 from trl_credit.runs.resumable import ResumableTrainer
 from trl_credit.trainer import engine as engine_module

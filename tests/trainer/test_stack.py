@@ -12,10 +12,10 @@ from PIL import Image
 from segment_helpers import steps_of
 from tiny_models import CHARACTERS, tiny_llava, tiny_qwen3_moe
 from transformers import AutoTokenizer, CLIPImageProcessor, LlavaProcessor
+from warm_start import make_tokenizer
 from weight_helpers import check_finite, moved, weights
 
 import trl_credit
-from trl_credit.demo.warm_start import make_tokenizer
 
 
 NAMES = sorted(trl_credit.ALGORITHMS)

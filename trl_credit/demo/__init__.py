@@ -45,7 +45,10 @@ def demo_settings(config_class: type, *, task: DemoTask = DEMO, **knobs: Any) ->
 
 
 def demo_model_path(task: DemoTask = DEMO) -> str:
-    """Folder of a task's warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
+    """Folder of a task's warm-started checkpoint and its tokenizer, for `from_pretrained`.
+
+    `benchmarks/warm_start.py` makes it.
+    """
     return task.model_path
 
 

@@ -93,7 +93,7 @@ class DemoTask:
 
     @property
     def model_path(self) -> str:
-        """Folder of the warm-started checkpoint and its tokenizer, for `from_pretrained`. `warm_start.py` makes it."""
+        """Folder of the warm-started checkpoint and its tokenizer. `benchmarks/warm_start.py` makes it."""
         return str(Path(__file__).parent / ("model" if self.name == "demo" else self.name))
 
 

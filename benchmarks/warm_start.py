@@ -1,4 +1,4 @@
-"""Makes the embedded checkpoint from scratch:  python -m trl_credit.demo.warm_start --output FOLDER
+"""Makes the embedded checkpoint from scratch:  python benchmarks/warm_start.py --output FOLDER
 
 Supervised learning in two halves. The first half has right solutions, until every single step is learnt. In the second,
 18 of the 60 facts are wrong more often than right, so that the model prefers the wrong digit. 0.17 of its greedy and
@@ -17,7 +17,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, draw_problem, mistaught_facts, work_out
+from trl_credit.demo.task import (
+    DEMO,
+    TASKS,
+    DemoTask,
+    demo_dataset,
+    demo_reward,
+    draw_problem,
+    mistaught_facts,
+    work_out,
+)
 
 
 LEARNING_RATE = 2e-3

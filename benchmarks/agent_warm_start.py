@@ -1,4 +1,4 @@
-"""Makes the embedded agent from scratch:  python -m trl_credit.demo.agent_warm_start --output FOLDER
+"""Makes the embedded agent from scratch:  python benchmarks/agent_warm_start.py --output FOLDER
 
 Supervised learning in two halves, as in `warm_start.py`, on conversations with a calculator that are rendered by the
 agent's own chat template. In the second half 14 of the 24 facts are wrong more often than right. 0.27 of its sampled
@@ -14,8 +14,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, set_seed
 from transformers.utils import get_json_schema
+from warm_start import fit, make_model
 
-from .agent import (
+from trl_credit.demo.agent import (
     LETTERS,
     Calculator,
     Call,
@@ -26,8 +27,7 @@ from .agent import (
     right_call,
     work_out,
 )
-from .task import WRONG_RATE
-from .warm_start import fit, make_model
+from trl_credit.demo.task import WRONG_RATE
 
 
 BATCH_SIZE = 64
