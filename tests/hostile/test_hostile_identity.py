@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -300,32 +299,6 @@ def test_links_to_checkpoints_are_removed_and_what_they_point_to_is_kept(make_tr
         assert not (tmp_path / "run" / "checkpoint-1").is_symlink()
         assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
-
-
-def as_version_1(folder: Path) -> None:
-    """What an earlier release wrote."""
-    for path in (folder / "credit_run.json", folder / "checkpoint-1" / "credit_run.json"):
-        record = json.loads(path.read_text())
-        identity = record["identity"]
-        for name in ("environment_factory", "micro_batch", "modules", "reward_models", "tools"):
-            del identity[name]
-        for part, names in (("model", ["weights"]), ("tokenizer", ["vocabulary", "eos_token_ids", "pad_token_id"])):
-            for name in names:
-                del identity[part][name]
-        path.write_text(json.dumps(record | {"version": 1}))
-
-
-@survived
-def test_a_checkpoint_of_an_earlier_release_is_compared_in_what_it_has(make_trainer, trained, tmp_path, caplog):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    as_version_1(tmp_path / "run")
-    with pytest.raises(ValueError, match="data.rows 64 → 32, data.content"):
-        make_trainer("grpo", max_steps=2, n_prompts=32, **SAVES).train(resume_from_checkpoint=True)
-    assert trained("grpo", max_steps=2, **SAVES, resume=True).state.global_step == 2
-    assert "is of an earlier trl_credit, which did not compare weights" in caplog.text
-    caplog.clear()
-    assert trained("grpo", max_steps=3, **SAVES, resume=True).state.global_step == 3
-    assert "earlier" not in caplog.text
 
 
 @refused

@@ -12,7 +12,7 @@ from ..support.files import write_atomically
 
 STATE_FILE = "credit_state.json"
 RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkpoints
-VERSION = 2  # of both; 1 compared less of a run, see `identity.comparable`
+VERSION = 2  # of both
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
 # how a run stores its optimizer: name → description, and the files that show it

@@ -13,7 +13,7 @@ from ..config import CreditConfig, defaults
 from ..support.errors import choose
 from ..support.files import short_path, write_atomically
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
-from .identity import comparable, differences, in_words
+from .identity import differences, in_words
 from .schedule import RESTORED
 
 
@@ -138,11 +138,6 @@ class RunFolder:
         for name in allowed:
             if name not in identity and name not in record["identity"]:
                 raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
-        if record["version"] < VERSION:
-            message = (
-                "%s is of an earlier trl_credit, which did not compare weights, vocabulary, helper modules, tools,"
-            )
-            logger.warning(f"{message} images and the rows of streams: they may differ", checkpoint)
         changed = self._changed(record, identity)
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             raise ValueError(
@@ -155,8 +150,7 @@ class RunFolder:
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
-        there, here = comparable(record["identity"], identity, version=record["version"])
-        return differences(there, here, defaults=defaults(type(self._config)))
+        return differences(record["identity"], identity, defaults=defaults(type(self._config)))
 
 
 def _folders_of(checkpoint: Path) -> tuple[Path, Path]:

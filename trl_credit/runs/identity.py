@@ -36,14 +36,6 @@ FREE = frozenset(
 ).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
 _FREE_VLLM = "vllm_"
 _OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
-# what version 1 of `credit_run.json` lacks; its `data.content` left out rows of larger data sets
-_SINCE_2 = frozenset(
-    """
-    environment_factory micro_batch modules reward_models tools data.first_rows data.media model.weights
-    tokenizer.vocabulary tokenizer.eos_token_ids tokenizer.pad_token_id
-    """.split()
-)
-_VERSION_1_ROWS = 40_000
 _MOST_NAMED = 8  # differences of one kind in a message
 
 
@@ -95,23 +87,6 @@ def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]
     terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
     found = {"rows": rows} if "process" in terms else {}
     return found | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
-
-
-def comparable(there: dict[str, Any], here: dict[str, Any], *, version: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An identity from a file of this version, and that of this run without what the version lacks."""
-    if version >= 2:
-        return there, here
-    without = set(_SINCE_2)
-    if (here["data"].get("rows") or 0) >= _VERSION_1_ROWS:
-        without.add("data.content")
-    return _without(there, without), _without(here, without)
-
-
-def _without(identity: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    kept = {name: value for name, value in identity.items() if name not in names}
-    for name in ("model", "tokenizer", "data"):
-        kept[name] = {key: value for key, value in kept.get(name, {}).items() if f"{name}.{key}" not in names}
-    return kept
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:
