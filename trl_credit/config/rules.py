@@ -1,65 +1,17 @@
-"""Checks of a configuration: each field by itself, and which settings do not go together."""
+"""Which settings of a configuration do not go together."""
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields
-from functools import cache
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from trl import GRPOConfig
 
-from ..support.errors import collected, did_you_mean
+from ..support.errors import collected
 from ..support.functions import declared, imports_functions
 from .groups import FILTERED, check_prompt_rates
-from .knobs import (
-    COUNT,
-    Condition,
-    Values,
-    anything_but,
-    in_words,
-    inactive_options,
-    knobs_of,
-    number,
-    unmet,
-    values_of,
-    when,
-)
+from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
 from .segments import ROLLOUTS, TREE
-from .trl_settings import NONE_TOO, TRL_ACTS, TRL_VALUES
 from .turns import TRACES
-
-
-def value_errors(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> dict[str, Exception]:
-    """Checks every field by itself: our own knobs by their declarations, fields of TRL and transformers by a table.
-    What TRL does not read, it does not check either.
-
-    Returns:
-        Field → a `ValueError` whose message names the field and what it may be.
-    """
-    own = {name: knob.values for name, knob in knobs_of(type(config)).items() if knob.values is not None}
-    optional, idle = _optional_fields(type(config)) | {*NONE_TOO}, set(inactive_options(config, TRL_ACTS))
-    errors: dict[str, Exception] = {}
-    for name, allowed in (values | own).items():
-        value = getattr(config, name, None)
-        if not hasattr(config, name) or name in idle or (value is None and name in optional) or allowed.holds(value):
-            continue  # TRL versions differ in some fields
-        wrong = next((x for x in value if x not in allowed.names), "") if isinstance(value, (list, tuple)) else value
-        meant = did_you_mean(wrong, allowed.names)
-        or_none = " or None" * (name in optional)
-        errors[name] = ValueError(f"{name} must be {allowed.words}{or_none}, got {value!r}{meant}.")
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if isinstance(value, float) and math.isnan(value) and f.name not in idle:
-            error = ValueError(f"{f.name} must be a number, got nan: leave it out for its default.")
-            errors.setdefault(f.name, error)
-    return errors
-
-
-@cache
-def _optional_fields(config_class: type) -> set[str]:
-    return {name for name, hint in get_type_hints(config_class).items() if NoneType in get_args(hint)}
 
 
 class Rule(NamedTuple):

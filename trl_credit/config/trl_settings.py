@@ -114,7 +114,7 @@ _MODEL_ACT = (
 MODEL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _MODEL_ACT for name in names.split()}
 # of TRL's own evaluation, which the command line does not run
 OF_EVALUATION = (
-    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay eval_on_start "
+    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay "
     "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object batch_eval_metrics prediction_loss_only "
     "include_for_metrics"
 ).split()

@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -46,12 +46,16 @@ def collected(errors: list[Exception], *kinds: type[Exception]) -> Iterator[None
         errors.append(error)
 
 
-def raise_together(errors: list[Exception]) -> None:
-    """Raises a single error as it is, and several as [`SeveralErrors`]; none if there is none."""
-    if len(errors) == 1:
-        raise errors[0]
+def together(errors: Sequence[Exception]) -> Exception:
+    """A single error as it is, and several as [`SeveralErrors`]."""
+    lines = dict.fromkeys(line for error in errors for line in lines_of(error))
+    return errors[0] if len(errors) == 1 else SeveralErrors(lines)
+
+
+def raise_together(errors: Sequence[Exception]) -> None:
+    """Raises all of the errors; none if there is none."""
     if errors:
-        raise SeveralErrors(dict.fromkeys(line for error in errors for line in lines_of(error)))
+        raise together(errors)
 
 
 def fail(message: BaseException | str, *, code: int) -> NoReturn:
@@ -72,9 +76,7 @@ def did_you_mean(word: Any, choices: Iterable[str], *, cutoff: float = 0.6) -> s
     return f": did you mean {meant!r}?" if meant is not None else ""
 
 
-def closest(
-    word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str, cutoff: float = 0.6
-) -> str | None:
+def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str, cutoff: float = 0.6) -> str | None:
     """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close, where
     `cutoff` is the least similarity: 1 for the same letters."""
     by_key = {spelling(key(choice)): choice for choice in map(str, choices)}
