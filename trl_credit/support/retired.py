@@ -16,4 +16,4 @@ def meant_by(name: str, known: Iterable[str]) -> str:
         for names, fix in fixes.items():
             if name.lstrip("-").replace("-", "_") in names.split():
                 return f": {who}; {fix}"
-    return did_you_mean(name, known, cutoff=0.8)
+    return did_you_mean(name, known, cutoff=0.75)
