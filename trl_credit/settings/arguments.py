@@ -173,6 +173,8 @@ def parse_arguments(
         logger.warning(what, ", ".join(idle))
     if task := task_of_model(model.model_name_or_path or DEMO):
         model.model_name_or_path = task.model_path
+    if isinstance(model.lora_target_modules, str) and re.fullmatch(r"[\w.]+", model.lora_target_modules):
+        model.lora_target_modules = [model.lora_target_modules]  # a name alone, which PEFT would read as a pattern
     return Choices(script, data, args, model, read.config)
 
 

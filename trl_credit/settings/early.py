@@ -39,10 +39,12 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
     if (known := field_names()) is None:
         return
     errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
-    presets = [path.stem for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text(encoding="utf-8")]
+    registry = (_PACKAGE / "presets" / "__init__.py").read_text(encoding="utf-8")
+    files_of_presets = [path for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text("utf-8")]
+    presets = sorted((path.stem for path in files_of_presets), key=registry.index)
     algo = str((config | said).get("algo", presets[0]))
     if algo not in presets:
-        errors.append(unknown_algorithm(algo, sorted(presets), file=None if "algo" in said else files.get("algo")))
+        errors.append(unknown_algorithm(algo, presets, file=None if "algo" in said else files.get("algo")))
     every = [*flags, *(f"--{name}" for name in known)]
     names = {spelled(flag) for flag in (*every, "--help", "--config")}
     unknown = [word for word in words if word.startswith("--") and spelled(word) not in names]
