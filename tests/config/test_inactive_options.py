@@ -375,9 +375,7 @@ def test_a_value_that_trl_does_not_read_is_not_checked(tmp_path, caplog):
     assert [line.partition("=")[0] for line in warnings_of(caplog)[0].splitlines()[1:]] == [
         *("num_train_epochs", "vllm_mode", "ref_model_sync_steps", "sapo_temperature_neg")
     ]
-    with pytest.raises(
-        ValueError, match="^num_train_epochs must be positive.*\nsapo_temperature_neg must be positive.*"
-    ):
+    with pytest.raises(ValueError, match="^num_train_epochs must be positive.*\nsapo_temperature_neg must be"):
         CreditConfig(str(tmp_path), report_to="none", loss_type="sapo", **ignored)
 
 

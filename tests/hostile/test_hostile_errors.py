@@ -129,7 +129,7 @@ FLAGS = [
         "lora_r=8 does nothing, since use_peft=False: set use_peft=True, or leave lora_r out.",
     ),
     ("--lora_target_modules q_proj", "lora_target_modules='q_proj' does nothing, since use_peft=False"),
-    ("--lora_r 16 --lora_alpha 32", "lora_r=16 does nothing, since use_peft=False: set use_peft=True"),  # defaults
+    ("--lora_r 16 --lora_alpha 32", "lora_r=16 does nothing, since use_peft=False: set", "lora_alpha=32"),  # defaults
     ("--use_dora", "use_dora=True does nothing, since use_peft=False"),
     ("--use_bnb_nested_quant", "use_bnb_nested_quant=True does nothing, since load_in_4bit=False"),
     ("--load_in_8bit --bnb_4bit_quant_type fp4", "bnb_4bit_quant_type='fp4' does nothing, since load_in_4bit=False"),

@@ -208,7 +208,7 @@ def inactive_options(
         typed (collection of `str`, *optional*):
             Fields that count as set whatever their values are, as on a command line.
         wrong (collection of `str`, *optional*):
-            Fields with wrong values. They are left out, and so are fields that could act beside another value of them.
+            Fields with wrong values. They are left out, and so are fields that act beside some values of them.
 
     Returns:
         Field → a message that names it, the settings that leave it without effect, and the fix.
@@ -218,12 +218,11 @@ def inactive_options(
         if missing := unmet(config, released_code[name]):
             inactive[f"released_code {name}"] = _inactive(config, "released_code", [name], [missing])
     for name, conditions in acts.items():
-        if not hasattr(config, name) or is_active(config, conditions):
-            continue
-        missing = [unmet(config, condition) for condition in conditions]
-        if {name, *(other for condition in missing for other in condition)} & {*wrong}:
+        read = {name, *(other for condition in conditions for other in condition)}
+        if not hasattr(config, name) or read.intersection(wrong) or is_active(config, conditions):
             continue
         if name in typed or not is_default(config, name):
+            missing = [unmet(config, condition) for condition in conditions]
             inactive[name] = _inactive(config, name, getattr(config, name), missing)
     return inactive
 

@@ -43,7 +43,7 @@ _TABLE: dict[Values, str] = {
     SHARE: "min_p top_entropy_quantile",
     number("at least 0 and below 1", lambda x: 0 <= x < 1): "adam_beta1 adam_beta2 lora_dropout",
     number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed",
-    number("at least 1, or 0 or -1 (all tokens)", lambda x: x >= -1): "top_k",
+    number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
     number("a number", lambda x: True): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
     Values("finite numbers, one per reward function", numbers): "reward_weights",

@@ -167,10 +167,8 @@ def parse_arguments(
     if errors:
         raise with_source(together(errors), argv) from errors[0]
     if idle := [name for name in OF_EVALUATION if hasattr(args, name) and not is_default(args, name)]:
-        what = (
-            "settings of TRL's evaluation that do nothing here: %s. --evaluation_protocol and --evaluate_every evaluate"
-        )
-        logger.warning(what, ", ".join(idle))
+        here = "here, where TRL does not evaluate: --evaluation_protocol and --evaluate_every do"
+        logger.warning("%s do nothing %s", " and ".join(idle), here)
     if task := task_of_model(model.model_name_or_path or DEMO):
         model.model_name_or_path = task.model_path
     if isinstance(model.lora_target_modules, str) and re.fullmatch(r"[\w.]+", model.lora_target_modules):
