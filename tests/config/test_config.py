@@ -180,7 +180,7 @@ WEIGHT, BOUND, DRIFT = {"loss_weight": "trace_past"}, {"td_upper_bound": True}, 
         (ITERATION | {"top_entropy_quantile": 0.5}, "Set top_entropy_quantile=1.0"),
         (ITERATION | {"off_policy_mask_threshold": 0.5}, "Set off_policy_mask_threshold=None"),
         (ITERATION | {"credit": "builtins.print"}, "policy_loss='policy_iteration' with credit="),
-        ({"top_k": -1}, "Set top_k to 0"),
+        ({"use_vllm": True, "top_p": 0.0}, "Set top_p to above 0 and at most 1"),
     ],
     ids=str,
 )

@@ -1,4 +1,5 @@
-"""Every knob that acts only beside others, on every preset: it changes the weights, or setting it is refused."""
+"""Every knob that acts only beside others, on every preset: it changes the weights, or setting it is refused. Fields of
+TRL are named instead."""
 
 import copy
 import dataclasses
@@ -14,11 +15,11 @@ from trl import GRPOConfig, ModelConfig
 
 from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer
 from trl_credit.config import KNOBS, active_part, defaults
-from trl_credit.config.credit_config import acts_of
-from trl_credit.config.knobs import check_inactive_options
+from trl_credit.config.knobs import inactive_options, knobs_of
 from trl_credit.config.segments import RELEASED_CODE
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS
 from trl_credit.demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_settings
+from trl_credit.hub.recipe import changed
 
 
 def sums(completions: list[str], **kwargs) -> list[float]:
@@ -115,6 +116,7 @@ RELEASED_CODE_IN = {
 # of each field of TRL that acts only beside others a value that is no default
 TRL_KNOWN = {
     "shuffle_dataset": False,
+    "num_train_epochs": 1.0,
     "warmup_steps": 1,
     "vllm_mode": "server",
     "vllm_structured_outputs_regex": "a+",
@@ -162,7 +164,7 @@ TRL_KNOWN = {
     "log_completions_hub_repo": "me/completions",
 }
 OTHERS = {knob: value for knob, (value, _) in KNOWN.items()} | TRL_KNOWN
-TRL_REFUSES = ("sync_ref_model", "log_completions_hub_repo")  # by itself, where they are inactive
+TRL_REFUSES = "log_completions_hub_repo"  # by itself, where it is inactive
 OFF_POLICY = {"num_iterations": 3, "max_steps": 3}
 SAPO, VESPO = {**OFF_POLICY, "loss_type": "sapo"}, {**OFF_POLICY, "loss_type": "vespo"}
 ADAPTIVE = {"use_adaptive_entropy": True, "max_steps": 3, "entropy_coef": 0.1, "entropy_target": 0.5}
@@ -228,32 +230,55 @@ def inactive_knobs(config: CreditConfig) -> dict:
     return {knob: value for knob, value in OTHERS.items() if not active_part({knob: 0}, vars(config))}
 
 
+def warnings_of(caplog) -> list[str]:
+    """The warnings about fields of TRL without effect, which `caplog` then forgets."""
+    found = [r.getMessage() for r in caplog.records if r.name == "trl_credit.config.checks"]
+    caplog.clear()
+    return found
+
+
 @pytest.mark.parametrize(
     "algo", with_slow(ALGORITHMS, *ALGORITHMS.keys() - {"grpo", "s_trace", "gspo_token", "spo_tree", "vine_ppo", "opo"})
 )
-def test_an_inactive_knob_is_refused_and_does_nothing(make_trainer, algo, tmp_path, monkeypatch):
+def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing(
+    make_trainer, algo, tmp_path, monkeypatch, caplog
+):
     config_class = ALGORITHMS[algo][0]
     given = {"output_dir": str(tmp_path), "report_to": "none"}
     config = config_class(**given)
     inactive = {name: value for name, value in inactive_knobs(config).items() if value != getattr(config, name)}
+    inactive = {name: value for name, value in inactive.items() if name != TRL_REFUSES}
     assert len(inactive.keys() & KNOBS) >= 10 and len(inactive.keys() & TRL_ACTS) >= 30
-    base = defaults(CreditConfig)
-    ours = inactive.keys() & KNOBS
+    base, acts = defaults(CreditConfig), {name: knob.acts for name, knob in knobs_of(config_class).items()}
+    ours, theirs = ({n: x for n, x in inactive.items() if (n in KNOBS) is own} for own in (True, False))
     assert {knob: defaults(config_class)[knob] for knob in ours} == {knob: base[knob] for knob in ours}
     for knob, value in inactive.items():
-        changed = copy.copy(config)
-        setattr(changed, knob, value)
-        with pytest.raises(ValueError, match=f"^{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$"):
-            check_inactive_options(changed, acts_of(config_class), released_code=RELEASED_CODE)
-        setattr(changed, knob, base[knob])  # the default may be set explicitly
-        check_inactive_options(changed, acts_of(config_class), released_code=RELEASED_CODE)
-    inactive = {name: value for name, value in inactive.items() if name not in TRL_REFUSES}
-    with pytest.raises(ValueError, match="does nothing"):
+        other = copy.copy(config)
+        setattr(other, knob, value)
+        messages = inactive_options(other, acts | TRL_ACTS, released_code=RELEASED_CODE)
+        assert {name.partition(" ")[0] for name in messages} == {knob}
+        for message in messages.values():
+            assert re.match(f"{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$", message)
+        setattr(other, knob, base[knob])  # the default may be set explicitly
+        assert not inactive_options(other, acts | TRL_ACTS, released_code=RELEASED_CODE)
+    with pytest.raises(ValueError, match="does nothing") as caught:
         config_class(**given, **inactive)
+    act = {"group_signal", "reward_range"}  # beside `dull_kl` and `process_reward_weight`, which do nothing either
+    assert {line.partition("=")[0] for line in str(caught.value).splitlines()} | act == ours.keys() | act
+    assert not warnings_of(caplog)
+    built = config_class(**given, **theirs)
+    (said,) = warnings_of(caplog)
+    assert {line.partition("=")[0] for line in said.splitlines()[1:]} == theirs.keys()
+    copied = config_class(**changed_of(built))
+    assert not warnings_of(caplog) and copied.to_dict() == config.to_dict()  # they stay off the recipe
     given = {"reward_funcs": sums, "max_steps": 1}
     plain = learned(make_trainer(algo, **given))
-    monkeypatch.setattr("trl_credit.config.credit_config.check_inactive_options", lambda *args, **kwargs: None)
+    monkeypatch.setattr("trl_credit.config.checks.inactive_options", lambda *args, **kwargs: {})
     assert learned(make_trainer(algo, **given, **inactive)) == plain
+
+
+def changed_of(config: CreditConfig) -> dict:
+    return {"output_dir": config.output_dir, "report_to": "none", **changed(config)}
 
 
 def test_copies_are_built(tmp_path):
@@ -334,14 +359,27 @@ def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
     ],
     ids=str,
 )
-def test_a_field_of_trl_that_does_nothing_is_refused_with_its_switch(tmp_path, settings, said):
+def test_a_field_of_trl_that_does_nothing_is_named_with_its_switch(tmp_path, settings, said, caplog):
     given = {"output_dir": str(tmp_path), "report_to": "none"}
-    with pytest.raises(ValueError, match=f"^{next(iter(settings))}=.* does nothing, .*{re.escape(said)}"):
-        CreditConfig(**given, **settings)
+    config = CreditConfig(**given, **settings)
+    (warned,) = warnings_of(caplog)
+    assert re.search(f"^{next(iter(settings))}=.* does nothing, .*{re.escape(said)}", warned, re.MULTILINE)
+    assert next(iter(settings)) not in changed(config)
     CreditConfig(**given, loss_type="cispo", epsilon=0.1)  # its upper bound, as there is no epsilon_high
+    assert not warnings_of(caplog)
 
 
-def test_a_field_that_this_trl_lacks_is_no_condition(tmp_path):
+def test_a_value_that_trl_does_not_read_is_not_checked(tmp_path, caplog):
+    ignored = {"sapo_temperature_neg": 0.0, "vllm_mode": "none", "ref_model_sync_steps": 0, "num_train_epochs": 0}
+    CreditConfig(str(tmp_path), report_to="none", max_steps=1, **ignored)
+    assert [line.partition("=")[0] for line in warnings_of(caplog)[0].splitlines()[1:]] == [
+        *("num_train_epochs", "vllm_mode", "ref_model_sync_steps", "sapo_temperature_neg")
+    ]
+    with pytest.raises(ValueError, match="^num_train_epochs must be positive.*\nsapo_temperature_neg must be"):
+        CreditConfig(str(tmp_path), report_to="none", loss_type="sapo", **ignored)
+
+
+def test_a_field_that_this_trl_lacks_is_no_condition():
     """Releases of TRL differ in their fields."""
 
     @dataclasses.dataclass
@@ -350,9 +388,9 @@ def test_a_field_that_this_trl_lacks_is_no_condition(tmp_path):
         vllm_mode: str = "colocate"
         use_vllm: bool = False
 
-    check_inactive_options(Older(delta=2.0), TRL_ACTS)  # neither `loss_type` nor the other fields
-    with pytest.raises(ValueError, match="^vllm_mode='server' does nothing, since use_vllm=False"):
-        check_inactive_options(Older(vllm_mode="server"), TRL_ACTS)
+    assert not inactive_options(Older(delta=2.0), TRL_ACTS)  # neither `loss_type` nor the other fields
+    message = inactive_options(Older(vllm_mode="server"), TRL_ACTS)["vllm_mode"]
+    assert message.startswith("vllm_mode='server' does nothing, since use_vllm=False")
 
 
 def test_every_field_of_lora_and_quantization_needs_its_switch():
@@ -364,18 +402,18 @@ def test_every_field_of_lora_and_quantization_needs_its_switch():
     for name in MODEL_ACTS:
         value = other[known[name]]
         switch = "use_peft" if "lora" in name or name == "use_dora" else "load_in_4bit"
-        with pytest.raises(ValueError, match=f"^{name}=.* does nothing, since {switch}=False: set {switch}=True"):
-            check_inactive_options(ModelConfig(**{name: value}), MODEL_ACTS)
-        check_inactive_options(ModelConfig(**{name: value, switch: True}), MODEL_ACTS)
+        message = inactive_options(ModelConfig(**{name: value}), MODEL_ACTS)[name]
+        assert re.match(f"{name}=.* does nothing, since {switch}=False: set {switch}=True", message)
+        assert not inactive_options(ModelConfig(**{name: value, switch: True}), MODEL_ACTS)
 
 
-def test_arguments_of_a_trainer_that_do_nothing_are_refused(make_trainer):
-    with pytest.raises(ValueError, match="max_tool_calling_iterations=3 does nothing without tools"):
-        make_trainer(max_tool_calling_iterations=3)
+def test_arguments_of_a_trainer_that_do_nothing_are_named(make_trainer, caplog):
+    make_trainer(max_tool_calling_iterations=3, beta=0.0, sync_ref_model=True)  # TRL alone would refuse the last
+    assert "max_tool_calling_iterations does nothing without tools" in caplog.text
     given = {
         "reward_funcs": sums,
         "args": CreditConfig("unused", report_to="none", model_init_kwargs={"dtype": "auto"}),
     }
-    model = make_trainer().model
-    with pytest.raises(ValueError, match="^args.model_init_kwargs does nothing for a model that is loaded already"):
-        CreditTrainer(model, **given)
+    made = make_trainer()
+    CreditTrainer(made.model, train_dataset=made.train_dataset, **given)
+    assert "`model_init_kwargs` will be ignored" in caplog.text

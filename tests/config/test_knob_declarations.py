@@ -11,13 +11,12 @@ from trl import GRPOConfig, ModelConfig, TrlParser
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
-from trl_credit.config.credit_config import acts_of
 from trl_credit.config.groups import GroupKnobs
 from trl_credit.config.knobs import COUNT, knob, knobs_of, when
 from trl_credit.config.returns import ReturnKnobs
 from trl_credit.config.rules import RULES
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
-from trl_credit.config.trl_settings import MODEL_ACTS, TRL_VALUES
+from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS, TRL_VALUES
 from trl_credit.config.turns import TurnKnobs
 
 
@@ -79,7 +78,8 @@ def test_the_tables_come_from_the_declarations():
             allowed = KNOBS[name].values if name in KNOBS else TRL_VALUES.get(name)
             assert allowed is None or all(x is None or allowed.holds(x) for x in values.names), name
     of_model = {f.name for f in dataclasses.fields(ModelConfig)}
-    for fields, acts in ((known, acts_of(CreditConfig)), (of_model, MODEL_ACTS)):
+    ours = {name: knob.acts for name, knob in KNOBS.items()}
+    for fields, acts in ((known, TRL_ACTS | ours), (of_model, MODEL_ACTS)):
         for name, conditions in acts.items():
             assert name in fields
             for condition in conditions:

@@ -10,7 +10,7 @@ QUICK = ["--per_device_train_batch_size", "8", "--num_generations", "4", "--logg
 
 
 def error_of(main: Callable, argv: list[Any], capsys: pytest.CaptureFixture, *, code: int = 2) -> str:
-    """The one line with which a script or a command stops, with this exit code."""
+    """The line with which a script or a command stops, with this exit code, or a line for each of several errors."""
     capsys.readouterr()
     try:
         ended = main(list(map(str, argv)))
@@ -20,6 +20,7 @@ def error_of(main: Callable, argv: list[Any], capsys: pytest.CaptureFixture, *, 
     assert ended == code, said.err
     lines = said.err.strip().splitlines()
     assert "Traceback" not in said.err and "usage:" not in said.err + said.out
-    assert len(lines) == 1 or code == 1, said.err  # during a run a progress bar stands before it
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    assert lines and len(errors) == len(lines) or code == 1, said.err  # during a run a progress bar stands before it
     assert lines[-1].startswith("error: ")
-    return lines[-1].removeprefix("error: ")
+    return "\n".join(errors)

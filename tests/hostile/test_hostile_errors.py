@@ -118,33 +118,21 @@ FLAGS = [
     ("--output_dir /dev/full", "output_dir='/dev/full' is a file"),
     ("--output_dir /proc/run", "output_dir='/proc/run' cannot be written to"),
     ("--top_k -5", "top_k must be at least 1, or 0 (all tokens"),
+    ("--eval_on_start", "eval_on_start=True has no data set here"),
+    ("--max_prompt_length 9", "unknown flag '--max_prompt_length': TRL removed it in 0.28; leave longer prompts out"),
+    ("--use-liger-loss", "unknown flag '--use-liger-loss': TRL removed it in 0.28; leave it out"),
+    ("--max_length 9", "unknown flag '--max_length': --help all lists them"),
     ("--eval_strategy steps", "eval_strategy='steps' has no data set here", "--evaluation_protocol"),
-    ("--eval_steps 5", "eval_steps=5.0 does nothing here, where TRL does not evaluate", "--evaluation_protocol"),
-    ("--num_generations_eval 2", "num_generations_eval=2 does nothing here"),
-    ("--per_device_eval_batch_size 4", "per_device_eval_batch_size=4 does nothing here"),
     ("--evaluate_every 5", "evaluate_every needs --evaluation_protocol"),
     (
         "--lora_r 8 --lora_target_modules q_proj",
         "lora_r=8 does nothing, since use_peft=False: set use_peft=True, or leave lora_r out.",
     ),
     ("--lora_target_modules q_proj", "lora_target_modules='q_proj' does nothing, since use_peft=False"),
-    ("--lora_r 16 --lora_alpha 32", "lora_r=16 does nothing, since use_peft=False: set use_peft=True"),  # defaults
-    ("--vllm_mode colocate", "vllm_mode='colocate' does nothing, since use_vllm=False: set use_vllm=True"),
-    (
-        "--warmup_steps 50 --lr_scheduler_type constant",
-        "warmup_steps=50.0 does nothing, since lr_scheduler_type=",
-    ),
+    ("--lora_r 16 --lora_alpha 32", "lora_r=16 does nothing, since use_peft=False: set", "lora_alpha=32"),  # defaults
     ("--use_dora", "use_dora=True does nothing, since use_peft=False"),
     ("--use_bnb_nested_quant", "use_bnb_nested_quant=True does nothing, since load_in_4bit=False"),
     ("--load_in_8bit --bnb_4bit_quant_type fp4", "bnb_4bit_quant_type='fp4' does nothing, since load_in_4bit=False"),
-    (
-        "--vllm_mode server",
-        "vllm_mode='server' does nothing, since use_vllm=False: set use_vllm=True, or leave vllm_mode",
-    ),
-    ("--vllm_gpu_memory_utilization 0.5", "does nothing, since use_vllm=False: set use_vllm=True"),
-    ("--sapo_temperature_pos 2", "does nothing, since loss_type='grpo': set loss_type='sapo'"),
-    ("--ref_model_sync_steps 3", "does nothing, since sync_ref_model=False: set sync_ref_model=True"),
-    ("--max_tool_calling_iterations 3", "max_tool_calling_iterations=3 does nothing without tools"),
     ("--model_revision v2", "model_revision='v2' does nothing, since ", "is a folder"),
     ("--attn_implementation flash_attention_9", "flash_attention_9"),
     ("--resume_from_checkpoint no_such", "no checkpoint in 'no_such'"),
@@ -181,6 +169,42 @@ def test_flags(refused, tmp_path, words, said):
     assert not (tmp_path / "out" / "README.md").exists() and not list(tmp_path.glob("**/.trl_credit_*"))
 
 
+@pytest.mark.hostile(KIND, "survived")
+def test_settings_of_trl_without_effect_are_named_once(tmp_path, caplog, record_property):
+    """All in one warning; those of TRL's evaluation, which the command does not run, in another."""
+    (tmp_path / "my.yaml").write_text(
+        "vllm_server_port: 1\nwarmup_steps: 50\nlr_scheduler_type: constant\nmax_grad_norm: null\ntop_k: null\n"
+    )
+    flags = "--vllm_mode server --vllm_gpu_memory_utilization 0.5 --sapo_temperature_pos 2 --ref_model_sync_steps 3 "
+    flags += "--eval_steps 5 --num_generations_eval 2 --per_device_eval_batch_size 4 --vllm_model_impl vllm"
+    parse_arguments(["--config", str(tmp_path / "my.yaml"), *flags.split()])
+    ignored, of_evaluation = [r.getMessage() for r in caplog.records if r.name.startswith("trl_credit")]
+    assert {line.partition("=")[0] for line in ignored.splitlines()[1:]} == {
+        *("vllm_server_port", "warmup_steps", "vllm_mode", "vllm_gpu_memory_utilization", "sapo_temperature_pos"),
+        "ref_model_sync_steps",
+    }
+    assert "num_generations_eval and per_device_eval_batch_size and eval_steps do nothing here" in of_evaluation
+    record_property("tried", 12)
+
+
+@pytest.mark.hostile(KIND, "refused")
+def test_all_errors_come_at_once(tmp_path, command_said):
+    (tmp_path / "my.yaml").write_text("learning_rate: -1\nmax_prompt_length: 4\n")
+    flags = "--no_such_flag 5 --trace_lamda 1 --gamma 3 --lora_r 4 --evaluate_every 5 --loss_type sapo"
+    argv = ["--config", str(tmp_path / "my.yaml"), *flags.split()]
+    with pytest.raises(ValueError, match="unknown field") as caught:
+        parse_arguments(argv)
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
+        *("unknown", "unknown", "unknown", "learning_rate", "gamma", "loss_type='sapo'", "evaluate_every", "lora_r=4")
+    ]
+    code, _, said = command_said("train", "--algo", "strace", *argv)  # names alone, before torch is imported
+    names = [line.split()[3] for line in said.splitlines() if line.startswith("error: unknown ")]
+    assert (code, names) == (2, ["'max_prompt_length'", "'strace':", "'--no_such_flag':", "'--trace_lamda':"])
+    with pytest.raises(ValueError) as caught:
+        parse_arguments(["--max_steps", "x", "--learning_rate", "y", "--loss_type", "sapo"])
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == ["--max_steps", "--learning_rate"]
+
+
 BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
 FILES = [
     ("max_steps: ten", "max_steps in my.yaml: invalid int value: 'ten'"),
@@ -203,10 +227,10 @@ FILES = [
     ("gradient_checkpointing_kwargs: 3", "gradient_checkpointing_kwargs in my.yaml"),
     ("algo: strace", "unknown algorithm 'strace' in my.yaml: did you mean 's_trace'?"),
     ("trace_lamda: 0.5", "unknown field 'trace_lamda' in my.yaml: did you mean 'trace_lambda'?"),
+    ("evaluation_strategy: 'no'", "in my.yaml: transformers removed it; write eval_strategy"),
     ("per_device_train_batch_size: 0", "per_device_train_batch_size must be at least 1, got 0"),
     ("trace_lambda: 3\nalgo: grpo_lambda", "trace_lambda must be in [0, 1], got 3.0 (trace_lambda is set in my.yaml)"),
     ("lora_r: 8", "lora_r=8 does nothing, since use_peft=False", "(lora_r is set in my.yaml)"),
-    ("vllm_server_port: 1", "use_vllm=True and vllm_mode='server'", "(vllm_server_port is set in my.yaml)"),
     ("beta: 0.1\nbeta: 0.2", "'beta' is already set in line 1", "line 2"),
     ("about: {what: a, what: b}", "'what' is already set in line 1"),
     ("1: 2", "1 in 'my.yaml' is no name of a setting"),

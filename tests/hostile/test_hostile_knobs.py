@@ -38,13 +38,13 @@ OUTSIDE = {
     "trace_lambda gamma selective_rate difficulty_rate_min difficulty_threshold top_entropy_quantile min_p": SHARES,
     "certain_tolerance adam_beta1 adam_beta2": (-0.1, 1.0, INF),
     "probability_threshold difficulty_scale difficulty_rate sapo_temperature_neg sapo_temperature_pos temperature "
-    "repetition_penalty num_train_epochs save_steps logging_steps eval_steps": (0.0, -1.0, INF),
-    "epsilon beta learning_rate weight_decay adam_epsilon warmup_steps": (-1e-9, INF),
-    "advantage_floor truncated_value process_reward_weight state_weight entropy_coef entropy_coef_min entropy_coef_max "
-    "entropy_target": (INF, -INF),
+    "repetition_penalty num_train_epochs": (0.0, -1.0, INF),
+    "learning_rate adam_epsilon warmup_steps logging_steps": (-1e-9, INF),
+    "advantage_floor truncated_value process_reward_weight state_weight entropy_coef beta weight_decay save_steps "
+    "eval_steps save_total_limit": (INF, -INF),
     "delta": (0.0, -1.0),
-    "epsilon_high max_grad_norm dataloader_num_workers": (-1e-9, -INF),
-    "top_p vllm_gpu_memory_utilization": (0.0, 1.1, INF),
+    "epsilon epsilon_high dataloader_num_workers top_p": (-1e-9, -INF),
+    "vllm_gpu_memory_utilization": (0.0, 1.1, INF),
     "difficulty_window log_credit_groups cutpoint_interval num_segments segment_length max_valued_steps "
     "rollouts_per_state rollout_batch_size tree_segment_length replay_iterations replay_cap "
     "process_reward_best_of max_copies max_refills": COUNTS,
@@ -53,14 +53,26 @@ OUTSIDE = {
     "nonfinite_patience log_credit": (-1, 0.5, 2.5, INF),
     "reward_timeout": (0.0, -1.0, -INF),
     "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
-    "generation_batch_size num_generations_eval num_iterations max_completion_length save_total_limit "
-    "vllm_tensor_parallel_size ref_model_sync_steps": (0, -64),
+    "generation_batch_size num_iterations max_completion_length vllm_tensor_parallel_size ref_model_sync_steps": (
+        *(0, -64),
+    ),
     "num_generations": (0, 1),
-    "max_steps": (0, -2),
-    "seed data_seed": (-3, 2**32),
+    "seed": (-3, 2**32),
     "top_k": (-5,),
+    "max_grad_norm": ("1",),
 }
 RANGES = {name: values for names, values in OUTSIDE.items() for name in names.split()}
+# what makes a field of TRL act, where the defaults do not
+BESIDE = {
+    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), {"loss_type": "sapo"}),
+    **dict.fromkeys(("entropy_coef_min", "entropy_coef_max", "entropy_target"), {"use_adaptive_entropy": True}),
+    **dict.fromkeys(("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"), {"use_vllm": True}),
+    **dict.fromkeys(("ref_model_sync_steps", "ref_model_mixup_alpha"), {"beta": 0.1, "sync_ref_model": True}),
+    **dict.fromkeys(("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"), {"loss_type": "vespo"}),
+    **dict.fromkeys(("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"), {"use_vllm": True}),
+    "entropy_coef_delta": {"use_adaptive_entropy": True},
+    "vllm_server_timeout": {"use_vllm": True, "vllm_mode": "server"},
+}
 FIELDS = {f.name for f in fields(CreditConfig)}
 
 
@@ -94,7 +106,7 @@ WRONG = NUMBERS | {name: [(name, value) for value in values] for name, values in
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_value_of_a_setting(what, record_property):
     for name, value in WRONG[what]:
-        refused(name, value)
+        refused(name, value, **BESIDE.get(name, {}))
     record_property("tried", len(WRONG[what]))
 
 
@@ -150,6 +162,10 @@ def test_a_knob_without_effect_on_the_command_line(argv, knob):
         {"top_entropy_quantile": 0.0, "top_p": 1.0, "min_p": 0.0, "delta": None, "epsilon_high": None},
         {"reward_weights": [0.0, -1.0, 2], "difficulty": "fixed", "reward_range": (-5, 5)},
         {"nonfinite_patience": 0, "reward_timeout": 1e-9, "advantage_floor": 0},
+        # as in TRL: no filter, no limit, no step, and the other way round
+        {"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0, "epsilon": INF},
+        {"max_steps": 0, "save_steps": 0, "eval_steps": -1, "save_total_limit": 0, "num_generations_eval": 0},
+        {"beta": -0.1, "weight_decay": -0.1, "data_seed": -3, "top_p": 1.1, "logging_strategy": "no"},
     ],
     ids=str,
 )

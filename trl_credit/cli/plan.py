@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ..settings.early import check_names
 from ..settings.parser import OneLineParser
 from ..settings.recipes import find_recipe
 from ..support.functions import names_alone
@@ -59,6 +60,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     own, rest = parser.parse_known_args(argv[words:])
+    recipe = ["--config", *argv[:words]] if words else []
+    check_names([*recipe, *rest], flags=parser.flags())
     _check(own)
     from ..lab.evaluation import PROTOCOLS
     from ..lab.plan import as_json, as_text, make_plan
@@ -67,7 +70,6 @@ def main(argv: list[str]) -> int:
 
     prepare_process()
     launcher = _launcher(own.accelerate_config)
-    recipe = ["--config", *argv[:words]] if words else []
     of_recipe = _gpus([*recipe, *rest])
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}

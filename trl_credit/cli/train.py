@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ..settings.early import check_names
 from ..support.errors import fail
 from ..support.signals import command_here
 from ..support.startup import begin
@@ -28,8 +29,8 @@ def main(argv: list[str]) -> int:
 
 
 def begin_training(argv: Iterable[str], **program: str) -> None:
-    """The first call of a training script, before torch and TRL are imported: see [`begin`]. Prints `--help`, and ends,
-    without the import of a trainer.
+    """The first call of a training script, before torch and TRL are imported: see [`begin`]. Ends at an unknown name.
+    Prints `--help`, and ends, without the import of a trainer.
 
     Args:
         argv (iterable of `str`):
@@ -38,16 +39,16 @@ def begin_training(argv: Iterable[str], **program: str) -> None:
             `prog` and `epilog` of `--help`.
 
     Raises:
-        SystemExit: after `--help`, or after the line of an error beside it.
+        SystemExit: after `--help`, or after the lines of errors.
     """
     begin()
     argv = list(argv)
-    if not {"-h", "--help"} & {word.partition("=")[0] for word in argv}:
-        return
-    from ..lab.evaluation import PROTOCOLS
-    from ..settings.arguments import parse_arguments
-
     try:
+        if not {"-h", "--help"} & {word.partition("=")[0] for word in argv}:
+            return check_names(argv)
+        from ..lab.evaluation import PROTOCOLS
+        from ..settings.arguments import parse_arguments
+
         parse_arguments(argv, protocols=PROTOCOLS, **program)
     except (ValueError, OSError) as error:
         fail(error, code=2)

@@ -7,7 +7,8 @@ from typing import Any, Self
 import trl
 from trl import GRPOConfig
 
-from ..support.errors import did_you_mean
+from ..support.errors import collected, raise_together
+from ..support.retired import meant_by
 from ..support.startup import quiet_old_names
 from .from_trl import settings_of_trl
 
@@ -31,8 +32,13 @@ class Construction:
         parameters = inspect.signature(cls.__init__).parameters
         unknown = [name for name in kwargs if name not in parameters]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            hint = did_you_mean(unknown[0], list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
-            raise TypeError(f"{cls.__name__} has no field {unknown[0]!r}{hint}")
+            errors: list[Exception] = []
+            for name in unknown:
+                hint = meant_by(name, list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
+                errors.append(TypeError(f"{cls.__name__} has no field {name!r}{hint}"))
+            with collected(errors, ValueError, TypeError):  # what else is wrong
+                cls(*args, **{name: value for name, value in kwargs.items() if name in parameters})
+            raise_together(errors)
         quiet_old_names()  # TRL's constructor uses them
         return super().__new__(cls)
 
@@ -63,7 +69,7 @@ class Construction:
 
         Raises:
             TypeError: `args` is no configuration of TRL, or sets a field that this class lacks.
-            ValueError: what the constructor refuses, such as a field without effect.
+            ValueError: what the constructor refuses, such as a knob without effect.
         """
         if isinstance(args, Construction):
             what = f"args is a {type(args).__name__} of trl_credit, not a configuration of TRL"
@@ -73,7 +79,7 @@ class Construction:
             raise TypeError(f"args is {what}, not a GRPOConfig of TRL: give the args of your trl.GRPOTrainer.")
         settings, own = settings_of_trl(args), {f.name for f in fields(cls)}
         if lacking := [name for name in settings if name not in own]:
-            what = f"args is a {type(args).__name__} that sets {lacking[0]}, which {cls.__name__} lacks"
+            what = f"args is a {type(args).__name__} that sets {', '.join(lacking)}, which {cls.__name__} lacks"
             raise TypeError(f"{what}: leave it out, or declare it in a subclass of {cls.__name__}.")
         if "generation_batch_size" in knobs:  # TRL takes one of the two
             settings.pop("steps_per_generation", None)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from trl import GRPOConfig
 
-from ..support.functions import errors_named, imports_functions, is_custom_function, name_of, resolve_function
+from ..support.functions import errors_named, is_custom_function, name_of, resolve_function
+from .checks import check_settings
 from .construction import Construction
 from .groups import BY_DIFFICULTY, CORRECT_READ, GroupKnobs
 from .knobs import (
@@ -22,7 +23,6 @@ from .knobs import (
     Knob,
     Values,
     anything_but,
-    check_inactive_options,
     is_active,
     knob,
     knobs_of,
@@ -33,9 +33,8 @@ from .knobs import (
     whole,
 )
 from .returns import ReturnKnobs
-from .rules import acts_of, check_combinations, check_values
-from .segments import CHAIN, RELEASED_CODE, SegmentKnobs
-from .trl_settings import TRL_ACTS, check_deepspeed, check_groups
+from .segments import CHAIN, SegmentKnobs
+from .trl_settings import TRL_ACTS
 from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
 
 
@@ -200,8 +199,8 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
             Maximal number of groups of a logged step, the first of its generation batch.
 
     Raises:
-        ValueError: a value is out of range, a combination is ill-defined, or a knob has no effect; the message names
-            the field and the fix.
+        ValueError: values are out of range, combinations are ill-defined, or knobs have no effect; the message has a
+            line for each, with the field and the fix. Fields of TRL without effect are named in one warning.
         TypeError: a keyword is no field; the message names the field that was meant.
     """
 
@@ -319,17 +318,12 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
             self.bf16 = False if self.bf16 is None else self.bf16
         if self.importance_sampling_level == "sequence" and self.importance == "token":
             self.importance = "sequence"
-        if imports_functions():
-            for name, function in self.custom_functions().items():
-                resolve_function(function, what=name, known=FUNCTION_KNOBS[name])
-        check_values(self)
-        self.fill_in_updates()
-        check_groups(self)
-        check_deepspeed(self.deepspeed)
-        super().__post_init__()
-        self.reward_range, self.tree_branching = list(self.reward_range), list(self.tree_branching)
-        check_combinations(self)
-        check_inactive_options(self, acts_of(type(self)), released_code=RELEASED_CODE)
+        if self.max_grad_norm is None:
+            self.max_grad_norm = 0.0  # no clipping; transformers compares it with 0
+        if self.top_k == -1 or (self.top_k is None and self.use_vllm):
+            self.top_k = 0  # all tokens; transformers does not know -1, nor vLLM `None`
+        check_settings(self, build=super().__post_init__)
+        self.sync_ref_model = self.sync_ref_model and self.beta != 0.0  # which TRL refuses when a trainer is built
         if self.importance == "sequence":
             self.importance_sampling_level = "sequence"  # TRL's own path, with its metrics per sequence
 

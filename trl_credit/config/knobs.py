@@ -186,14 +186,15 @@ def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
     return not acts or any(not unmet(config, condition) for condition in acts)
 
 
-def check_inactive_options(
+def inactive_options(
     config: Any,
     acts: Mapping[str, tuple[Condition, ...]],
     *,
     released_code: Mapping[str, Condition] | None = None,
     typed: Collection[str] = (),
-) -> None:
-    """Refuses fields that were set but have no effect, given the other fields.
+    wrong: Collection[str] = (),
+) -> dict[str, str]:
+    """Fields that were set but have no effect, given the other fields.
 
     A field counts as set if it differs from its default in the configuration's class and in all base classes.
 
@@ -206,25 +207,30 @@ def check_inactive_options(
             Name in `released_code` → when it has an effect.
         typed (collection of `str`, *optional*):
             Fields that count as set whatever their values are, as on a command line.
+        wrong (collection of `str`, *optional*):
+            Fields with wrong values. They are left out, and so are fields that act beside some values of them.
 
-    Raises:
-        ValueError: the message names the field, the settings that leave it without effect, and the fix.
+    Returns:
+        Field → a message that names it, the settings that leave it without effect, and the fix.
     """
-    for name in (released_code and config.released_code) or ():
+    inactive = {}
+    for name in (released_code and "released_code" not in wrong and config.released_code) or ():
         if missing := unmet(config, released_code[name]):
-            _refuse_inactive(config, "released_code", [name], [missing])
+            inactive[f"released_code {name}"] = _inactive(config, "released_code", [name], [missing])
     for name, conditions in acts.items():
-        if not hasattr(config, name) or is_active(config, conditions):
+        read = {name, *(other for condition in conditions for other in condition)}
+        if not hasattr(config, name) or read.intersection(wrong) or is_active(config, conditions):
             continue
         if name in typed or not is_default(config, name):
             missing = [unmet(config, condition) for condition in conditions]
-            _refuse_inactive(config, name, getattr(config, name), missing)
+            inactive[name] = _inactive(config, name, getattr(config, name), missing)
+    return inactive
 
 
-def _refuse_inactive(config: Any, name: str, value: Any, missing: list[Condition]) -> None:
+def _inactive(config: Any, name: str, value: Any, missing: list[Condition]) -> str:
     beside = values_of(config, (other for condition in missing for other in condition))
     fix = ", or ".join(map(in_words, missing))
-    raise ValueError(f"{name}={value!r} does nothing, since {beside}: set {fix}, or leave {name} out.")
+    return f"{name}={value!r} does nothing, since {beside}: set {fix}, or leave {name} out."
 
 
 def is_default(config: Any, name: str) -> bool:

@@ -1,53 +1,17 @@
-"""Checks of a configuration: each field by itself, and which settings do not go together."""
+"""Which settings of a configuration do not go together."""
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from functools import cache
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from trl import GRPOConfig
 
-from ..support.errors import did_you_mean
+from ..support.errors import collected
 from ..support.functions import declared, imports_functions
 from .groups import FILTERED, check_prompt_rates
-from .knobs import COUNT, Condition, Values, anything_but, in_words, knobs_of, number, unmet, values_of, when
+from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
 from .segments import ROLLOUTS, TREE
-from .trl_settings import TRL_ACTS, TRL_VALUES
 from .turns import TRACES
-
-
-def check_values(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> None:
-    """Checks every field by itself: our own knobs by their declarations, fields of TRL and transformers by a table.
-
-    Raises:
-        ValueError: the message names the field and what it may be.
-    """
-    own = {name: knob.values for name, knob in knobs_of(type(config)).items() if knob.values is not None}
-    optional = _optional_fields(type(config))
-    for name, allowed in (values | own).items():
-        value = getattr(config, name, None)
-        if not hasattr(config, name) or (value is None and name in optional) or allowed.holds(value):
-            continue  # TRL versions differ in some fields
-        wrong = next((x for x in value if x not in allowed.names), "") if isinstance(value, (list, tuple)) else value
-        meant = did_you_mean(wrong, allowed.names)
-        raise ValueError(f"{name} must be {allowed.words}{' or None' * (name in optional)}, got {value!r}{meant}.")
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if isinstance(value, float) and math.isnan(value):
-            raise ValueError(f"{f.name} must be a number, got nan: leave it out for its default.")
-
-
-@cache
-def _optional_fields(config_class: type) -> set[str]:
-    return {name for name, hint in get_type_hints(config_class).items() if NoneType in get_args(hint)}
-
-
-def acts_of(config_class: type) -> dict[str, tuple[Condition, ...]]:
-    """Field → the conditions of which one must hold for it to have an effect: our knobs', and those of TRL's fields."""
-    return TRL_ACTS | {name: declared.acts for name, declared in knobs_of(config_class).items()}
 
 
 class Rule(NamedTuple):
@@ -79,6 +43,7 @@ ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
+ROLLOUTS_READ = ("rollouts", "segmentation", "segment_length", "tree_branching", "tree_segment_length")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
 ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
 
@@ -238,37 +203,51 @@ RULES = (
         | when(off_policy_mask_threshold=None, whiten_advantages="none", td_upper_bound=False),
         "it has its own weight per segment",
     ),
-    Rule(when(use_vllm=False), when(top_k=number("0 (all tokens) or more", lambda x: x >= 0)), "only vLLM takes -1"),
+    Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
 )
 
 
-def check_combinations(config: GRPOConfig) -> None:
-    """Refuses settings that do not go together, by `RULES` and those of the class, segments that are longer than a
-    response, and a file of pass rates that cannot be read.
+def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[Exception]:
+    """Settings that do not go together, by `RULES` and those of the class, segments that are longer than a response,
+    and a file of pass rates that cannot be read.
 
-    Raises:
-        ValueError: the message names the fields and the fix.
+    Args:
+        config ([`CreditConfig`]):
+            It may be half built, if fields have wrong values.
+        wrong (collection of `str`):
+            Fields with wrong values, about which nothing more is said.
+
+    Yields:
+        `ValueError`: the message names the fields and the fix.
     """
-    check_prompt_rates(config)
+    if "prompt_rates" not in wrong:
+        errors: list[Exception] = []
+        with collected(errors, ValueError):
+            check_prompt_rates(config)
+        yield from errors
     of_class = [rule for base in type(config).__mro__ for rule in vars(base).get("RULES", ())]
+    refused = {*wrong}
     for rule in (*RULES, *of_class):
-        if (wrong := unmet(config, rule.needed)) and not unmet(config, rule.given):
-            name, of = next(iter(wrong)), type(config).__name__
-            pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or of}"
-            fix = f"Set {in_words({name: wrong[name]})}, or change {' or '.join(rule.given) or 'the algorithm'}."
-            raise ValueError(f"{pair}: {rule.why}. {fix}")
-    _check_batch_statistics(config)
-    if config.expert_drift and config.is_aligned:
-        what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
-        raise ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
+        if refused.intersection(rule.given) or unmet(config, rule.given):
+            continue
+        for name, values in unmet(config, rule.needed).items():
+            if name not in refused:
+                pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or type(config).__name__}"
+                fix = f"Set {in_words({name: values})}, or change {' or '.join(rule.given) or 'the algorithm'}."
+                yield ValueError(f"{pair}: {rule.why}. {fix}")
+                refused.add(name)
+    if not wrong:
+        yield from _batch_errors(config)
     most = config.max_completion_length
+    if most is None or {"max_completion_length", *ROLLOUTS_READ} & {*wrong}:
+        return
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
         length = f"segment_length={config.segment_length}"
-        raise ValueError(f"{length} never cuts a response, since max_completion_length={most}: lower segment_length.")
+        yield ValueError(f"{length} never cuts a response, since max_completion_length={most}: lower segment_length.")
     inner = len(config.tree_branching) - 1
     if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
         levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
-        raise ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
+        yield ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
 
 
 def batch_statistics_of(function: Callable | None, config: GRPOConfig) -> Callable | None:
@@ -292,7 +271,11 @@ _BATCH_STATISTICS = (
 )
 
 
-def _check_batch_statistics(config: GRPOConfig) -> None:
+def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
+    """What does not go with the updates per batch, or with a credit function that takes statistics over it."""
+    if config.expert_drift and config.is_aligned:
+        what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
+        yield ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
     function = config.custom_function("credit") if imports_functions() else None
     if (found := batch_statistics_of(function, config)) is None:
         return
@@ -300,7 +283,7 @@ def _check_batch_statistics(config: GRPOConfig) -> None:
     for needed, why in _BATCH_STATISTICS:
         if wrong := unmet(config, needed):
             what = f"{values_of(config, wrong)} with credit={config.credit!r}, which takes statistics over the batch"
-            raise ValueError(f"{what}: {why}. Set {in_words(wrong)}{others}.")
+            yield ValueError(f"{what}: {why}. Set {in_words(wrong)}{others}.")
     if config.is_aligned and not config.use_vllm:
         what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
-        raise ValueError(f"{what}, and {no_batch_logps(config)}{others}.")
+        yield ValueError(f"{what}, and {no_batch_logps(config)}{others}.")

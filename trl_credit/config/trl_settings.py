@@ -1,6 +1,5 @@
-"""Refuses invalid settings of TRL and transformers, and settings of TRL that have no effect, before anything is loaded.
-The errors of these libraries come late, do not name the field, or are a division by zero. A field without effect is no
-error there.
+"""Settings of TRL and transformers: values that are refused before anything is loaded, since there they are an error
+that comes late or does not name the field, a division by zero, or another formula; and when a field has an effect.
 """
 
 import math
@@ -33,22 +32,20 @@ from .knobs import (
 
 _TABLE: dict[Values, str] = {
     number("at least 1", lambda x: x >= 1): "per_device_train_batch_size per_device_eval_batch_size num_iterations "
-    "gradient_accumulation_steps steps_per_generation generation_batch_size num_generations_eval max_completion_length "
-    "save_total_limit vllm_tensor_parallel_size ref_model_sync_steps lora_r lora_alpha",
+    "gradient_accumulation_steps steps_per_generation generation_batch_size max_completion_length "
+    "vllm_tensor_parallel_size ref_model_sync_steps lora_r lora_alpha",
     number("at least 2, for responses to be compared", lambda x: x >= 2): "num_generations",
-    NOT_NEGATIVE: "learning_rate weight_decay adam_epsilon warmup_steps epsilon beta",
-    number("0 (no clipping) or more", lambda x: x >= 0): "max_grad_norm",
-    number("0 or more", lambda x: x >= 0): "epsilon_high dataloader_num_workers",
+    NOT_NEGATIVE: "learning_rate adam_epsilon warmup_steps logging_steps",
+    number("0 or more", lambda x: x >= 0): "epsilon epsilon_high top_p dataloader_num_workers",
     number("positive", lambda x: x > 0): "delta",
-    POSITIVE: "temperature repetition_penalty num_train_epochs save_steps logging_steps eval_steps "
-    "sapo_temperature_neg sapo_temperature_pos",
-    number("above 0 and at most 1", lambda x: 0 < x <= 1): "top_p vllm_gpu_memory_utilization",
+    POSITIVE: "temperature repetition_penalty num_train_epochs sapo_temperature_neg sapo_temperature_pos",
+    number("above 0 and at most 1", lambda x: 0 < x <= 1): "vllm_gpu_memory_utilization",
     SHARE: "min_p top_entropy_quantile",
     number("at least 0 and below 1", lambda x: 0 <= x < 1): "adam_beta1 adam_beta2 lora_dropout",
-    number("at least 1, or -1 to use num_train_epochs", lambda x: x == -1 or x >= 1): "max_steps",
-    number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed data_seed",
-    number("at least 1, or 0 (all tokens; with vLLM also -1)", lambda x: x >= -1): "top_k",
-    FINITE: "entropy_coef entropy_coef_min entropy_coef_max entropy_target",
+    number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed",
+    number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
+    FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
+    number("a number", lambda x: True): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
     Values("finite numbers, one per reward function", numbers): "reward_weights",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
     one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
@@ -58,6 +55,7 @@ _TABLE: dict[Values, str] = {
     one_of("colocate", "server"): "vllm_mode",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
+NONE_TOO = ("top_k", "top_p", "repetition_penalty", "max_grad_norm")  # may be `None`, whatever their annotations say
 
 _VLLM = when(use_vllm=True)
 _SERVER = _VLLM | when(vllm_mode="server")
@@ -68,6 +66,7 @@ _CISPO = when(policy_loss="clip", loss_type="cispo")  # clips from above alone
 # fields, and the conditions of which one must hold for them to have an effect; as TRL's `GRPOTrainer` reads them
 _ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
     ("shuffle_dataset", (when(prompt_sampler="data"),)),
+    ("num_train_epochs", (when(max_steps=number("-1", lambda x: x < 1)),)),
     ("warmup_steps", (when(lr_scheduler_type=anything_but("constant")),)),
     ("vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction", (_VLLM,)),
     (
@@ -86,7 +85,7 @@ _ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
     ("cache_implementation", (_GENERATE | when(use_transformers_continuous_batching=False),)),
     ("transformers_continuous_batching_config", (_GENERATE | when(use_transformers_continuous_batching=True),)),
     ("use_bias_correction_kl sync_ref_model", (when(beta=anything_but(0.0)),)),
-    ("ref_model_mixup_alpha ref_model_sync_steps", (when(sync_ref_model=True),)),
+    ("ref_model_mixup_alpha ref_model_sync_steps", (when(sync_ref_model=True, beta=anything_but(0.0)),)),
     ("epsilon", (_CLIPPED, _CISPO | when(epsilon_high=None))),
     ("epsilon_high", (_CLIPPED, _CISPO)),
     ("delta", (_CLIPPED,)),
@@ -115,9 +114,15 @@ _MODEL_ACT = (
 MODEL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _MODEL_ACT for name in names.split()}
 # of TRL's own evaluation, which the command line does not run
 OF_EVALUATION = (
-    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay eval_on_start "
+    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay "
     "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object batch_eval_metrics prediction_loss_only "
     "include_for_metrics"
+).split()
+
+# what decides about the size of a generation batch and its updates
+BATCH_FIELDS = (
+    "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
+    "gradient_accumulation_steps num_iterations"
 ).split()
 
 # the package that a tracker of transformers needs, if it has another name; `None`: not checked

@@ -13,6 +13,8 @@ from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from ..config import CreditConfig, active_part
+from ..config.knobs import is_active
+from ..config.trl_settings import TRL_ACTS
 from ..demo import DEMO_SEGMENTS, task_of_model
 from .public import Public
 
@@ -116,12 +118,13 @@ def _holds_text(value: Any) -> bool:
 
 
 def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The public fields of a dataclass whose values are not their defaults, including fields that were set to `None`.
+    """The public fields of a dataclass whose values are not their defaults, including fields that were set to `None`,
+    and without fields of TRL that have no effect.
 
     The dataclass built from these fields has the same public fields. `defaults` replace those of the dataclass.
     """
     defaults = {name: value for name, value in (defaults or {}).items() if hasattr(settings, name)}
-    names = public_fields(settings)
+    names = [name for name in public_fields(settings) if is_active(settings, TRL_ACTS.get(name, ()))]
     found = _different(names, settings, vars(_defaults_of(settings, {})) | defaults)
     if found.get("importance") == found.get("importance_sampling_level") and "top_entropy_quantile" not in found:
         found.pop("importance_sampling_level", None)  # `importance` sets it, unless TRL's two fields were set together

@@ -10,7 +10,8 @@ from torch import nn
 from transformers import TrainingArguments
 
 from ..config import KNOBS, CreditConfig
-from ..config.knobs import knobs_of
+from ..config.knobs import defaults, is_active, knobs_of
+from ..config.trl_settings import TRL_ACTS
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
 from ..support.modules import helper_modules
@@ -120,7 +121,9 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
     names = [f.name for f in fields(args) if f.name in ours or f.name in _OPTIMIZER]
     engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
     kept = [name for name in names if name not in engine and name not in args.custom_functions()]
-    return {name: json.loads(json_text(getattr(args, name))) for name in kept}
+    # as if what has no effect had been left out
+    idle = {n: value for n, value in defaults(type(args)).items() if not is_active(args, TRL_ACTS.get(n, ()))}
+    return {name: json.loads(json_text(idle.get(name, getattr(args, name)))) for name in kept}
 
 
 def functions_of(trainer: IdentifiedTrainer) -> dict[str, Any]:

@@ -7,21 +7,23 @@ from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, NamedTuple
 
+from accelerate.logging import get_logger
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
-from ..config.knobs import check_inactive_options, is_default, knobs_of
-from ..config.rules import check_values
-from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, TRL_ACTS, check_trackers
+from ..config.checks import value_errors
+from ..config.knobs import inactive_options, is_default, knobs_of
+from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
-from ..support.errors import choose, did_you_mean, one_line
+from ..support.errors import choose, collected, lines_of, together
 from .environment import set_environment
-from .files import read_settings
 from .flags import FlagParser
-from .parser import OneLineParser, typed_fields, unknown_argument
+from .parser import read_files, typed_fields, unknown_algorithm, unknown_arguments, unknown_field
 
+
+logger = get_logger(__name__)
 
 DEMO = "demo"  # as a model, a data set or a reward: the embedded one
 Protocols = Mapping[str, Collection[str]]  # evaluation protocol → the names of its sets
@@ -59,24 +61,23 @@ class Choices(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The value of every field, before a configuration is built from them, and which fields were set."""
+    """The value of every field, before a configuration is built from them, which fields were set, and what is wrong:
+    names of fields and flags."""
 
     values: argparse.Namespace
-    rest: list[str]
     given: list[str]
     config: dict[str, Any]
     parser: FlagParser
+    errors: list[Exception]
 
 
-def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Read:
-    said, words = _peek(argv)
-    config, files = read_settings(said.pop("config"))
+def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags: Collection[str] = ()) -> _Read:
+    said, config, files, words = read_files(argv)
     words += [f"--{name}={value}" for name, value in said.items()]
     chosen = {"algo": ScriptArguments.algo} | config | said
     algo = str(chosen["algo"])
     if algo not in PRESETS:
-        where = f" in {files['algo']}" if "algo" in files and "algo" not in said else ""
-        raise ValueError(f"unknown algorithm {algo!r}{where}{choose(algo, PRESETS)}")
+        raise unknown_algorithm(algo, PRESETS, file=None if "algo" in said else files.get("algo"))
     helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
     if protocols:
         helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
@@ -88,19 +89,25 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str]) -> _Re
     if task is not None:
         own = {} if task.name == DEMO else {"dataset_name": task.name}
         parser.set_defaults(model_name_or_path=task.name, **task.settings, **own)
-    settings = {name: value for name, value in config.items() if name != "env"}
-    set_environment(config.get("env"), where=files.get("env", "a file"))
-    for name, value in settings.items():
-        if name not in parser.hints:
-            meant = did_you_mean(name, parser.hints) or ": --help all lists the fields"
-            raise ValueError(f"unknown field {name!r} in {files[name]}{meant}")
-        settings[name] = parser.read(name, value, file=files[name])
+    named = {name: value for name, value in config.items() if name != "env"}
+    errors: list[Exception] = [unknown_field(n, files[n], parser.hints) for n in named if n not in parser.hints]
+    settings, unreadable = {}, []
+    with collected(unreadable, ValueError):
+        set_environment(config.get("env"), where=files.get("env", "a file"))
+    for name, value in named.items():
+        with collected(unreadable, ValueError):
+            if name in parser.hints:
+                settings[name] = parser.read(name, value, file=files[name])
     parser.set_defaults(**settings)
+    values, rest, more = parser.parse_readable(words)
+    errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
+    if unreadable or more:  # the values in their places may cause other errors
+        raise together([*errors, *unreadable, *more])
     if task is not None:
         segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
-        parser.set_defaults(**active_part(segments, vars(parser.parse_known_args(words)[0])))
-    values, rest = parser.parse_known_args(words)
-    return _Read(values, rest, [*settings, *typed_fields(words)], config, parser)
+        parser.set_defaults(**active_part(segments, vars(values)))
+        values = parser.parse_known_args(words)[0]
+    return _Read(values, [*settings, *typed_fields(words)], config, parser, errors)
 
 
 def inactive_settings(argv: list[str]) -> list[str]:
@@ -142,53 +149,73 @@ def parse_arguments(
 
     Raises:
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
-            names the field, and the file that set it.
+            has a line for each, which names the field, and the file that set it.
     """
-    read = _read(argv, protocols or {}, program)
-    values, parser = read.values, read.parser
-    if read.rest:
-        raise ValueError(unknown_argument(read.rest[0], [*flags, *parser.flags()], lists="--help all"))
+    read = _read(argv, protocols or {}, program, flags)
+    values, parser, errors = read.values, read.parser, read.errors
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
-            raise ValueError(f"--{name} is empty: give it a value, or leave it out")
+            errors.append(ValueError(f"--{name} is empty: give it a value, or leave it out"))
     values.per_device_train_batch_size *= processes
-    try:
-        script, data, args, model = (
-            of(**{f.name: getattr(values, f.name) for f in fields(of) if f.init}) for of in parser.classes
-        )
-        _check_script(script, protocols or {})
-        check_trackers(args.report_to)
-        check_values(model)
-        typed = set(typed_fields(argv)) - read.config.keys()  # one that a file sets may be set back
-        check_inactive_options(model, MODEL_ACTS, typed=typed)
-        check_inactive_options(args, TRL_ACTS, typed=typed)
-        if args.eval_strategy != "no":
-            what = f"eval_strategy={args.eval_strategy.value!r}"
-            raise ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every")
-        for name in OF_EVALUATION:
-            if hasattr(args, name) and not is_default(args, name):
-                what = f"{name}={getattr(args, name)!r} does nothing here, where TRL does not evaluate"
-                raise ValueError(f"{what}: leave it out; --evaluation_protocol and --evaluate_every evaluate")
-        if not isinstance(args.model_init_kwargs, (dict, NoneType)):
-            raise ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}")
-    except _REFUSALS as error:
-        raise ValueError(with_source(error, argv)) from error
+    parts: dict[type, Any] = {}
+    for of in parser.classes:
+        with collected(errors, *_REFUSALS):
+            parts[of] = of(**{f.name: getattr(values, f.name) for f in fields(of) if f.init})
+    script, data, args, model = map(parts.get, parser.classes)
+    typed = set(typed_fields(argv)) - read.config.keys()  # one that a file sets may be set back
+    errors += _errors_of_command(script, args, model, protocols or {}, typed=typed)
+    if errors:
+        raise with_source(together(errors), argv) from errors[0]
+    if idle := [name for name in OF_EVALUATION if hasattr(args, name) and not is_default(args, name)]:
+        here = "here, where TRL does not evaluate: --evaluation_protocol and --evaluate_every do"
+        logger.warning("%s do nothing %s", " and ".join(idle), here)
     if task := task_of_model(model.model_name_or_path or DEMO):
         model.model_name_or_path = task.model_path
+    if isinstance(model.lora_target_modules, str) and re.fullmatch(r"[\w.]+", model.lora_target_modules):
+        model.lora_target_modules = [model.lora_target_modules]  # a name alone, which PEFT would read as a pattern
     return Choices(script, data, args, model, read.config)
 
 
-def with_source(error: BaseException, argv: list[str]) -> str:
-    """The message of an exception in one line, with the `--config` file that sets the field it names."""
-    message = one_line(error)
+def with_source(error: BaseException, argv: list[str]) -> ValueError:
+    """An exception with one line for each error, and the `--config` file that sets the field that the line names."""
+    lines = lines_of(error)
     try:
-        files = read_settings(_peek(argv)[0]["config"])[1]
+        files = read_files(argv)[2]
     except ValueError:  # the file itself is wrong, and the message says so
-        return message
+        files = {}
     for name in sorted(files.keys() - set(typed_fields(argv))):
-        if re.search(rf"^`?{name}\b|\b{name}=", message) and files[name] not in message:
-            return f"{message.rstrip('.')} ({name} is set in {files[name]})"
-    return message
+        for i, line in enumerate(lines):
+            if re.search(rf"^`?{name}\b|\b{name}=", line) and not any(file in line for file in files.values()):
+                lines[i] = f"{line.rstrip('.')} ({name} is set in {files[name]})"
+    return together([ValueError(line) for line in lines])
+
+
+def _errors_of_command(
+    script: ScriptArguments | None,
+    args: CreditConfig | None,
+    model: ModelConfig | None,
+    protocols: Protocols,
+    *,
+    typed: Collection[str],
+) -> list[Exception]:
+    """What only the command line refuses in the parts that could be built."""
+    errors: list[Exception] = []
+    if script is not None:
+        with collected(errors, ValueError):
+            _check_script(script, protocols)
+    if model is not None:
+        wrong = value_errors(model)
+        errors += wrong.values()
+        errors += map(ValueError, inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong).values())
+    if args is not None:
+        with collected(errors, ValueError):
+            check_trackers(args.report_to)
+        if args.eval_strategy != "no" or args.eval_on_start:
+            what = "eval_on_start=True" if args.eval_on_start else f"eval_strategy={args.eval_strategy.value!r}"
+            errors.append(ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every"))
+        if not isinstance(args.model_init_kwargs, (dict, NoneType)):
+            errors.append(ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}"))
+    return errors
 
 
 def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
@@ -203,14 +230,3 @@ def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
     for one in script.evaluate_on or ():
         if one not in protocols[name]:
             raise ValueError(f"evaluate_on: {name!r} has no set {one!r}{choose(one, protocols[name])}")
-
-
-def _peek(argv: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The given values of `--config`, `--algo` and the model, on which other flags depend, and the remaining words."""
-    parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("--config", nargs="+", action="extend", default=[])
-    parser.add_argument("--algo")
-    parser.add_argument("--model_name_or_path", "--model-name-or-path")
-    parser.add_argument("--dataset_name", "--dataset-name")
-    said, rest = parser.parse_known_args(argv)
-    return vars(said), rest

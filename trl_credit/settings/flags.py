@@ -10,12 +10,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from trl import TrlParser
 
 from ..config.knobs import knobs_of
+from ..config.trl_settings import NONE_TOO
 from .help import HelpPages
 from .parser import OneLineParser
 
 
 # types that a field accepts in a YAML file besides those of its annotation
 _ACCEPTS_TOO = {"dataset_config": dict, "fsdp": bool, "resume_from_checkpoint": bool, "scale_rewards": bool}
+_ACCEPTS_TOO |= dict.fromkeys(NONE_TOO, NoneType)
 
 
 class FlagParser(OneLineParser, TrlParser):
@@ -50,7 +52,7 @@ class FlagParser(OneLineParser, TrlParser):
         name = names[0].removeprefix("--")
         if name in self._helps:
             kwargs["help"] = self._helps[name]
-        if NoneType in get_args(self.hints.get(name)) and "type" in kwargs:
+        if (NoneType in get_args(self.hints.get(name)) or name in NONE_TOO) and "type" in kwargs:
             kwargs["type"] = _or_none(kwargs["type"])
             if "choices" in kwargs:
                 kwargs["choices"] = [*kwargs["choices"], None]

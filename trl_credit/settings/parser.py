@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from ..support.errors import did_you_mean
+from ..support.errors import choose, raise_together, together
+from ..support.retired import meant_by
+from ..support.signals import without_flag
+from .files import read_settings
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -41,9 +44,21 @@ class OneLineParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         parsed, rest = self.parse_known_args(args, namespace)
-        if rest:
-            raise ValueError(unknown_argument(rest[0], self.flags()))
+        raise_together(unknown_arguments(rest, self.flags()))
         return parsed
+
+    def parse_readable(self, words: list[str]) -> tuple[argparse.Namespace, list[str], list[Exception]]:
+        """As `parse_known_args`, without the flags whose values cannot be read, and the errors about these."""
+        errors: list[Exception] = []
+        while True:
+            try:
+                return *self.parse_known_args(words), errors
+            except ValueError as error:
+                errors.append(error)
+                readable = without_flag(words, str(error).partition(":")[0].lstrip("-"))
+                if len(readable) == len(words):
+                    raise together(errors) from error
+                words = readable
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}: --help lists the flags")
@@ -53,12 +68,49 @@ class OneLineParser(argparse.ArgumentParser):
         return [action.option_strings[0] for action in self._actions if action.option_strings]
 
 
-def unknown_argument(word: str, flags: Iterable[str], *, lists: str = "--help") -> str:
-    """The message for a word of a command line that no flag accepts; `lists` is the flag that lists them all."""
-    flag = word.partition("=")[0]
-    if not word.startswith("-"):
-        return f"{word!r} follows no flag: write --name before it, {lists} lists them"
-    return f"unknown flag {flag!r}{did_you_mean(flag, flags) or f': {lists} lists them'}"
+def unknown_arguments(words: list[str], flags: Iterable[str], *, lists: str = "--help") -> list[Exception]:
+    """An error for each word of a command line that no flag accepts, without the values of unknown flags; `lists` is
+    the flag that lists them all."""
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    return [
+        ValueError(
+            f"unknown flag {flag!r}{meant_by(flag, flags) or f': {lists} lists them'}"
+            if word.startswith("-")
+            else f"{word!r} follows no flag: write --name before it, {lists} lists them"
+        )
+        for i, word in enumerate(words)
+        if (flag := word.partition("=")[0]).startswith("-") or i < first
+    ]
+
+
+def unknown_field(name: str, file: str, known: Iterable[str]) -> Exception:
+    """The error about a line of a YAML file that sets no field."""
+    return ValueError(f"unknown field {name!r} in {file}{meant_by(name, known) or ': --help all lists the fields'}")
+
+
+def unknown_algorithm(name: str, known: Iterable[str], *, file: str | None) -> Exception:
+    """The error about an algorithm that does not exist, which a file may name."""
+    return ValueError(f"unknown algorithm {name!r}{f' in {file}' if file else ''}{choose(name, known)}")
+
+
+def read_files(argv: list[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str], list[str]]:
+    """Reads what other flags depend on.
+
+    Returns:
+        The values of `--algo`, the model and the data set in a command line; the settings of the files of `--config`;
+        the file of each of these; and the remaining words.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--config", nargs="+", action="extend", default=[])
+    parser.add_argument("--algo")
+    parser.add_argument("--model_name_or_path", "--model-name-or-path")
+    parser.add_argument("--dataset_name", "--dataset-name")
+    parsed, rest = parser.parse_known_args(argv)
+    said = vars(parsed)
+    return said, *read_settings(said.pop("config")), rest
 
 
 def typed_fields(argv: Iterable[str]) -> list[str]:

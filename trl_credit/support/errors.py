@@ -5,7 +5,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
@@ -23,26 +24,63 @@ def one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+class SeveralErrors(ValueError, TypeError):
+    """Errors in the input that are raised together: a message with a line each."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = list(lines)
+        super().__init__("\n".join(self.lines))
+
+
+def lines_of(error: BaseException | str) -> list[str]:
+    """The message of an exception: one line, or a line for each of several errors."""
+    return error.lines if isinstance(error, SeveralErrors) else [one_line(error)]
+
+
+@contextmanager
+def collected(errors: list[Exception], *kinds: type[Exception]) -> Iterator[None]:
+    """Context manager that ends at an exception of these kinds, and appends it to `errors`."""
+    try:
+        yield
+    except kinds as error:
+        errors.append(error)
+
+
+def together(errors: Sequence[Exception]) -> Exception:
+    """A single error as it is, and several as [`SeveralErrors`]."""
+    lines = dict.fromkeys(line for error in errors for line in lines_of(error))
+    return errors[0] if len(errors) == 1 else SeveralErrors(lines)
+
+
+def raise_together(errors: Sequence[Exception]) -> None:
+    """Raises all of the errors; none if there is none."""
+    if errors:
+        raise together(errors)
+
+
 def fail(message: BaseException | str, *, code: int) -> NoReturn:
-    """Ends the script with one line on standard error and an exit code: 2 for wrong input, 1 for a run that failed.
+    """Ends the script with a line on standard error for each error, and an exit code: 2 for wrong input, 1 for a run
+    that failed.
 
     Raises:
         SystemExit: always.
     """
-    print(f"error: {one_line(message)}", file=sys.stderr)
+    for line in lines_of(message):
+        print(f"error: {line}", file=sys.stderr)
     raise SystemExit(code) from None
 
 
-def did_you_mean(word: Any, choices: Iterable[str]) -> str:
+def did_you_mean(word: Any, choices: Iterable[str], *, cutoff: float = 0.6) -> str:
     """`": did you mean 's_trace'?"`, or `""` if no choice is close. The caller appends it to its message."""
-    meant = closest(word, choices)
+    meant = closest(word, choices, cutoff=cutoff)
     return f": did you mean {meant!r}?" if meant is not None else ""
 
 
-def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str) -> str | None:
-    """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close."""
+def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str, cutoff: float = 0.6) -> str | None:
+    """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close, where
+    `cutoff` is the least similarity: 1 for the same letters."""
     by_key = {spelling(key(choice)): choice for choice in map(str, choices)}
-    close = difflib.get_close_matches(spelling(str(word)), by_key, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(spelling(str(word)), by_key, n=1, cutoff=cutoff)
     return by_key[close[0]] if close else None
 
 

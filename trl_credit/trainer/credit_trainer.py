@@ -144,7 +144,7 @@ class CreditTrainer(ResumableTrainer):
         **newer: Any,
     ) -> None:
         rollout_func = rollout_func and guard_rollout(rollout_func)
-        kwargs = refusals.known_to_trl(locals()) | newer
+        kwargs = refusals.known_to_trl(locals() | newer)
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")

@@ -10,9 +10,11 @@ from datasets import IterableDataset
 from packaging.version import Version
 
 from ..config import CreditConfig
-from ..config.knobs import values_of
+from ..config.knobs import is_default, values_of
 from ..presets import PRESETS
 from ..rewards.signature import Rows
+from ..support.errors import raise_together
+from ..support.retired import meant_by
 
 
 logger = get_logger(__name__)
@@ -39,8 +41,8 @@ def check_arguments(
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
         ValueError: the numbers of weights and rewards differ, liger bypasses the loss, segments or `td_upper_bound` go
-            with tools, environments or a rollout function, a function of the configuration is missing, or an argument
-            has no effect beside the others.
+            with tools, environments or a rollout function, the total of several rewards may leave `reward_range`, or a
+            function of the configuration is missing.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
@@ -62,20 +64,18 @@ def check_arguments(
     if args.reward_weights is not None and len(args.reward_weights) != count:
         what = f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward"
         raise ValueError(f"{what} functions: give one for each, in their order, or leave it out (all 1).")
-    loads = {"args.model_init_kwargs": args.model_init_kwargs, "quantization_config": kwargs.get("quantization_config")}
-    for name, value in loads.items():
-        if value is not None and not isinstance(model, str):
-            raise ValueError(
-                f"{name} does nothing for a model that is loaded already: give `model` as a name, or leave {name} out."
-            )
+    weights = args.reward_weights or [1.0] * count
+    if args.process_reward_weight != 0.0 and count > 1 and sum(weights) > 1.0 and is_default(args, "reward_range"):
+        what = f"process_reward_weight={args.process_reward_weight} reads the total of {count} reward functions, which"
+        what += f" may leave reward_range={args.reward_range}"
+        raise ValueError(f"{what}: set reward_range to its smallest and largest value, or reward_weights of sum 1.")
     if args.draws_prompts and isinstance(kwargs.get("train_dataset"), IterableDataset):
         name = "prompt_sampler" if args.prompt_sampler != "data" else "groups"
         what = f"{name}={getattr(args, name)!r} draws rows by number, and train_dataset is a stream"
         fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
         raise ValueError(f"{what}: {fix}.")
     if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
-        what = f"max_tool_calling_iterations={args.max_tool_calling_iterations} does nothing without tools"
-        raise ValueError(f"{what}: give the trainer tools or environment_factory, or leave it out.")
+        logger.warning("as in TRL, max_tool_calling_iterations does nothing without tools or environment_factory")
     has_turns = any(kwargs.get(name) for name in ("tools", "environment_factory", "rollout_func"))
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
     for name in [name for name, acts in by_turn.items() if acts]:
@@ -110,9 +110,9 @@ def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
     """
     known = inspect.signature(trl.GRPOTrainer.__init__).parameters
     given = {name: value for name, value in given.items() if name not in _OURS}
-    for name, value in given.items():
-        if name not in known and value is not None:
-            raise TypeError(f"{name}: trl {trl.__version__} has no such argument of GRPOTrainer: leave it out")
+    unknown = [name for name, value in given.items() if name not in known and value is not None]
+    what = f"trl {trl.__version__} has no such argument of GRPOTrainer"
+    raise_together([TypeError(f"{name}: {what}{meant_by(name, known) or ': leave it out'}") for name in unknown])
     return {name: value for name, value in given.items() if name in known}
 
 

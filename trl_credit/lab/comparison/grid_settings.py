@@ -8,10 +8,11 @@ from typing import Any
 
 import yaml
 
+from ...config.trl_settings import TRL_ACTS
 from ...demo import task_of_model
 from ...settings.arguments import Choices, inactive_settings, parse_arguments
 from ...settings.files import read_settings
-from ...support.errors import one_line
+from ...support.errors import lines_of, together
 from ...support.signals import without_flag
 from ..evaluation.protocols import PROTOCOLS
 from .entries import Entry, Sweep
@@ -66,13 +67,13 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
     settings, files = read_settings(shared.config)
     _refuse(shared, settings, files)
     grid = Grid(folder, list(entries), list(seeds or ()), shared.sweep)
-    dead = set(_flag_names(shared.flags))  # by every run
+    dead = set(_flag_names(shared.flags)) - TRL_ACTS.keys()  # by every run
     on_demo = True
     for entry in entries:
         try:
             choices = _add(grid, entry, shared, settings)
         except (ValueError, OSError, ImportError) as error:
-            raise ValueError(f"{entry.name}: {one_line(error)}") from error
+            raise together([ValueError(f"{entry.name}: {line}") for line in lines_of(error)]) from error
         on_demo = on_demo and task_of_model(choices.model.model_name_or_path) is not None
         dead = dead.intersection(grid.left_out.get(entry.label, ()))
     if dead:
@@ -97,14 +98,14 @@ def _add(grid: Grid, entry: Entry, shared: Shared, settings: dict[str, Any]) -> 
     inactive = inactive_settings([*algo, *config_flags, *shared.flags, *own_flags, *swept, *equal])
     if dead := [name for name in shared.equal if name in inactive]:
         raise ValueError(f"--equal {dead[0]}={shared.equal[dead[0]]} does nothing for {entry.label}: leave it out")
-    # the flags of an entry itself are never left out
-    left_out = [name for name in inactive if name not in _flag_names(own_flags)]
+    # our own flags of an entry itself are never left out
+    left_out = [name for name in inactive if name in TRL_ACTS or name not in _flag_names(own_flags)]
     of_files = {name: value for name, value in settings.items() if name not in _SET_BY_GRID}
     own = {name: value for name, value in of_files.items() if name not in left_out}
-    kept = shared.flags
+    words = [*shared.flags, *own_flags]
     for name in left_out:
-        kept = without_flag(without_flag(kept, name), f"no_{name}")
-    words = [*kept, *own_flags, *equal]
+        words = without_flag(without_flag(words, name), f"no_{name}")
+    words += equal
     given = {*_flag_names(words), *own}
     words += [word for n, value in _DEFAULTS.items() if n not in given for word in (f"--{n}", value)]
     if left_out:
