@@ -96,6 +96,16 @@ class StepLedger:
         if any(isinstance(x, (StepRewards, torch.Tensor)) for x in found):
             self._found[column] = found
 
+    def keep_unchanged(self, rewards: torch.Tensor) -> None:
+        """Gives a response whose reward is no longer the total of its steps that number alone; `rewards` (N,
+        functions)."""
+        for column, found in self._found.items():
+            totals = [math.nan if (total := self.total(x, i)) is None else total for i, x in enumerate(found)]
+            numbers = rewards[:, column].detach().float().cpu()
+            same = numbers.isclose(torch.tensor(totals, dtype=torch.float32), equal_nan=True)
+            for i in (~same).nonzero().flatten().tolist():
+                found[i] = None if numbers[i].isnan() else numbers[i].item()
+
     def take(self) -> dict[int, list[Given]]:
         """What was kept, by the number of the function. Forgets it."""
         found, self._found = self._found, {}

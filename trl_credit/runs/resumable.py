@@ -9,7 +9,6 @@ import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from datasets import IterableDataset
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
@@ -72,8 +71,6 @@ class ResumableTrainer(GRPOTrainer):
         task (`dict`, *optional*):
             What the run trains on, in JSON types: the flags of the data, and `reward`. `trl-credit train` sets it;
             `credit_run.json` keeps it for `trl-credit eval`.
-        train_rows:
-            The rows that the data loader of the training reads.
         was_done (`bool`):
             Whether the run that was resumed last had already reached its end.
     """
@@ -83,7 +80,6 @@ class ResumableTrainer(GRPOTrainer):
         self.findings: dict[str, Any] = {}
         self.task: dict[str, Any] | None = None
         self.was_done = False
-        self.train_rows: Any = None
         self._sampler: Any = None
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
@@ -114,6 +110,11 @@ class ResumableTrainer(GRPOTrainer):
     def run_id(self) -> str | None:
         """Id of this run since its last start or resume, on the main process; `None` elsewhere and before training."""
         return None if self._folder.record is None else self._folder.record["lives"][-1]["id"]
+
+    @property
+    def train_rows(self) -> Any:
+        """The rows that the data loader of the current training reads."""
+        return self.callback_handler.train_dataloader.dataset
 
     @property
     def micro_batches_done(self) -> int:
@@ -299,12 +300,6 @@ class ResumableTrainer(GRPOTrainer):
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
-
-    def get_train_dataloader(self) -> DataLoader:
-        """As in `Trainer`."""
-        loader = super().get_train_dataloader()
-        self.train_rows = loader.dataset
-        return loader
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._sampler = super()._get_train_sampler(*args, **kwargs)
