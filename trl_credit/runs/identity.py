@@ -13,6 +13,7 @@ from ..config import KNOBS, CreditConfig
 from ..config.knobs import knobs_of
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
+from ..support.functions import unique_names
 from ..support.modules import helper_modules
 from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
@@ -181,10 +182,10 @@ def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
     found: dict[str, str] = {}
     count, given = len(trainer.reward_funcs), trainer.args.reward_weights
     weights = [None] * count if given is None else [*given, *[1.0] * (count - len(given))]  # TRL adds environments' own
-    for name, function, weight in zip(trainer.reward_func_names, trainer.reward_funcs, weights, strict=True):
+    names = unique_names(trainer.reward_func_names)
+    for name, function, weight in zip(names, trainer.reward_funcs, weights, strict=True):
         what = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
-        number = sum(key.partition(" ")[0] == name for key in found) + 1
-        found[f"{name} {number}" if number > 1 else name] = what if weight is None else f"{what} * {weight:g}"
+        found[name] = what if weight is None else f"{what} * {weight:g}"
     return found
 
 

@@ -4,10 +4,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -186,6 +187,23 @@ def source_of(name: str, *, what: str) -> FunctionSource:
     """Where the function that a setting names was loaded from. Raises what [`resolve_function`] does."""
     resolve_function(name, what=what, known=(), reload=False)
     return _RESOLVED[name][1]
+
+
+def shown_name(function: Callable) -> str:
+    """The name of a reward function in TRL's metrics: its `__name__`, else that of what a partial wraps, else that of
+    its class. A partial may have a `__name__` too."""
+    while isinstance(function, functools.partial) and getattr(function, "__name__", None) is None:
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, of which the second of equal ones becomes `name_2`, or the next that is free, and so on."""
+    found: dict[str, None] = {}
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        found[name if name not in found else next(x for x in others if x not in found and x not in names)] = None
+    return list(found)
 
 
 def method_label(method: Callable) -> str:

@@ -16,6 +16,7 @@ from ..rewards.guard import RewardError, guard_rewards
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
 from ..support.errors import one_line
+from ..support.functions import unique_names
 from .refusals import reward_rows
 
 
@@ -112,6 +113,7 @@ class Environments:
             trainer.reward_func_names.append(REWARD)
             trainer.reward_processing_classes.append(None)
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
+        trainer.reward_func_names[:] = unique_names(trainer.reward_func_names)  # TRL logs equal names as one reward
         if not trainer.reward_funcs:
             what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
             raise ValueError(f"{what}.")
