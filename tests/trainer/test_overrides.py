@@ -79,13 +79,13 @@ class Logps(STraceTrainer):
         (Steps, r"Steps\.training_step", r"super\(\)\.training_step", 0),
         (Forgets, r"Forgets\.training_step", r"super\(\)\.training_step", 0),
         (Prepares, r"Prepares\._prepare_inputs", r"super\(\)\._prepare_inputs", 0),
-        (Generates, r"Generates\._generate_and_score_completions", r"super\(\).*rollout_func", 0),
+        (Generates, r"Generates\._generate_and_score_completions", r"super\(\)\._generate_and", 0),
         (Logps, r"Logps\._get_per_token_logps_and_entropies", r"super\(\)\._get_per_token", 0),
     ],
 )
 def test_an_override_without_super_is_named(kind, label, fix, steps, make_trainer):
     trainer = make_trainer((STraceConfig, kind), max_steps=3, beta=0.0)
-    with pytest.raises(TypeError, match=rf"^{label} .*call {fix}"):
+    with pytest.raises((TypeError, RuntimeError), match=rf"^{label} .*call {fix}"):
         trainer.train()
     assert trainer.state.global_step == steps
 
@@ -219,9 +219,7 @@ def test_rewards_of_another_shape_are_refused(shape, make_trainer):
             rewards = super()._calculate_rewards(*args)
             return rewards[:, 0] if shape == slice(None) else rewards[shape]
 
-    with pytest.raises(
-        RewardError, match=r"^Flat\._calculate_rewards must return a tensor of shape \(8, 1\).*reward f"
-    ):
+    with pytest.raises(RewardError, match=r"^Flat\._calculate_rewards returned .*, not \(8, 1\): \(resp"):
         make_trainer((CreditConfig, Flat)).train()
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ..support.functions import FunctionRaised, place_of, shown_name, unique_names
+from ..support.digests import function_label
+from ..support.functions import FunctionRaised, place_of, unique_names
 from .isolation import copied, forks_end, isolated
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
@@ -75,9 +76,9 @@ def guard_rewards(
         timeout = None
     ledger = StepLedger() if ledger is None else ledger
     if isinstance(reward_funcs, (list, tuple)):
-        pairs = enumerate(zip(reward_funcs, unique_names([shown_name(func) for func in reward_funcs]), strict=True))
+        pairs = enumerate(zip(reward_funcs, unique_names([function_label(func) for func in reward_funcs]), strict=True))
         return [_guard(func, name, timeout, data, ledger, column) for column, (func, name) in pairs]
-    return _guard(reward_funcs, shown_name(reward_funcs), timeout, data, ledger, 0)
+    return _guard(reward_funcs, function_label(reward_funcs), timeout, data, ledger, 0)
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:

@@ -1,6 +1,7 @@
 """What identifies a run: algorithm, settings that change the loss, functions, model and data."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
@@ -123,7 +124,7 @@ def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[s
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
-    """Differences as text, such as "learning_rate 1e-06 → 1e-05, data.rows 64 → 32"."""
+    """Differences as text, such as "learning_rate 1e-06 → 1e-05, the code of `reward` changed, data.rows 64 → 32"."""
     found = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):
@@ -131,8 +132,20 @@ def in_words(changed: dict[str, list[Any]]) -> str:
             more = [f"{len(inner) - _MOST_NAMED} more of {name}"] if len(inner) > _MOST_NAMED else []
             found += [in_words(dict(inner[:_MOST_NAMED])), *more]
         else:
-            found.append(f"{name} {_short(before)} → {_short(after)}")
+            found.append(_change_of_function(name, before, after) or f"{name} {_short(before)} → {_short(after)}")
     return ", ".join(found)
+
+
+def _change_of_function(name: str, before: Any, after: Any) -> str:
+    """The words for a pair of digests of functions or modules, perhaps with a weight or a place; empty for others."""
+    found = [re.match(r"SHA-256 (\w+) ?(.*)", x) if isinstance(x, str) else None for x in (before, after)]
+    kind, _, own = name.partition(".")
+    if own and None in (before, after) and any(found):  # both are `None` in no pair
+        return f"{name} {'added' if before is None else 'left out'}"
+    if None in found:
+        return ""
+    texts = [f"the code of `{own or kind}` changed"] * (found[0][1] != found[1][1])
+    return ", ".join(texts + [f"{name} {found[0][2] or '* 1'} → {found[1][2] or '* 1'}"] * (found[0][2] != found[1][2]))
 
 
 def _short(value: Any) -> str:

@@ -28,6 +28,7 @@ Protocols = Mapping[str, Collection[str]]  # evaluation protocol → the names o
 
 
 # what a dataclass raises if it refuses its values
+_FIX = re.compile(r"\b(allow_changed|overwrite_output_dir|resume_from_checkpoint)=(True|\[.*?\])")  # as scripts say it
 _REFUSALS = (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError, OSError)
 
 
@@ -179,16 +180,18 @@ def parse_arguments(
 
 
 def with_source(error: BaseException, argv: list[str]) -> str:
-    """The message of an exception in one line, with the `--config` file that sets the field it names."""
+    """The message of an exception in one line, with fixes as flags, and the `--config` file that sets the field it
+    names."""
     message = one_line(error)
+    shown = _FIX.sub(lambda fix: " ".join([f"--{fix[1]}", *re.findall(r"\w+", fix[2].lower())]), message)
     try:
         files = read_settings(_peek(argv)[0]["config"])[1]
     except ValueError:  # the file itself is wrong, and the message says so
-        return message
+        return shown
     for name in sorted(files.keys() - set(typed_fields(argv))):
         if re.search(rf"^`?{name}\b|\b{name}=", message) and files[name] not in message:
-            return f"{message.rstrip('.')} ({name} is set in {files[name]})"
-    return message
+            return f"{shown.rstrip('.')} ({name} is set in {files[name]})"
+    return shown
 
 
 def _check_script(script: ScriptArguments, protocols: Protocols) -> None:

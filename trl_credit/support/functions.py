@@ -189,14 +189,6 @@ def source_of(name: str, *, what: str) -> FunctionSource:
     return _RESOLVED[name][1]
 
 
-def shown_name(function: Callable) -> str:
-    """The name of a reward function in TRL's metrics: its `__name__`, else that of what a partial wraps, else that of
-    its class. A partial may have a `__name__` too."""
-    while isinstance(function, functools.partial) and getattr(function, "__name__", None) is None:
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names, of which the second of equal ones becomes `name_2`, or the next that is free, and so on."""
     found: dict[str, None] = {}

@@ -37,7 +37,7 @@ from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
-from ..observe.meter import Meter, is_logged_step
+from ..observe.meter import Meter, is_logged_step, taken_means
 from ..passes.reduced import make_passes
 from ..presets import Preset
 from ..rewards.guard import guard_rollout
@@ -173,7 +173,6 @@ class CreditTrainer(ResumableTrainer):
         custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if has_state else None
         self.stateful += filter(None, (belief, custom, *self._train_source.stateful))
         self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.custom_credit)
-        self.add_callback(self.overrides)
         self._rollout_log, self.results = add_observers(self)
         refusals.check_sharding(self.accelerator.state, args, reference=getattr(self, "ref_model", None))
         refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
@@ -228,10 +227,8 @@ class CreditTrainer(ResumableTrainer):
         with console_closed(self), threads_for(self.model):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    @property
-    def has_custom_loss(self) -> bool:
-        """Whether a subclass, a mixin or the instance overrides the loss."""
-        return any(override_of(self, name) for name in OF_LOSS)
+    # whether a subclass, a mixin or the instance overrides the loss
+    has_custom_loss = property(lambda self: any(override_of(self, name) for name in OF_LOSS))
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
@@ -299,6 +296,13 @@ class CreditTrainer(ResumableTrainer):
         made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
         self._batch_steps(made)
         return made
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """As in `Trainer`. Each of several evaluation sets has metrics of its own, which TRL logs as one."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if metric_key_prefix != "eval":
+            output.metrics.update(taken_means(self._metrics["eval"], prefix=metric_key_prefix))
+        return output
 
     # A micro-batch goes through TRL's loss
 

@@ -4,29 +4,24 @@ from typing import Any
 
 import trl
 from transformers import TrainerCallback
-from trl import GRPOTrainer
 
 from .refusals import TESTED_TRL_MINORS
 
 
 OF_LOSS = ("compute_loss", "_compute_loss")
-_PACKAGES = ("transformers", "trl", "trl_credit")
-# further ways out, besides the call of super()
-_INSTEAD = {
-    "_compute_loss": ", or write the idea as a `credit` function or method",
-    "_generate_and_score_completions": ", or generate in a rollout_func",
-}
+_FORWARD = "_get_per_token_logps_and_entropies"
 
 
-def override_of(trainer: GRPOTrainer, name: str) -> str | None:
+def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:
     """ "Class.method" if a subclass, a mixin or the instance overrides a method of the package, else `None`."""
-    kind = type(trainer).__name__
     owner = next(one for one in type(trainer).__mro__ if name in vars(one))
     if name in vars(trainer):
-        return f"{kind}.{name} (set on the instance)"
-    if owner.__module__.partition(".")[0] in _PACKAGES:
+        where = " (set on the instance)"
+    elif owner.__module__.partition(".")[0] in ("transformers", "trl", "trl_credit"):
         return None
-    return f"{kind}.{name}" + f" (of {owner.__name__})" * (owner is not type(trainer))
+    else:
+        where = f" (of {owner.__name__})" * (owner is not type(trainer))
+    return f"{type(trainer).__name__}.{name}{where}"
 
 
 class Overrides(TrainerCallback):
@@ -34,18 +29,17 @@ class Overrides(TrainerCallback):
 
     Args:
         trainer (`GRPOTrainer`):
-            Its methods call `enter` when they run.
+            Gets this callback. Its methods call `enter` when they run.
     """
 
-    def __init__(self, trainer: GRPOTrainer) -> None:
+    def __init__(self, trainer: trl.GRPOTrainer) -> None:
         self._trainer = trainer
         self._ran: set[str] = set()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._ran.clear()
+        trainer.add_callback(self)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.require("training_step")
+        self._ran.clear()
 
     def enter(self, name: str, *inside: str) -> None:
         """Notes that a method runs, and that those have not run which it calls."""
@@ -58,27 +52,22 @@ class Overrides(TrainerCallback):
         Raises:
             TypeError: one has not. The message names the override and the ways out.
         """
-        for name in names:
-            if name in self._ran:
-                continue
+        for name in (name for name in names if name not in self._ran):
             known = {one: override_of(self._trainer, one) for one in (OF_LOSS if name in OF_LOSS else (name,))}
             labels = {one: label for one, label in known.items() if label} or {name: type(self._trainer).__name__}
             what = f"{' or '.join(labels.values())} did not call super() in this training step, which would leave out"
-            fix = f"call super().{list(labels)[-1]} and add to what it returns, or train with trl.GRPOTrainer"
-            raise TypeError(f"{what} the credit of {self._trainer.algorithm_name}: {fix}{_INSTEAD.get(name, '')}.")
+            fix = f"call super().{list(labels)[-1]} and add to what it returns, or train with trl.GRPOTrainer, or write"
+            raise TypeError(f"{what} the credit of {self._trainer.algorithm_name}: {fix} a `credit` function.")
 
     def check_forward(self, calls: int) -> None:
-        """Checks how often the package's forward pass ran in one loss.
+        """Checks that the package's forward pass, which writes credit, ran once in a loss.
 
         Raises:
-            TypeError: an override of it did not call it once.
-            RuntimeError: the installed TRL did not.
+            RuntimeError: it did not, by an override or by the installed TRL.
         """
-        if calls == 1:
-            return
-        name = "_get_per_token_logps_and_entropies"
-        if (override := override_of(self._trainer, name)) is not None:
-            what = f"{override} called super() {calls} times in one loss, not once, and credit is written there"
-            raise TypeError(f"{what}: call super().{name} and change what it returns, or train with trl.GRPOTrainer.")
-        what = f"computed log-probabilities {calls} times in one loss, not once, so credit was lost"
-        raise RuntimeError(f"TRL {trl.__version__} {what}. Install trl {' or '.join(TESTED_TRL_MINORS)}.")
+        if calls != 1:
+            who, fix = override_of(self._trainer, _FORWARD), f"call super().{_FORWARD} once and change what it returns"
+            if who is None:
+                who, fix = f"TRL {trl.__version__}", f"install trl {' or '.join(TESTED_TRL_MINORS)}"
+            what = f"computed log-probabilities {calls} times in one loss, not once, by super(), so credit was lost"
+            raise RuntimeError(f"{who} {what}: {fix}.")

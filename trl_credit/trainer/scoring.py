@@ -92,9 +92,8 @@ class TrlScoring:
                 rewards = calculate(inputs, prompts, *args, **kwargs)
                 processes, found = self._trainer.processes, tuple(getattr(rewards, "shape", ()))
                 if found != (shape := (len(prompts) * processes.count, len(self._trainer.reward_funcs))):
-                    what = f"{type(self._trainer).__name__}._calculate_rewards must return a tensor of shape {shape}"
-                    why = "a row for each response of all processes, a column for each reward function"
-                    raise RewardError(f"{what} ({why}), not of {found}.")
+                    what = f"{type(self._trainer).__name__}._calculate_rewards returned a tensor of shape {found}"
+                    raise RewardError(f"{what}, not {shape}: (responses of all processes, reward functions).")
                 self._ledger.keep_unchanged(rewards[processes.rank * len(prompts) :][: len(prompts)])
                 return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
