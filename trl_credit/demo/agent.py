@@ -95,20 +95,18 @@ class Calculator:
         """The state before the next turn: how many calls were done, and the value in memory."""
         return self._done, self._value
 
-    def snapshot(self) -> dict:
-        """Copies the state.
+    # TRL offers methods to the policy as tools, and no properties
+    @property
+    def snapshot(self) -> Callable[[], dict]:
+        """`snapshot()` copies the state."""
+        return lambda: copy.deepcopy(vars(self))
 
-        Returns:
-            The copy, for `restore`.
-        """
-        return copy.deepcopy(vars(self))
+    @property
+    def restore(self) -> Callable[[dict], None]:
+        """`restore(state)` sets the state back to what `snapshot` returned."""
+        return self._set_back
 
-    def restore(self, state: dict) -> None:
-        """Sets the state back.
-
-        Args:
-            state: What `snapshot` returned.
-        """
+    def _set_back(self, state: dict) -> None:
         vars(self).clear()
         vars(self).update(copy.deepcopy(state))
 

@@ -17,6 +17,7 @@ from ..config import CreditConfig
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
+from .before import check_amount, check_best_metric
 from .boundaries import CheckpointBoundaries
 from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
@@ -197,10 +198,12 @@ class ResumableTrainer(GRPOTrainer):
         that was started last in `output_dir`. A run that has reached its end is loaded and left unchanged.
 
         Raises:
-            ValueError: too little data for a single step; the folder or checkpoint of another run (the message names
-                what differs); no checkpoint to resume from, or one that this run cannot read.
+            ValueError: too little data for a single step, or a metric of no evaluation set; the folder or checkpoint of
+                another run (the message names what differs); no checkpoint to resume from, or one that this run cannot
+                read.
         """
         check_amount(self.args, self.train_dataset)
+        check_best_metric(self.args, self.eval_dataset)
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -374,18 +377,3 @@ def find_last(output_dir: str | os.PathLike) -> str:
     if others := [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]:
         fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
     raise ValueError(f"there is no complete checkpoint in {what!r} of the run that was started last there. {fix}")
-
-
-def check_amount(args: CreditConfig, dataset: Any) -> None:
-    """Checks that there is at least one generation batch. Streams have no length to check.
-
-    Raises:
-        ValueError: fewer prompts than one generation batch needs.
-    """
-    needed = args.generation_batch_size // args.num_generations
-    if hasattr(dataset, "__len__") and len(dataset) < needed:
-        raise ValueError(
-            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
-            f"(generation_batch_size / num_generations): give at least {needed} rows, or lower "
-            "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation."
-        )
