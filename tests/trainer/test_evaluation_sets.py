@@ -4,9 +4,8 @@ import pytest
 
 
 def half(prompts, completions, **columns):
-    return [
-        float(prompt.startswith("1")) + 0.25 * ("a" in text) for prompt, text in zip(prompts, completions, strict=True)
-    ]
+    pairs = zip(prompts, completions, strict=True)
+    return [float(prompt.startswith("1")) + 0.25 * ("a" in text) for prompt, text in pairs]
 
 
 SETTINGS = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 2}
@@ -34,9 +33,8 @@ def test_each_set_has_metrics_of_its_own_and_chooses_the_best_checkpoint(make_tr
     assert trainer.state.best_metric == max(row["eval_ones_reward"] for row in rows[::2])
     said = [line.split() for line in capsys.readouterr().out.splitlines() if " evaluation " in line]
     assert [line[3:5] for line in said] == [["ones", "reward"], ["the_others/x", "reward"]] * 2
-    assert {"test_reward", "test_loss"} <= trainer.evaluate(
-        given["trainer_kwargs"]["eval_dataset"]["ones"], None, "test"
-    ).keys()
+    alone = trainer.evaluate(given["trainer_kwargs"]["eval_dataset"]["ones"], metric_key_prefix="test")
+    assert {"test_reward", "test_loss"} <= alone.keys() and "eval_reward" not in alone
     assert not trainer._metrics["eval"]
 
 
@@ -45,8 +43,6 @@ def test_each_set_has_metrics_of_its_own_and_chooses_the_best_checkpoint(make_tr
 def test_a_metric_of_no_set_is_refused_before_the_run(metric, make_trainer):
     kwargs = {"eval_dataset": sets(make_trainer)}
     trainer = make_trainer("base", metric_for_best_model=metric, trainer_kwargs=kwargs, **SETTINGS)
-    with pytest.raises(
-        ValueError, match=rf"^metric_for_best_model='{metric}' .*ones, the_others/x.*'eval_ones_reward'"
-    ):
+    with pytest.raises(ValueError, match=rf"^metric_for_best_model='{metric}' .*ones, the_others/x.*eval_ones_reward"):
         trainer.train()
     assert trainer.state.global_step == 0

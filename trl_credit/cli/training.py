@@ -23,7 +23,8 @@ from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
 from ..runs.checkpoints import checkpoint_step, is_complete
-from ..runs.resumable import check_amount, find_last
+from ..runs.before import check_amount
+from ..runs.resumable import find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import short_path

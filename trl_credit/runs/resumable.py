@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
-from ..config import CreditConfig
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
