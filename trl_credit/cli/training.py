@@ -22,8 +22,8 @@ from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
-from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.before import check_amount
+from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_data_dir, check_output_dir, fail

@@ -95,16 +95,9 @@ class Calculator:
         """The state before the next turn: how many calls were done, and the value in memory."""
         return self._done, self._value
 
-    # TRL offers methods to the policy as tools, and no properties
-    @property
-    def snapshot(self) -> Callable[[], dict]:
-        """`snapshot()` copies the state."""
-        return lambda: copy.deepcopy(vars(self))
-
-    @property
-    def restore(self) -> Callable[[dict], None]:
-        """`restore(state)` sets the state back to what `snapshot` returned."""
-        return self._set_back
+    # `snapshot()` copies the state, and `restore(state)` sets it back. TRL offers methods as tools, and no properties
+    snapshot = property(lambda self: lambda: copy.deepcopy(vars(self)))
+    restore = property(lambda self: self._set_back)
 
     def _set_back(self, state: dict) -> None:
         vars(self).clear()

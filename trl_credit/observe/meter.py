@@ -1,7 +1,6 @@
 """What a run measures: sums over processes, logged once per optimizer step, and the seconds of its phases."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -129,13 +128,6 @@ def is_logged_step(args: TrainingArguments, state: TrainerState) -> bool:
     is_first = args.logging_first_step and step == 1
     # at the end of a run transformers logs what is left
     return is_first or step >= state.max_steps or args.logging_strategy == "epoch"
-
-
-def taken_means(metrics: dict[str, list[float]], *, prefix: str) -> dict[str, float | None]:
-    """Takes all values out of TRL's metrics of a mode: `<prefix>_<name>` → mean without NaN, `None` without a value."""
-    known = {name: [x for x in values if not math.isnan(x)] for name, values in metrics.items()}
-    metrics.clear()
-    return {f"{prefix}_{name}": sum(values) / len(values) if values else None for name, values in known.items()}
 
 
 class PhaseTimer:

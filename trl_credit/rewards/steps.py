@@ -100,11 +100,10 @@ class StepLedger:
         """Gives a response whose reward is no longer the total of its steps that number alone; `rewards` (N,
         functions)."""
         for column, found in self._found.items():
-            totals = [math.nan if (total := self.total(x, i)) is None else total for i, x in enumerate(found)]
-            numbers = rewards[:, column].detach().float().cpu()
-            same = numbers.isclose(torch.tensor(totals, dtype=torch.float32), equal_nan=True)
-            for i in (~same).nonzero().flatten().tolist():
-                found[i] = None if numbers[i].isnan() else numbers[i].item()
+            for i, number in enumerate(rewards[:, column].tolist()):
+                reward, total = None if math.isnan(number) else number, self.total(found[i], i)
+                same = reward is total if None in (reward, total) else math.isclose(reward, total, rel_tol=1e-6)
+                found[i] = found[i] if same else reward
 
     def take(self) -> dict[int, list[Given]]:
         """What was kept, by the number of the function. Forgets it."""

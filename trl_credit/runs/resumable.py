@@ -1,5 +1,6 @@
 """A trainer that can stop and resume: run identity, checkpoint boundaries, and the state in checkpoints."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import GRPOTrainer
 
 from ..support.files import short_path
@@ -264,6 +265,16 @@ class ResumableTrainer(GRPOTrainer):
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
         self.is_in_train = False
         return TrainOutput(self.state.global_step, 0.0, {})
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        """As in `Trainer`. Each of several evaluation sets has metrics of its own, which TRL would log as `eval_…`."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if metric_key_prefix != "eval":
+            for name, values in self._metrics["eval"].items():
+                known = [x for x in values if not math.isnan(x)]
+                output.metrics[f"{metric_key_prefix}_{name}"] = sum(known) / len(known) if known else None
+            self._metrics["eval"].clear()
+        return output
 
     # Saving
 

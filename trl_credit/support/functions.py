@@ -191,11 +191,11 @@ def source_of(name: str, *, what: str) -> FunctionSource:
 
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names, of which the second of equal ones becomes `name_2`, or the next that is free, and so on."""
-    found: dict[str, None] = {}
+    found: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))
-        found[name if name not in found else next(x for x in others if x not in found and x not in names)] = None
-    return list(found)
+        found.append(name if name not in found else next(x for x in others if x not in {*found, *names}))
+    return found
 
 
 def method_label(method: Callable) -> str:

@@ -37,7 +37,7 @@ from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
-from ..observe.meter import Meter, is_logged_step, taken_means
+from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
 from ..rewards.guard import guard_rollout
@@ -296,13 +296,6 @@ class CreditTrainer(ResumableTrainer):
         made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
         self._batch_steps(made)
         return made
-
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """As in `Trainer`. Each of several evaluation sets has metrics of its own, which TRL logs as one."""
-        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if metric_key_prefix != "eval":
-            output.metrics.update(taken_means(self._metrics["eval"], prefix=metric_key_prefix))
-        return output
 
     # A micro-batch goes through TRL's loss
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import trl
 from accelerate.logging import get_logger
 from tqdm.auto import tqdm
 from trl import GRPOTrainer
@@ -137,8 +136,7 @@ class TrlEngine:
                 output[keys.OLD_EXPERTS] = self.sampling.experts_t
             if self.sampling.entropy_t is not None:
                 output[keys.REF_ENTROPIES] = self.sampling.entropy_t
-            if (rewards := self.sampling.rewards_per_func) is None:
-                raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
+            rewards = self.sampling.rewards_per_func
             batch = Batch(
                 output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
             )

@@ -9,7 +9,6 @@ from .refusals import TESTED_TRL_MINORS
 
 
 OF_LOSS = ("compute_loss", "_compute_loss")
-_FORWARD = "_get_per_token_logps_and_entropies"
 
 
 def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:
@@ -53,11 +52,11 @@ class Overrides(TrainerCallback):
             TypeError: one has not. The message names the override and the ways out.
         """
         for name in (name for name in names if name not in self._ran):
-            known = {one: override_of(self._trainer, one) for one in (OF_LOSS if name in OF_LOSS else (name,))}
-            labels = {one: label for one, label in known.items() if label} or {name: type(self._trainer).__name__}
-            what = f"{' or '.join(labels.values())} did not call super() in this training step, which would leave out"
-            fix = f"call super().{list(labels)[-1]} and add to what it returns, or train with trl.GRPOTrainer, or write"
-            raise TypeError(f"{what} the credit of {self._trainer.algorithm_name}: {fix} a `credit` function.")
+            labels = [override_of(self._trainer, one) for one in (OF_LOSS if name in OF_LOSS else (name,))]
+            who = " or ".join(filter(None, labels)) or f"{type(self._trainer).__name__}.{name}"
+            what = f"{who} did not call super() in this training step, which would leave out the credit of"
+            fix = f"call super().{name} and add to what it returns, or train with trl.GRPOTrainer, or write a `credit`"
+            raise TypeError(f"{what} {self._trainer.algorithm_name}: {fix} function.")
 
     def check_forward(self, calls: int) -> None:
         """Checks that the package's forward pass, which writes credit, ran once in a loss.
@@ -66,8 +65,7 @@ class Overrides(TrainerCallback):
             RuntimeError: it did not, by an override or by the installed TRL.
         """
         if calls != 1:
-            who, fix = override_of(self._trainer, _FORWARD), f"call super().{_FORWARD} once and change what it returns"
-            if who is None:
-                who, fix = f"TRL {trl.__version__}", f"install trl {' or '.join(TESTED_TRL_MINORS)}"
+            override = override_of(self._trainer, "_get_per_token_logps_and_entropies")
             what = f"computed log-probabilities {calls} times in one loss, not once, by super(), so credit was lost"
-            raise RuntimeError(f"{who} {what}: {fix}.")
+            fix = f"install trl {' or '.join(TESTED_TRL_MINORS)}" if override is None else "call super() there, once"
+            raise RuntimeError(f"{override or f'TRL {trl.__version__}'} {what}: {fix}.")
