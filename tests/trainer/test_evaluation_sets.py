@@ -1,7 +1,5 @@
 """A dictionary of evaluation sets: each has metrics of its own, and the best checkpoint is chosen by one of them."""
 
-import pytest
-
 
 def half(prompts, completions, **columns):
     pairs = zip(prompts, completions, strict=True)
@@ -36,13 +34,3 @@ def test_each_set_has_metrics_of_its_own_and_chooses_the_best_checkpoint(make_tr
     alone = trainer.evaluate(given["trainer_kwargs"]["eval_dataset"]["ones"], metric_key_prefix="test")
     assert {"test_reward", "test_loss"} <= alone.keys() and "eval_reward" not in alone
     assert not trainer._metrics["eval"]
-
-
-@pytest.mark.hostile("evaluation sets", "refused")
-@pytest.mark.parametrize("metric", ["eval_reward", "loss", "other_reward"])
-def test_a_metric_of_no_set_is_refused_before_the_run(metric, make_trainer):
-    kwargs = {"eval_dataset": sets(make_trainer)}
-    trainer = make_trainer("base", metric_for_best_model=metric, trainer_kwargs=kwargs, **SETTINGS)
-    with pytest.raises(ValueError, match=rf"^metric_for_best_model='{metric}' .*ones, the_others/x.*eval_ones_reward"):
-        trainer.train()
-    assert trainer.state.global_step == 0

@@ -1,5 +1,4 @@
-"""Subclasses that override TRL's methods, as scripts for TRL do: what they return counts, and what leaves out credit is
-an error that names them."""
+"""Subclasses that override TRL's methods, as scripts for TRL do: what they return counts as in TRL."""
 
 import functools
 
@@ -9,93 +8,12 @@ import trl
 
 from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.loss import keys
-from trl_credit.rewards.guard import RewardError
 from trl_credit.rewards.steps import StepRewards
 
 
 def own_loss(self, model, inputs, **kwargs):
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
     return model(ids).logits.logsumexp(-1).mean()
-
-
-class Mixin:
-    def compute_loss(self, model, inputs, **kwargs):
-        return own_loss(self, model, inputs)
-
-
-class Mixed(Mixin, STraceTrainer):
-    pass
-
-
-class Wrapped(STraceTrainer):
-    @functools.wraps(trl.GRPOTrainer._compute_loss)
-    def _compute_loss(self, *args):
-        return own_loss(self, *args)
-
-
-class Sometimes(STraceTrainer):
-    def compute_loss(self, model, inputs, **kwargs):
-        called = super().compute_loss(model, inputs, **kwargs) if self.state.global_step == 0 else None
-        return own_loss(self, model, inputs) if called is None else called
-
-
-class Steps(STraceTrainer):
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        loss = self.compute_loss(model, self._prepare_inputs(inputs))
-        self.accelerator.backward(loss)
-        return loss.detach()
-
-
-class Forgets(STraceTrainer):
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        loss = sum(p.square().sum() for p in model.parameters())
-        self.accelerator.backward(loss)
-        return loss.detach()
-
-
-class Prepares(STraceTrainer):
-    def _prepare_inputs(self, inputs):
-        return self._generate_and_score_completions(inputs)
-
-
-class Generates(STraceTrainer):
-    def _generate_and_score_completions(self, inputs):
-        return trl.GRPOTrainer._generate_and_score_completions(self, inputs)
-
-
-class Logps(STraceTrainer):
-    def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, **kwargs):
-        logps = model(input_ids).logits.log_softmax(-1)[:, -logits_to_keep:].amax(-1)
-        return logps, torch.zeros_like(logps), None
-
-
-@pytest.mark.hostile("overrides in a trainer's subclass", "refused")
-@pytest.mark.parametrize(
-    ("kind", "label", "fix", "steps"),
-    [
-        (Mixed, r"Mixed\.compute_loss \(of Mixin\)", r"super\(\)\._compute_loss .*`credit` function", 0),
-        (Wrapped, r"Wrapped\._compute_loss", r"super\(\)\._compute_loss .*trl\.GRPOTrainer", 0),
-        (Sometimes, r"Sometimes\.compute_loss", r"super\(\)\._compute_loss", 1),
-        (Steps, r"Steps\.training_step", r"super\(\)\.training_step", 0),
-        (Forgets, r"Forgets\.training_step", r"super\(\)\.training_step", 0),
-        (Prepares, r"Prepares\._prepare_inputs", r"super\(\)\._prepare_inputs", 0),
-        (Generates, r"Generates\._generate_and_score_completions", r"super\(\)\._generate_and", 0),
-        (Logps, r"Logps\._get_per_token_logps_and_entropies", r"super\(\) there", 0),
-    ],
-)
-def test_an_override_without_super_is_named(kind, label, fix, steps, make_trainer):
-    trainer = make_trainer((STraceConfig, kind), max_steps=3, beta=0.0)
-    with pytest.raises((TypeError, RuntimeError), match=rf"^{label} .*call {fix}"):
-        trainer.train()
-    assert trainer.state.global_step == steps
-
-
-@pytest.mark.hostile("overrides in a trainer's subclass", "refused")
-def test_a_loss_that_is_set_on_the_instance_is_named(make_trainer):
-    trainer = make_trainer("s_trace")
-    trainer._compute_loss = functools.partial(own_loss, trainer)
-    with pytest.raises(TypeError, match=r"^STraceTrainer\._compute_loss \(set on the instance\) did not call super"):
-        trainer.train()
 
 
 def with_penalty(loss):
@@ -211,18 +129,6 @@ def test_a_changed_reward_takes_the_place_of_its_steps(changes, make_trainer):
     assert shown[1, :2].tolist() == [0.5, 0.25]
 
 
-@pytest.mark.hostile("overrides in a trainer's subclass", "refused")
-@pytest.mark.parametrize("shape", [slice(None), (slice(None), [0, 0])])
-def test_rewards_of_another_shape_are_refused(shape, make_trainer):
-    class Flat(CreditTrainer):
-        def _calculate_rewards(self, *args):
-            rewards = super()._calculate_rewards(*args)
-            return rewards[:, 0] if shape == slice(None) else rewards[shape]
-
-    with pytest.raises(RewardError, match=r"^Flat\._calculate_rewards returned .*, not \(8, 1\): \(resp"):
-        make_trainer((CreditConfig, Flat)).train()
-
-
 class Free(STraceTrainer):
     """Overrides that may do without super()."""
 
@@ -241,11 +147,17 @@ class Free(STraceTrainer):
     def get_train_dataloader(self):
         return trl.GRPOTrainer.get_train_dataloader(self)
 
+    def get_eval_dataloader(self, eval_dataset=None):
+        return trl.GRPOTrainer.get_eval_dataloader(self, eval_dataset)
+
+    def create_optimizer(self, *args):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        return self.optimizer
+
     def prediction_step(self, model, inputs, *args, **kwargs):
         return torch.zeros(()), None, None
 
 
-@pytest.mark.hostile("overrides in a trainer's subclass", "survived")
 @pytest.mark.parametrize("settings", [{}, {"groups": "refill", "per_device_train_batch_size": 8}])
 def test_these_overrides_may_do_without_super(settings, make_trainer):
     data = {"eval_dataset": make_trainer().train_dataset.select(range(2))}

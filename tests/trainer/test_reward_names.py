@@ -89,13 +89,3 @@ def test_rewards_of_one_name_stay_apart_wherever_they_are_shown(make_trainer, tm
     assert all(f'"{name}"' in logged for name in names)
     card = write_model_card(trainer, name="mine").with_name("recipe.yaml").read_text()
     assert all(f"# reward: {name}\n" in card for name in names)
-
-
-@pytest.mark.hostile("reward functions", "refused")
-def test_an_error_says_which_of_two_rewards_of_one_name(make_trainer):
-    def fails(completions, **columns):
-        raise KeyError("x")
-
-    fails.__name__ = "share"
-    with pytest.raises(RuntimeError, match="^reward function 'share_2' raised KeyError"):
-        make_trainer("base", reward_funcs=[share, fails]).train()
