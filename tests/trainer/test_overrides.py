@@ -101,7 +101,8 @@ def test_rewards_that_change_those_of_super_train_as_in_trl(make_trainer):
             def _calculate_rewards(self, *args):
                 return 3.0 * super()._calculate_rewards(*args) + 1.0
 
-        trainer = make_trainer((config_class, Scaled), scale_rewards="none")
+        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
+        trainer = make_trainer((config_class, Scaled), scale_rewards="none", **sgd)
         trainer.train()
         rewards.append(([row["reward"] for row in trainer.state.log_history[:-1]], weights(trainer)))
     assert rewards[0][0] == rewards[1][0] and torch.allclose(rewards[0][1], rewards[1][1], atol=1e-6)
