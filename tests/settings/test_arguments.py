@@ -238,10 +238,8 @@ def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, mo
     ("said", "shown"),
     [
         ('set allow_changed=["learning_rate", "beta"].', "set --allow_changed learning_rate beta."),
-        (
-            "resume_from_checkpoint=True, or overwrite_output_dir=True",
-            "--resume_from_checkpoint true, or --overwrite_output_dir true",
-        ),
+        ("resume_from_checkpoint=True", "--resume_from_checkpoint true"),
+        ("leave overwrite_output_dir=True out", "leave --overwrite_output_dir true out"),
         ("beta=0.1 with allow_changed='x'", "beta=0.1 with allow_changed='x'"),
     ],
 )
