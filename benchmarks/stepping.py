@@ -83,8 +83,6 @@ def planned(trainer_class: type, rows: Rows) -> type:
 
     class Planned(trainer_class):
         def _tokenize_prompts(self, prompts: list) -> Any:
-            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
-                return super()._tokenize_prompts(prompts)
             return tokenize(prompts), None, {}
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -93,8 +91,6 @@ def planned(trainer_class: type, rows: Rows) -> type:
                 self.engine.tokenize, self.engine.continue_prefixes = tokenize, functools.partial(continued, self)
 
         def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
-                return super()._generate_single_turn(prompt_ids, *args, **kwargs)
             asked: dict[tuple[int, ...], int] = {}
             found = []
             for ids in map(tuple, prompt_ids):

@@ -80,8 +80,6 @@ def scripted(trainer_class, model=None):
                 self.engine._continue_once = continue_once
 
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            if (engine := getattr(self, "engine", None)) is not None and engine.planned_completions() is not None:
-                return super()._generate_single_turn(prompt_ids, *args, **kwargs)
             asked, found = {}, []
             for ids in map(tuple, prompt_ids):
                 asked[ids] = asked.get(ids, -1) + 1

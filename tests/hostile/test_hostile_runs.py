@@ -49,14 +49,14 @@ def test_a_stream_too_short_for_a_step(make_trainer):
         ("grpo", {"per_device_train_batch_size": 4}, "batch_size 8 → 4"),
         ("grpo", {"n_prompts": 32}, "data.rows 64 → 32"),
         ("grpo", {"model_init_kwargs": {"dtype": "bfloat16"}}, "model.dtype float32 → bfloat16"),
-        ("grpo", {"reward_funcs": length_reward}, "reward_funcs.count_a SHA-256 .* → null, reward_funcs.length_reward"),
+        ("grpo", {"reward_funcs": length_reward}, "reward_funcs.count_a left out, reward_funcs.length_reward added"),
     ],
     ids=["algorithm", "seed", "optimizer", "loss", "batch", "data", "precision", "reward"],
 )
 def test_another_run_in_the_folder(make_trainer, tmp_path, algo, settings, message):
     make_trainer("grpo", max_steps=1, **SAVES).train()
     before = (tmp_path / "run" / "credit_run.json").read_bytes()
-    for resume, more in ((None, "overwrite_output_dir"), (True, "--allow_changed ")):
+    for resume, more in ((None, "overwrite_output_dir"), (True, 'allow_changed=\\["')):
         other = make_trainer(algo, max_steps=2, **{**SAVES, **settings})
         with pytest.raises(ValueError, match=f"(?s){message}.*{more}"):
             other.train(resume_from_checkpoint=resume)
@@ -169,7 +169,7 @@ def test_another_chat_template(make_trainer, tiny_model):
     make_trainer("grpo", max_steps=1, **SAVES).train()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.chat_template = "{{ messages[0]['content'] }}!"
-    with pytest.raises(ValueError, match="differs from this one in tokenizer.chat_template null → "):
+    with pytest.raises(ValueError, match=r"differs from this one \(tokenizer.chat_template null → "):
         make_trainer("grpo", max_steps=2, trainer_kwargs={"processing_class": tokenizer}, **SAVES).train(True)
 
 

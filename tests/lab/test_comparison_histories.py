@@ -33,7 +33,7 @@ class Counted:
         def generate(*args, **kwargs):
             self.batches += 1
             found = single(*args, **kwargs)
-            self.generated += 0 if trainer.engine.planned_completions() is not None else sum(map(len, found[0]))
+            self.generated += sum(map(len, found[0]))
             return found
 
         def continue_prefixes(*args, **kwargs):

@@ -383,5 +383,5 @@ def test_a_second_run_in_its_folder_says_what_it_replaces_and_leaves_no_stale_pa
     page.write_text("of the first run")
     caplog.clear()
     make_trainer("s_trace", **settings).train()
-    assert "run holds this run already, which is replaced (resume_from_checkpoint=true continues it)" in caplog.text
+    assert "run holds this run already, which is replaced (resume_from_checkpoint continues it)" in caplog.text
     assert not page.exists()

@@ -16,7 +16,7 @@ from trl_credit.data import DataArguments
 from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import recipe_of
-from trl_credit.settings.arguments import ScriptArguments, parse_arguments
+from trl_credit.settings.arguments import ScriptArguments, parse_arguments, with_source
 from trl_credit.settings.files import read_settings
 from trl_credit.settings.help import HelpPages
 
@@ -232,3 +232,19 @@ def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, mo
     acts = {"s_trace": "selective_rate", "vine_ppo": "step_splitter", "ha_dw": "difficulty_scale"}
     assert all((knob in flags) == (name == algo) for name, knob in acts.items())
     assert f"[{algo}]" in page and all(name in page for name in ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('set allow_changed=["learning_rate", "beta"].', "set --allow_changed learning_rate beta."),
+        ("resume_from_checkpoint=True", "--resume_from_checkpoint true"),
+        ("leave overwrite_output_dir=True out", "leave --overwrite_output_dir true out"),
+        ("beta=0.1 with allow_changed='x'", "beta=0.1 with allow_changed='x'"),
+    ],
+)
+def test_what_to_set_is_shown_as_flags(said, shown, tmp_path):
+    assert with_source(ValueError(said), []) == shown
+    (tmp_path / "own.yaml").write_text("beta: 0.1\n")
+    with_file = with_source(ValueError(f"beta=0.2: {said}"), ["--config", str(tmp_path / "own.yaml")])
+    assert with_file.startswith(f"beta=0.2: {shown.rstrip('.')} (beta is set in ")

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 import torch
+import trl
 from agent_helpers import ANSWER, CALL, GRPO, TWO, Counting, batch_of, by_turn
 
-from trl_credit import StepRewards
+from trl_credit import SPOChainConfig, SPOChainTrainer, StepRewards
 from trl_credit.credit.returns import returns_to_go, state_group_advantages, to_go_advantages
 from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
@@ -113,14 +114,49 @@ def test_the_weight_of_states_acts(make_agent, weight):
     assert made.advantages[:, 0].tolist() == [0.5 + weight, -0.5 - weight]
 
 
-def test_snapshot_and_restore_are_no_tools(make_agent):
-    trainer = make_agent(["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER], algo=GRPO, returns="to_go")
+class Restored(StepCalculator):
+    """With methods in place of properties."""
+
+    def snapshot(self) -> dict:
+        """Copies the state.
+
+        Returns:
+            The copy.
+        """
+        return dict(vars(self))
+
+    def restore(self, state: dict) -> None:
+        """Sets the state back.
+
+        Args:
+            state: The copy.
+        """
+        vars(self).update(state)
+
+
+@pytest.mark.parametrize("environment", [Calculator, StepCalculator, Restored])
+def test_prompts_and_tools_are_those_of_trl_except_where_chains_restore(make_agent, environment):
+    trainer = make_agent(algo=GRPO, environment=environment)
+    stock = make_agent(algo=(trl.GRPOConfig, trl.GRPOTrainer), environment=environment)
+    tools = ["calc", "restore", "snapshot"] if environment is Restored else ["calc"]
+    prompts = []
+    for one in (trainer, stock):
+        assert [tool.__name__ for tool in one.tools] == tools
+        batch = one._generate_and_score_completions(one.rows)
+        prompts.append(one.processing_class.batch_decode(batch["prompt_ids"]))
+        assert [sorted(named) for named in one._sync_tool_dicts] == [tools] * 2
+    assert prompts[0] == prompts[1] and ("restore(state)" in prompts[0][0]) is (environment is Restored)
+
+
+def test_a_chain_that_restores_hides_what_it_uses(make_agent):
+    chain = {"algo": (SPOChainConfig, SPOChainTrainer), "segmentation": "turns", "rollouts_per_state": 2}
+    said = [["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER]]
+    trainer = make_agent(*said, environment=Restored, **chain)
     assert [tool.__name__ for tool in trainer.tools] == ["calc"]
-    made = batch_of(trainer)
-    texts = [trainer.processing_class.decode(ids) for ids in made.batch.data[keys.COMPLETION_IDS]]
+    batch = trainer.engine.sample(trainer.rows).data
+    texts = trainer.processing_class.batch_decode(batch[keys.COMPLETION_IDS])
     assert "Tool restore not found" in texts[0] or "restore" in texts[0] and "error" in texts[0]
-    prompts = [trainer.processing_class.decode(ids) for ids in made.batch.data[keys.PROMPT_IDS]]
-    assert all("snapshot" not in prompt and "restore" not in prompt for prompt in prompts)
+    assert all("restore" not in text for text in trainer.processing_class.batch_decode(batch[keys.PROMPT_IDS]))
 
 
 class Forgetful(StepCalculator):

@@ -95,20 +95,11 @@ class Calculator:
         """The state before the next turn: how many calls were done, and the value in memory."""
         return self._done, self._value
 
-    def snapshot(self) -> dict:
-        """Copies the state.
+    # `snapshot()` copies the state, and `restore(state)` sets it back. TRL offers methods as tools, and no properties
+    snapshot = property(lambda self: lambda: copy.deepcopy(vars(self)))
+    restore = property(lambda self: self._set_back)
 
-        Returns:
-            The copy, for `restore`.
-        """
-        return copy.deepcopy(vars(self))
-
-    def restore(self, state: dict) -> None:
-        """Sets the state back.
-
-        Args:
-            state: What `snapshot` returned.
-        """
+    def _set_back(self, state: dict) -> None:
         vars(self).clear()
         vars(self).update(copy.deepcopy(state))
 

@@ -159,7 +159,7 @@ def write_model_card(
 
 def _comments(trainer: CardTrainer, choices: tuple[Any, ...], public: Public) -> str:
     named = any(hasattr(part, "reward") for part in choices)
-    rewards = [] if named else [reward for reward in trainer.reward_funcs if callable(reward)]
+    rewards = [] if named else trainer.reward_func_names
     comments = function_comments(trainer.args, method=trainer.credit_method, rewards=rewards)
     return "\n".join(map(public.text, comments.splitlines()))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
-from ..support.digests import FunctionSource, function_label, source_of_object
+from ..support.digests import FunctionSource, source_of_object
 from ..support.functions import is_object_name, method_label, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
@@ -124,13 +124,13 @@ def custom_functions(args: CreditConfig, *, method: Callable | None = None) -> l
     return found
 
 
-def function_comments(args: CreditConfig, *, method: Callable | None = None, rewards: Collection[Callable] = ()) -> str:
+def function_comments(args: CreditConfig, *, method: Callable | None = None, rewards: Collection[str] = ()) -> str:
     """A YAML comment for each custom function, and one for each that the recipe cannot hold.
 
-    `method` is the `credit` of a trainer's subclass. `rewards` are reward functions that no setting names.
+    `method` is the `credit` of a trainer's subclass. `rewards` are the names of rewards that no setting names.
     """
     lines = []
-    unnamed = [CustomFunction("reward", function_label(reward), given_as="reward") for reward in rewards]
+    unnamed = [CustomFunction("reward", name, given_as="reward") for name in rewards]
     for function in [*custom_functions(args, method=method), *unnamed]:
         lines.append(f"{function.setting}: {function.text}")
         if function.given_as:

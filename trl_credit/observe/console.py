@@ -102,8 +102,10 @@ class ConsoleCallback(ProgressCallback):
         if scores:
             parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
             self._show("  ".join([step, "evaluation", *parts]))
-        if "eval_reward" in logs:
-            self._show("  ".join([step, "evaluation", _reward_of(logs, "eval_")]))
+        for name in [name.removesuffix("loss") for name in logs if name.endswith("_loss") and "loss" not in logs]:
+            if f"{name}reward" in logs:  # an evaluation, whose set may have a name
+                set_name = [plain(name.removeprefix("eval_").rstrip("_"))] * (name != "eval_")
+                self._show("  ".join([step, "evaluation", *set_name, _reward_of(logs, name)]))
         if "loss" not in logs:  # the end of training
             return
         # a step between two generation batches has no reward of its own

@@ -42,7 +42,7 @@ class ZeroAdvantageSkips(TrainerCallback):
 
     def mark(self, batches: Sequence[dict[str, Any]]) -> None:
         """Marks the micro-batches of a generation batch that need no pass. Collective."""
-        if not self.applies:
+        if not self.applies or self._trainer.has_custom_loss:  # it may be set on the instance later
             return
         credited = self.credited(batches).view(len(batches), -1).any(-1)
         everywhere = self._trainer.processes.sum(credited.int()).tolist()

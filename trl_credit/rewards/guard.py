@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..support.digests import function_label
-from ..support.functions import FunctionRaised, place_of
+from ..support.functions import FunctionRaised, place_of, unique_names
 from .isolation import copied, forks_end, isolated
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
@@ -76,8 +76,9 @@ def guard_rewards(
         timeout = None
     ledger = StepLedger() if ledger is None else ledger
     if isinstance(reward_funcs, (list, tuple)):
-        return [_guard(func, timeout, data, ledger, column) for column, func in enumerate(reward_funcs)]
-    return _guard(reward_funcs, timeout, data, ledger, 0)
+        pairs = enumerate(zip(reward_funcs, unique_names([function_label(func) for func in reward_funcs]), strict=True))
+        return [_guard(func, name, timeout, data, ledger, column) for column, (func, name) in pairs]
+    return _guard(reward_funcs, function_label(reward_funcs), timeout, data, ledger, 0)
 
 
 def guard_rollout(rollout_func: Callable) -> Callable:
@@ -95,10 +96,9 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     return guarded
 
 
-def _guard(func: Any, timeout: float | None, data: Sequence[Rows], ledger: StepLedger, column: int) -> Any:
+def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], ledger: StepLedger, column: int) -> Any:
     if func is None or isinstance(func, (str, nn.Module)):
         return func
-    name = function_label(func)
     if inspect.isclass(func):
         raise ValueError(f"reward function {name!r} is a class: give a function, or an instance of the class")
     for rows in data:
@@ -127,7 +127,7 @@ def _guard(func: Any, timeout: float | None, data: Sequence[Rows], ledger: StepL
                 return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
 
     guarded = functools.update_wrapper(guarded, func)
-    guarded.__name__ = name  # TRL logs by it, and a partial or a callable object has none
+    guarded.__name__ = name  # TRL logs by it
     return guarded
 
 

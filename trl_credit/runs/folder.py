@@ -121,12 +121,12 @@ class RunFolder:
         if not checkpoints and (record is None or not has_results):
             return
         what = f"output_dir={str(short_path(self.path))!r} holds the results of another run"
-        fix = "choose another, set resume_from_checkpoint=true, or overwrite_output_dir=true (removes checkpoints)."
+        fix = "choose another, set resume_from_checkpoint=True, or overwrite_output_dir=True (removes checkpoints)."
         if record is None:
             raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
         if changed := self._changed(record, identity):
-            raise ValueError(f"{what}, which differs from this one in {in_words(changed)}: {fix}")
-        message = "%s holds this run already, which is replaced (resume_from_checkpoint=true continues it)"
+            raise ValueError(f"{what}, which differs from this one ({in_words(changed)}): {fix}")
+        message = "%s holds this run already, which is replaced (resume_from_checkpoint continues it)"
         logger.warning(message, short_path(self.path))
 
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
@@ -141,8 +141,8 @@ class RunFolder:
         changed = self._changed(record, identity)
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             raise ValueError(
-                f"{checkpoint} was written by another run, which differs from this one in {in_words(refused)}: use its "
-                f"settings, start a new run in another output_dir, or set --allow_changed {' '.join(refused)}."
+                f"{checkpoint} was written by another run, which differs from this one ({in_words(refused)}): use its "
+                f"settings, start a new run in another output_dir, or set allow_changed={json.dumps([*refused])}."
             )
         if restored := [name for name in RESTORED if name in changed]:
             what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"

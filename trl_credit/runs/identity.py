@@ -1,6 +1,7 @@
 """What identifies a run: algorithm, settings that change the loss, functions, model and data."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from ..config.knobs import defaults, is_active, knobs_of
 from ..config.trl_settings import TRL_ACTS
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
+from ..support.functions import unique_names
 from ..support.modules import helper_modules
 from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
@@ -98,7 +100,7 @@ def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[s
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
-    """Differences as text, such as "learning_rate 1e-06 → 1e-05, data.rows 64 → 32"."""
+    """Differences as text, such as "learning_rate 1e-06 → 1e-05, the code of `reward` changed, data.rows 64 → 32"."""
     found = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):
@@ -106,8 +108,20 @@ def in_words(changed: dict[str, list[Any]]) -> str:
             more = [f"{len(inner) - _MOST_NAMED} more of {name}"] if len(inner) > _MOST_NAMED else []
             found += [in_words(dict(inner[:_MOST_NAMED])), *more]
         else:
-            found.append(f"{name} {_short(before)} → {_short(after)}")
+            found.append(_change_of_function(name, before, after) or f"{name} {_short(before)} → {_short(after)}")
     return ", ".join(found)
+
+
+def _change_of_function(name: str, before: Any, after: Any) -> str:
+    """The words for a pair of digests of functions or modules, perhaps with a weight or a place; empty for others."""
+    found = [re.match(r"SHA-256 (\w+) ?(.*)", x) if isinstance(x, str) else None for x in (before, after)]
+    kind, _, own = name.partition(".")
+    if own and None in (before, after) and any(found):  # both are `None` in no pair
+        return f"{name} {'added' if before is None else 'left out'}"
+    if None in found:
+        return ""
+    texts = [f"the code of `{own or kind}` changed"] * (found[0][1] != found[1][1])
+    return ", ".join(texts + [f"{name} {found[0][2] or '* 1'} → {found[1][2] or '* 1'}"] * (found[0][2] != found[1][2]))
 
 
 def _short(value: Any) -> str:
@@ -159,10 +173,10 @@ def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
     found: dict[str, str] = {}
     count, given = len(trainer.reward_funcs), trainer.args.reward_weights
     weights = [None] * count if given is None else [*given, *[1.0] * (count - len(given))]  # TRL adds environments' own
-    for name, function, weight in zip(trainer.reward_func_names, trainer.reward_funcs, weights, strict=True):
+    names = unique_names(trainer.reward_func_names)
+    for name, function, weight in zip(names, trainer.reward_funcs, weights, strict=True):
         what = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
-        number = sum(key.partition(" ")[0] == name for key in found) + 1
-        found[f"{name} {number}" if number > 1 else name] = what if weight is None else f"{what} * {weight:g}"
+        found[name] = what if weight is None else f"{what} * {weight:g}"
     return found
 
 

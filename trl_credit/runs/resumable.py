@@ -1,5 +1,6 @@
 """A trainer that can stop and resume: run identity, checkpoint boundaries, and the state in checkpoints."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +10,14 @@ import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from datasets import IterableDataset
-from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import GRPOTrainer
 
-from ..config import CreditConfig
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
+from .before import check_amount, check_best_metric
 from .boundaries import CheckpointBoundaries
 from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
@@ -72,8 +72,6 @@ class ResumableTrainer(GRPOTrainer):
         task (`dict`, *optional*):
             What the run trains on, in JSON types: the flags of the data, and `reward`. `trl-credit train` sets it;
             `credit_run.json` keeps it for `trl-credit eval`.
-        train_rows:
-            The rows that the data loader of the training reads.
         was_done (`bool`):
             Whether the run that was resumed last had already reached its end.
     """
@@ -83,7 +81,6 @@ class ResumableTrainer(GRPOTrainer):
         self.findings: dict[str, Any] = {}
         self.task: dict[str, Any] | None = None
         self.was_done = False
-        self.train_rows: Any = None
         self._sampler: Any = None
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
@@ -114,6 +111,11 @@ class ResumableTrainer(GRPOTrainer):
     def run_id(self) -> str | None:
         """Id of this run since its last start or resume, on the main process; `None` elsewhere and before training."""
         return None if self._folder.record is None else self._folder.record["lives"][-1]["id"]
+
+    @property
+    def train_rows(self) -> Any:
+        """The rows that the data loader of the current training reads."""
+        return self.callback_handler.train_dataloader.dataset
 
     @property
     def micro_batches_done(self) -> int:
@@ -196,10 +198,12 @@ class ResumableTrainer(GRPOTrainer):
         that was started last in `output_dir`. A run that has reached its end is loaded and left unchanged.
 
         Raises:
-            ValueError: too little data for a single step; the folder or checkpoint of another run (the message names
-                what differs); no checkpoint to resume from, or one that this run cannot read.
+            ValueError: too little data for a single step, or a metric of no evaluation set; the folder or checkpoint of
+                another run (the message names what differs); no checkpoint to resume from, or one that this run cannot
+                read.
         """
         check_amount(self.args, self.train_dataset)
+        check_best_metric(self.args, self.eval_dataset)
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -262,6 +266,16 @@ class ResumableTrainer(GRPOTrainer):
         self.is_in_train = False
         return TrainOutput(self.state.global_step, 0.0, {})
 
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        """As in `Trainer`. Each of several evaluation sets has metrics of its own, which TRL would log as `eval_…`."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if metric_key_prefix != "eval":
+            for name, values in self._metrics["eval"].items():
+                known = [x for x in values if not math.isnan(x)]
+                output.metrics[f"{metric_key_prefix}_{name}"] = sum(known) / len(known) if known else None
+            self._metrics["eval"].clear()
+        return output
+
     # Saving
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -299,12 +313,6 @@ class ResumableTrainer(GRPOTrainer):
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
-
-    def get_train_dataloader(self) -> DataLoader:
-        """As in `Trainer`."""
-        loader = super().get_train_dataloader()
-        self.train_rows = loader.dataset
-        return loader
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._sampler = super()._get_train_sampler(*args, **kwargs)
@@ -379,18 +387,3 @@ def find_last(output_dir: str | os.PathLike) -> str:
     if others := [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]:
         fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
     raise ValueError(f"there is no complete checkpoint in {what!r} of the run that was started last there. {fix}")
-
-
-def check_amount(args: CreditConfig, dataset: Any) -> None:
-    """Checks that there is at least one generation batch. Streams have no length to check.
-
-    Raises:
-        ValueError: fewer prompts than one generation batch needs.
-    """
-    needed = args.generation_batch_size // args.num_generations
-    if hasattr(dataset, "__len__") and len(dataset) < needed:
-        raise ValueError(
-            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
-            f"(generation_batch_size / num_generations): give at least {needed} rows, or lower "
-            "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation."
-        )

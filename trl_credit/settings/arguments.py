@@ -29,6 +29,7 @@ DEMO = "demo"  # as a model, a data set or a reward: the embedded one
 Protocols = Mapping[str, Collection[str]]  # evaluation protocol → the names of its sets
 
 
+_FIX = re.compile(r"\b(allow_changed|overwrite_output_dir|resume_from_checkpoint)=(True|\[.*?\])")  # as scripts say it
 # what a dataclass raises if it refuses its values
 _REFUSALS = (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError, OSError)
 
@@ -177,7 +178,8 @@ def parse_arguments(
 
 
 def with_source(error: BaseException, argv: list[str]) -> ValueError:
-    """An exception with one line for each error, and the `--config` file that sets the field that the line names."""
+    """An exception with one line for each error, with fixes as flags and the `--config` file that sets the field that
+    the line names."""
     lines = lines_of(error)
     try:
         files = read_files(argv)[2]
@@ -187,7 +189,8 @@ def with_source(error: BaseException, argv: list[str]) -> ValueError:
         for i, line in enumerate(lines):
             if re.search(rf"^`?{name}\b|\b{name}=", line) and not any(file in line for file in files.values()):
                 lines[i] = f"{line.rstrip('.')} ({name} is set in {files[name]})"
-    return together([ValueError(line) for line in lines])
+    flags = (_FIX.sub(lambda fix: " ".join([f"--{fix[1]}", *re.findall(r"\w+", fix[2].lower())]), x) for x in lines)
+    return together([ValueError(line) for line in flags])
 
 
 def _errors_of_command(

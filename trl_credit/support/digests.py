@@ -56,8 +56,11 @@ def sampled_digest(files: Iterable[Path]) -> str:
 
 
 def function_label(function: Callable) -> str:
-    """`__name__` of a function, of the function that a partial wraps, or of the class of a callable object."""
-    return unbound(function)[0].__name__
+    """`__name__` of a function, or of a callable object or a partial that has one; else of the function that a partial
+    wraps, or of the object's class. It is the name of a reward in TRL's metrics."""
+    while isinstance(function, functools.partial) and getattr(function, "__name__", None) is None:
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 class FunctionSource(NamedTuple):

@@ -4,10 +4,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -186,6 +187,15 @@ def source_of(name: str, *, what: str) -> FunctionSource:
     """Where the function that a setting names was loaded from. Raises what [`resolve_function`] does."""
     resolve_function(name, what=what, known=(), reload=False)
     return _RESOLVED[name][1]
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, of which the second of equal ones becomes `name_2`, or the next that is free, and so on."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        found.append(name if name not in found else next(x for x in others if x not in {*found, *names}))
+    return found
 
 
 def method_label(method: Callable) -> str:

@@ -55,6 +55,7 @@ from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
 from .environments import guarded_rewards
 from .observers import add_observers, console_closed, note_sample
+from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
 
 
@@ -159,7 +160,7 @@ class CreditTrainer(ResumableTrainer):
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
-        self.has_custom_loss = refusals.has_custom_loss(type(self))
+        self.overrides = Overrides(self)
         self._probes, self._passes = Probes(self), make_passes(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         method = self.credit_method
@@ -226,13 +227,18 @@ class CreditTrainer(ResumableTrainer):
         with console_closed(self), threads_for(self.model):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    # whether a subclass, a mixin or the instance overrides the loss
+    has_custom_loss = property(lambda self: any(override_of(self, name) for name in OF_LOSS))
+
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
+        self.overrides.enter("training_step", "_prepare_inputs", "_compute_loss")
         with meter.timer.timed("train"):
             self._rollout_log.before()
             try:
                 with meter.step():
                     loss = super().training_step(*args, **kwargs)
+                self.overrides.require("_prepare_inputs", "_compute_loss")
             except _SkippedUpdate:
                 loss = torch.zeros((), device=self.processes.device)
                 self._count_micro_batch(time.perf_counter() - start)
@@ -260,13 +266,16 @@ class CreditTrainer(ResumableTrainer):
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         before = self._buffered_inputs
+        self.overrides.enter("_prepare_inputs", "_generate_and_score_completions")
         inputs = super()._prepare_inputs(*args, **kwargs)
         if not self.model.training or self._buffered_inputs is before:
             return inputs
+        self.overrides.require("_generate_and_score_completions")
         self._buffered_inputs = self._passes.arrange(self._buffered_inputs)
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self.overrides.enter("_generate_and_score_completions")
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
             self._rollout_log.sampled(made, made.examples or inputs)
@@ -288,27 +297,13 @@ class CreditTrainer(ResumableTrainer):
         self._batch_steps(made)
         return made
 
-    def _tokenize_prompts(self, prompts: list) -> Any:
-        planned = self.engine.planned_prompts()
-        return super()._tokenize_prompts(prompts) if planned is None else planned
-
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        output = super()._generate(*args, **kwargs)
-        self.engine.generated(written=output[2], logps=output[4])
-        return output
-
-    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        self.engine.begin_turn()
-        planned = self.engine.planned_completions()
-        return super()._generate_single_turn(*args, **kwargs) if planned is None else planned
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.engine.score_batch(*args, **kwargs)
-
     # A micro-batch goes through TRL's loss
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         training = self.model.training
+        self.overrides.enter("_compute_loss")
+        if training and self.is_in_train:
+            self.overrides.require("training_step", "_prepare_inputs")
         if inputs[keys.COMPLETION_IDS].size(1) == 0:
             what = "every completion of this micro-batch is empty (completion_ids of shape (B, 0))"
             raise ValueError(f"{what}: have generation or rollout_func return at least the end-of-sequence token.")
@@ -324,9 +319,7 @@ class CreditTrainer(ResumableTrainer):
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
             loss = super()._compute_loss(model, loss_pass.inputs)
-        if loss_pass.hook_calls != 1:
-            what = f"computed log-probabilities {loss_pass.hook_calls} times in one loss, not once, so credit was lost"
-            raise RuntimeError(f"TRL {trl.__version__} {what}. Install trl {' or '.join(refusals.TESTED_TRL_MINORS)}.")
+        self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
         clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
         how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}

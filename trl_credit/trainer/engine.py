@@ -3,12 +3,11 @@
 import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import trl
 from accelerate.logging import get_logger
 from tqdm.auto import tqdm
 from trl import GRPOTrainer
@@ -130,15 +129,14 @@ class TrlEngine:
         self.log.begin_call(len(inputs) * self.processes.count)
         self._environments.begin_batch()
         with temporarily(self, sampling=SamplePass(planned)):
-            with self.timed("generate"):
+            with self.timed("generate"), temporarily(self._trainer, **self._around_hooks()):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
             self.sampling.engine_logps = None  # only for TRL's own pass
             if self.sampling.experts_t is not None:
                 output[keys.OLD_EXPERTS] = self.sampling.experts_t
             if self.sampling.entropy_t is not None:
                 output[keys.REF_ENTROPIES] = self.sampling.entropy_t
-            if (rewards := self.sampling.rewards_per_func) is None:
-                raise RuntimeError(f"trl {trl.__version__} scored without _calculate_rewards: not supported.")
+            rewards = self.sampling.rewards_per_func
             batch = Batch(
                 output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
             )
@@ -175,39 +173,40 @@ class TrlEngine:
         """See [`~trl_credit.rollouts.policy.Policy`]."""
         return self._logps.of_rows(rows, at_once=at_once, measure=self.behavior_logps)
 
-    # TRL's hooks while a batch is sampled
+    # TRL's hooks while a batch is sampled: around the methods that the trainer's class has, or a subclass overrides
 
-    @property
-    def _plan(self) -> Plan | None:
-        return self.sampling and self.sampling.plan
+    def _around_hooks(self) -> dict[str, Callable]:
+        hooks = {"_generate": self._generate, "_generate_single_turn": self._generate_turn}
+        hooks["_calculate_rewards"] = self._score
+        around = {name: functools.partial(hook, getattr(self._trainer, name)) for name, hook in hooks.items()}
+        if (plan := self.sampling.plan) is None:
+            return around
+        # rows are made already, and rewards are those of the responses that are logged: no override sees segments
+        rows, self.sampling.rewards_per_func = plan.rows, plan.rewards.to(self.processes.device)
+        logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
+        return {
+            "_generate": functools.partial(self._generate, functools.partial(GRPOTrainer._generate, self._trainer)),
+            "_tokenize_prompts": lambda *args: ([list(row.prompt_ids) for row in rows], None, {}),
+            "_generate_single_turn": lambda *args, **kwargs: ([list(row.completion_ids) for row in rows], logps),
+            "_calculate_rewards": lambda *args: self.sampling.rewards_per_func,
+        }
 
-    def planned_prompts(self) -> Any:
-        """What TRL's `_tokenize_prompts` returns for planned rows; `None` without a plan."""
-        return self._plan and ([list(row.prompt_ids) for row in self._plan.rows], None, {})
-
-    def begin_turn(self) -> None:
+    def _generate_turn(self, generate: Callable, *args: Any, **kwargs: Any) -> Any:
         """Notes the state of the environments before the policy writes a turn."""
-        if self.sampling is not None:
-            self._environments.begin_turn()
+        self._environments.begin_turn()
+        return generate(*args, **kwargs)
 
-    def planned_completions(self) -> Any:
-        """What TRL's `_generate_single_turn` returns for planned rows; `None` without a plan."""
-        if (plan := self._plan) is None:
-            return None
-        logps = None if plan.rows[0].sampling_logps is None else [list(row.sampling_logps) for row in plan.rows]
-        return [list(row.completion_ids) for row in plan.rows], logps
-
-    def generated(self, written: list[list[int]] | None, logps: list[list[float | None]] | None) -> None:
+    def _generate(self, generate: Callable, *args: Any, **kwargs: Any) -> Any:
         """Keeps which tokens of a batch the policy wrote, and the engine's log-probabilities where they replace TRL's
         pass for π_old."""
-        if self.sampling is None:
-            return
+        output = generate(*args, **kwargs)
         self._environments.end_turns()
-        self.sampling.written = written
+        self.sampling.written = output[2]
         # TRL's next forward pass is that for π_old, except where it makes none
         makes_one = not self.args.is_aligned or self._trainer.vllm_importance_sampling_correction
         if self.args.behavior_logps == "sampler" and makes_one:
-            self.sampling.engine_logps = logps
+            self.sampling.engine_logps = output[4]
+        return output
 
     def engine_logps(self, width: int) -> torch.Tensor | None:
         """The engine's log-probabilities, shape (B, `width`), where they replace TRL's pass for π_old; `None` where
@@ -223,24 +222,16 @@ class TrlEngine:
             return None
         return padded
 
-    def score_batch(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Rewards (N, functions) of the batch that TRL samples. With a plan they belong to the responses that are
-        logged, since rows are segments. Collective."""
-        if (plan := self._plan) is not None:
-            rewards = plan.rewards.to(self.processes.device)  # checked when the responses were scored
-        elif self.sampling is None:
-            rewards = self._scoring.of_batch(*args, **kwargs)
-        else:
-            with temporarily(self._environments.ledger, written=self.sampling.written):
-                rewards = self._scoring.of_batch(*args, **kwargs)
-                self._environments.check_read()
-                self.sampling.scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
-            self.sampling.scores.states = self._environments.states(self.sampling.scores.written)
-            if snapshots := self._environments.snapshots:
-                written = self.sampling.scores.written
-                self._conversations = Conversations(*args[:3], written=written, snapshots=snapshots)
-        if self.sampling is not None:
-            self.sampling.rewards_per_func = rewards
+    def _score(self, calculate: Callable, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
+        with temporarily(self._environments.ledger, written=self.sampling.written):
+            rewards = self._scoring.of_batch(calculate, *args, **kwargs)
+            self._environments.check_read()
+            scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
+        scores.states = self._environments.states(scores.written)
+        if snapshots := self._environments.snapshots:
+            self._conversations = Conversations(*args[:3], written=scores.written, snapshots=snapshots)
+        self.sampling.scores, self.sampling.rewards_per_func = scores, rewards
         return rewards
 
     # Continuations
@@ -335,7 +326,7 @@ class TrlEngine:
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
             count = [n] if GETS_COUNT else []
-            ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
+            ids, logps = trainer._generate_single_turn(repeated, None, {}, *count)
         if len(ids) != len(prefixes) * n:
             what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"
             raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
@@ -355,7 +346,7 @@ class TrlEngine:
 
     def tokenize(self, prompts: list) -> list[list[int]]:
         """Token ids of prompts, with the chat template where they are conversations."""
-        return [list(ids) for ids in GRPOTrainer._tokenize_prompts(self._trainer, prompts)[0]]
+        return [list(ids) for ids in self._trainer._tokenize_prompts(prompts)[0]]
 
     def decode(self, ids: list[int]) -> str:
         """Text of token ids, without special tokens."""

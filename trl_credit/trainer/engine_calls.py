@@ -35,14 +35,14 @@ class PerPrompt:
 @contextlib.contextmanager
 def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
     """Sets attributes of an object, and restores them."""
-    before = {name: getattr(owner, name) for name in attributes}
+    before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     for name, value in attributes.items():
         setattr(owner, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
+        for name in attributes:
+            setattr(owner, name, before[name]) if name in before else delattr(owner, name)
 
 
 @contextlib.contextmanager

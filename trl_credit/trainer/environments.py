@@ -16,11 +16,12 @@ from ..rewards.guard import RewardError, guard_rewards
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
 from ..support.errors import one_line
+from ..support.functions import unique_names
 from .refusals import reward_rows
 
 
 REWARD = "step_rewards"  # attribute of an environment, and the name of its column of rewards
-# methods that are not offered to the policy as tools, which other public methods are
+# methods that are no tools of the policy where conversations are continued; other public methods are
 HIDDEN = ("snapshot", "restore")
 NOT_TOOLS = ("reset", "get_reward", *HIDDEN)
 
@@ -81,7 +82,8 @@ class Environments:
         self.step_rewards = step_rewards
 
     def settle(self) -> None:
-        """Hides `snapshot` and `restore`, and adds a column for `step_rewards`, once TRL has made its environments.
+        """Hides `snapshot` and `restore` where they are used, makes names unique, and adds a column for `step_rewards`,
+        once TRL has made its environments.
 
         Raises:
             ValueError: nothing gives a reward, an environment lacks what is read of it, it goes with a rollout
@@ -98,7 +100,6 @@ class Environments:
             raise ValueError(f"{what}: leave one of the two out, and return StepRewards from a reward function.")
         if self._keeps_snapshots:
             self._check_continuing(pool)
-        if any(map(_is_restored, pool)):
             named = trainer._env_tools
             trainer._env_tools = {name: [t for t in tools if not _is_hidden(t)] for name, tools in named.items()}
             trainer.tools = [tool for tool in trainer.tools if not _is_hidden(tool)]
@@ -112,6 +113,7 @@ class Environments:
             trainer.reward_func_names.append(REWARD)
             trainer.reward_processing_classes.append(None)
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
+        trainer.reward_func_names[:] = unique_names(trainer.reward_func_names)  # TRL logs equal names as one reward
         if not trainer.reward_funcs:
             what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
             raise ValueError(f"{what}.")
@@ -152,7 +154,7 @@ class Environments:
         environments = getattr(trainer, "environments", None) or []
         if not environments:
             return
-        if not self._begun and trainer.tools:
+        if self._keeps_snapshots and not self._begun and trainer.tools:
             for tools in (*trainer._sync_tool_dicts, *trainer._async_tool_dicts):
                 for name in [name for name, tool in tools.items() if _is_hidden(tool)]:
                     del tools[name]

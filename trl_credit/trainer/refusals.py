@@ -178,9 +178,3 @@ def check_sharding(state: Any, args: CreditConfig, *, reference: Any) -> None:
             f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all "
             "processes but the first: set it to false in the accelerate configuration, or beta=0."
         )
-
-
-def has_custom_loss(trainer_class: type) -> bool:
-    """Whether a subclass from outside of the package overrides the loss."""
-    found = (getattr(trainer_class, name).__module__ for name in ("compute_loss", "_compute_loss"))
-    return any(module.partition(".")[0] not in ("trl", "trl_credit") for module in found)

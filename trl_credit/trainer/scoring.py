@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from trl import GRPOTrainer
 
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
@@ -82,12 +81,20 @@ class TrlScoring:
             "finite. Scale the reward, such as to [0, 1], or lower its reward_weights."
         )
 
-    def of_batch(self, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """TRL's `_calculate_rewards`: rewards (N, functions) of the rows of all processes. Collective."""
+    def of_batch(
+        self, calculate: Callable, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        """Rewards (N, functions) of the rows of all processes, as `calculate` returns them: the trainer's
+        `_calculate_rewards`, which a subclass may override. Collective."""
         self._ledger.take()  # of a batch that failed
         try:
             with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
-                rewards = GRPOTrainer._calculate_rewards(self._trainer, inputs, prompts, *args, **kwargs)
+                rewards = calculate(inputs, prompts, *args, **kwargs)
+                processes, found = self._trainer.processes, tuple(getattr(rewards, "shape", ()))
+                if found != (shape := (len(prompts) * processes.count, len(self._trainer.reward_funcs))):
+                    what = f"{type(self._trainer).__name__}._calculate_rewards returned a tensor of shape {found}"
+                    raise RewardError(f"{what}, not {shape}: (responses of all processes, reward functions).")
+                self._ledger.keep_unchanged(rewards[processes.rank * len(prompts) :][: len(prompts)])
                 return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()
@@ -169,7 +176,8 @@ class TrlScoring:
 
     def only_scores(self, examples: list, prompts: list, completions: list, completion_ids: list) -> torch.Tensor:
         """Rewards (N, functions) of responses that are not of the batch, left out of the metrics of rewards."""
-        rewards = self.of_batch(examples, prompts, completions, completion_ids)
+        calculate = self._trainer._calculate_rewards  # with a subclass's override, as for a batch
+        rewards = self.of_batch(calculate, examples, prompts, completions, completion_ids)
         self._ledger.take()
         self._trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         self._trainer._pending_metrics.clear()

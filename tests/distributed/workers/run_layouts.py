@@ -75,8 +75,6 @@ class Scripted(CreditTrainer):
         self.engine._continue_once = continue_once
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        if self.engine.planned_completions() is not None:
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         asked: Counter[tuple] = Counter()
         found = []
         for ids in prompt_ids:

@@ -1,0 +1,168 @@
+"""Subclasses that override TRL's methods, as scripts for TRL do: what they return counts as in TRL."""
+
+import functools
+
+import pytest
+import torch
+import trl
+
+from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
+from trl_credit.loss import keys
+from trl_credit.rewards.steps import StepRewards
+
+
+def own_loss(self, model, inputs, **kwargs):
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    return model(ids).logits.logsumexp(-1).mean()
+
+
+def with_penalty(loss):
+    """Adds a term with a gradient to a trainer's loss, in training. An evaluation has a loss without super()."""
+
+    def added(self, model, inputs):
+        if not model.training:
+            return own_loss(self, model, inputs)
+        return loss(self, model, inputs) + 1e-3 * model.get_input_embeddings().weight.square().sum()
+
+    return added
+
+
+def weights(trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+class Penalised(CreditTrainer):
+    _compute_loss = with_penalty(CreditTrainer._compute_loss)
+
+
+class Stock(trl.GRPOTrainer):
+    _compute_loss = with_penalty(trl.GRPOTrainer._compute_loss)
+
+
+def test_a_loss_that_adds_to_super_trains_as_in_trl(make_trainer):
+    # a reward without signal: every micro-batch would be skipped but for the penalty
+    given = {"reward_funcs": lambda completions, **columns: [1.0] * len(completions), "eval_strategy": "steps"}
+    given |= {"trainer_kwargs": {"eval_dataset": make_trainer().train_dataset.select(range(2))}, "eval_steps": 1}
+    trained = [make_trainer(pair, **given) for pair in ((trl.GRPOConfig, Stock), (CreditConfig, Penalised))]
+    late = make_trainer("base", **given)  # set on the instance, after the trainer was made
+    late._compute_loss = functools.partial(with_penalty(CreditTrainer._compute_loss), late)
+    for trainer in (*trained, late):
+        trainer.train()
+    assert not torch.equal(weights(late), weights(make_trainer("base", **given)))
+    for ours in (trained[1], late):
+        assert torch.allclose(weights(trained[0]), weights(ours), atol=1e-6)
+        assert sum("eval_loss" in row for row in ours.state.log_history) == 2
+
+
+def by_length(self, inputs, prompts, completions, completion_ids):
+    """Rewards without a reward function: the share of short responses, `None` for a few."""
+    values = [torch.nan if len(ids) == 7 else float(sum(ids) % 2) for ids in completion_ids]
+    return torch.tensor(values).unsqueeze(1)
+
+
+def never(completions, **columns):
+    raise AssertionError("not asked")
+
+
+@pytest.mark.parametrize("on", ["class", "instance"])
+def test_rewards_without_super_are_the_rewards_as_in_trl(on, make_trainer):
+    found = []
+    for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
+        kind = type("Rewarded", (base,), {"_calculate_rewards": by_length} if on == "class" else {})
+        trainer = make_trainer((config_class, kind), reward_funcs=never)
+        if on == "instance":
+            trainer._calculate_rewards = functools.partial(by_length, trainer)
+        trainer.train()
+        found.append((weights(trainer), [row["rewards/never/mean"] for row in trainer.state.log_history[:-1]]))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-6) and found[0][1] == found[1][1]
+
+
+@pytest.mark.parametrize("algo", ["ha_dw", "vine_ppo", "spo_chain", "spo_tree"])
+def test_rewards_without_super_count_wherever_responses_are_scored(algo, make_trainer):
+    config_class, base = make_trainer(algo).config_class, type(make_trainer(algo))
+    seen = []
+
+    class Rewarded(base):
+        def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
+            seen.append((len(inputs), len(completions)))
+            return by_length(self, inputs, prompts, completions, completion_ids)
+
+    trainer = make_trainer((config_class, Rewarded), reward_funcs=never, max_steps=1)
+    trainer.train()
+    assert len(seen) >= 1 + (algo in ("vine_ppo", "spo_chain")) and all(a == b for a, b in seen)
+    assert 0.0 < trainer.state.log_history[0]["reward"] < 1.0
+
+
+def test_rewards_that_change_those_of_super_train_as_in_trl(make_trainer):
+    rewards = []
+    for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
+
+        class Scaled(base):
+            def _calculate_rewards(self, *args):
+                return 3.0 * super()._calculate_rewards(*args) + 1.0
+
+        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
+        trainer = make_trainer((config_class, Scaled), scale_rewards="none", **sgd)
+        trainer.train()
+        rewards.append(([row["reward"] for row in trainer.state.log_history[:-1]], weights(trainer)))
+    assert rewards[0][0] == rewards[1][0] and torch.allclose(rewards[0][1], rewards[1][1], atol=1e-6)
+
+
+def halves(completions, **columns):
+    return [StepRewards([1, 2], [0.5, 0.25], unit="token") for _ in completions]
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_changed_reward_takes_the_place_of_its_steps(changes, make_trainer):
+    class Changed(CreditTrainer):
+        def _calculate_rewards(self, *args):
+            rewards = super()._calculate_rewards(*args)
+            rewards[0] += 1.0 if changes else 0.0
+            return rewards
+
+    trainer = make_trainer((CreditConfig, Changed), reward_funcs=halves, returns="to_go")
+    rows = [{"prompt": "1+1=", "answer": "2"}] * 4
+    made = trainer.make_batch(rows)
+    shown = made.batch.data[keys.STEP_REWARDS]
+    assert made.batch.rewards.tolist() == [1.75 if changes else 0.75, 0.75, 0.75, 0.75]
+    known = shown[0].nan_to_num().nonzero().flatten().tolist()
+    assert known == ([int(made.batch.data["completion_mask"][0].sum()) - 1] if changes else [0, 1])
+    assert shown[1, :2].tolist() == [0.5, 0.25]
+
+
+class Free(STraceTrainer):
+    """Overrides that may do without super()."""
+
+    def _generate(self, prompts):
+        return trl.GRPOTrainer._generate(self, prompts)
+
+    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+        return [[3 + i % 3, 4, self.processing_class.eos_token_id] for i, _ in enumerate(prompt_ids)], None
+
+    def _tokenize_prompts(self, prompts):
+        return [[3, 4] for _ in prompts], None, {}
+
+    def log(self, logs, start_time=None):
+        self.state.log_history.append(dict(logs))
+
+    def get_train_dataloader(self):
+        return trl.GRPOTrainer.get_train_dataloader(self)
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        return trl.GRPOTrainer.get_eval_dataloader(self, eval_dataset)
+
+    def create_optimizer(self, *args):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        return self.optimizer
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        return torch.zeros(()), None, None
+
+
+@pytest.mark.parametrize("settings", [{}, {"groups": "refill", "per_device_train_batch_size": 8}])
+def test_these_overrides_may_do_without_super(settings, make_trainer):
+    data = {"eval_dataset": make_trainer().train_dataset.select(range(2))}
+    trainer = make_trainer((STraceConfig, Free), eval_strategy="steps", eval_steps=1, trainer_kwargs=data, **settings)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert any("eval_loss" in row for row in trainer.state.log_history)

@@ -1,0 +1,91 @@
+"""Names of rewards: those of TRL, and equal ones stay apart wherever rewards are shown."""
+
+import functools
+
+import pyarrow.parquet as pq
+import pytest
+import trl
+
+from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.hub import write_model_card
+from trl_credit.support.functions import unique_names
+
+
+def share(completions, scale=1.0, **columns):
+    return [scale * sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+
+async def waits(completions, **columns):
+    return share(completions)
+
+
+class Pattern:
+    def __init__(self, name=None, scale=1.0):
+        self.scale = scale
+        if name is not None:
+            self.__name__ = name
+
+    def __call__(self, completions, **columns):
+        return share(completions, self.scale)
+
+    def method(self, completions, **columns):
+        return share(completions)
+
+
+@functools.wraps(share)
+def wrapped(*args, **kwargs):
+    return share(*args, **kwargs)
+
+
+def renamed(completions, **columns):
+    return share(completions)
+
+
+renamed.__wrapped__ = share
+KINDS = [share, wrapped, renamed, waits, Pattern(), Pattern("vowels"), Pattern().method, functools.partial(share)]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, lambda completions, **columns: share(completions)])
+def test_a_reward_has_the_name_that_trl_gives_it(kind, make_trainer):
+    pairs = (trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)
+    stock, ours = (make_trainer(pair, reward_funcs=kind) for pair in pairs)
+    assert ours.reward_func_names == stock.reward_func_names
+
+
+def test_a_partial_may_have_a_name(make_trainer):
+    kind = functools.partial(share, scale=2.0)
+    kind.__name__ = "twice"
+    assert make_trainer("base", reward_funcs=kind).reward_func_names == ["twice"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["a", "a", "b", "a"], ["a", "a_2", "b", "a_3"]),
+        (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
+        (["a_2", "a_2", "a", "a"], ["a_2", "a_2_2", "a", "a_3"]),
+    ],
+)
+def test_equal_names_get_the_next_free_number(names, wanted):
+    assert unique_names(names) == wanted == unique_names(wanted)
+
+
+def test_rewards_of_one_name_stay_apart_wherever_they_are_shown(make_trainer, tmp_path):
+    def share_2(completions, **columns):
+        return [10.0] * len(completions)
+
+    given = [share, functools.partial(share, scale=3.0), share_2, Pattern("share", 5.0)]
+    names = ["share", "share_3", "share_2", "share_4"]
+    settings = {"log_completions": True, "log_credit": 1, "difficulty": "hard", "difficulty_reward": ["share_3"]}
+    trainer = make_trainer("base", reward_funcs=given, reward_range=[0.0, 3.0], max_steps=1, **settings)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    means = [row[f"rewards/{name}/mean"] for name in names]
+    assert means == pytest.approx([means[0], 3 * means[0], 10.0, 5 * means[0]]) and means[0] > 0
+    assert list(trainer.functions["reward_funcs"]) == names
+    table = pq.read_table(tmp_path / "run" / "completions" / "completions_00001.parquet").to_pydict()
+    assert all(b == pytest.approx(3 * a) for a, b in zip(table["share"], table["share_3"], strict=True))
+    logged = "".join(path.read_text() for path in (tmp_path / "run" / "credit_log").glob("*.jsonl"))
+    assert all(f'"{name}"' in logged for name in names)
+    card = write_model_card(trainer, name="mine").with_name("recipe.yaml").read_text()
+    assert all(f"# reward: {name}\n" in card for name in names)

@@ -1,0 +1,30 @@
+"""What is checked when a training begins, before anything is written or loaded."""
+
+from typing import Any
+
+from ..config import CreditConfig
+
+
+def check_amount(args: CreditConfig, dataset: Any) -> None:
+    """Checks that there is at least one generation batch. Streams have no length to check.
+
+    Raises:
+        ValueError: fewer prompts than one generation batch needs.
+    """
+    needed = args.generation_batch_size // args.num_generations
+    if hasattr(dataset, "__len__") and len(dataset) < needed:
+        raise ValueError(
+            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
+            f"(generation_batch_size / num_generations): give at least {needed} rows, or lower "
+            "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation."
+        )
+
+
+def check_best_metric(args: CreditConfig, datasets: Any) -> None:
+    """Refuses a `metric_for_best_model` that belongs to none of several evaluation sets, which transformers would find
+    out in the first evaluation. Raises `ValueError`."""
+    metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    if isinstance(datasets, dict) and metric and args.eval_strategy != "no":
+        if not metric.startswith(tuple(f"{name}_" for name in datasets)):
+            what = f"metric_for_best_model={args.metric_for_best_model!r} names none of the sets {', '.join(datasets)}"
+            raise ValueError(f"{what} of eval_dataset: write such as 'eval_{next(iter(datasets))}_reward'.")
