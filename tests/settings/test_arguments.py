@@ -244,7 +244,7 @@ def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, mo
     ],
 )
 def test_what_to_set_is_shown_as_flags(said, shown, tmp_path):
-    assert with_source(ValueError(said), []) == shown
+    assert str(with_source(ValueError(said), [])) == shown
     (tmp_path / "own.yaml").write_text("beta: 0.1\n")
-    with_file = with_source(ValueError(f"beta=0.2: {said}"), ["--config", str(tmp_path / "own.yaml")])
+    with_file = str(with_source(ValueError(f"beta=0.2: {said}"), ["--config", str(tmp_path / "own.yaml")]))
     assert with_file.startswith(f"beta=0.2: {shown.rstrip('.')} (beta is set in ")
