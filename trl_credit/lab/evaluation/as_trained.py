@@ -109,4 +109,5 @@ def _decoding(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
     if decoding["max_new_tokens"] is None:
         raise ValueError(f"{run.name!r} has no max_completion_length: give --max_new_tokens")
     decoding.setdefault("samples", 1 if decoding["temperature"] == 0 else SAMPLES)
-    return decoding | {"top_k": decoding["top_k"] or 0}
+    unset = {"top_k": 50, "top_p": 1.0}  # what transformers takes for `None`
+    return decoding | {name: value for name, value in unset.items() if decoding[name] is None}
