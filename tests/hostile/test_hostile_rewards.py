@@ -370,7 +370,7 @@ def test_rewards_whose_squares_overflow(make_trainer, name):
     trainer = make_trainer("base", reward_funcs=functions, **settings)
     before = [p.clone() for p in trainer.model.parameters()]
     with pytest.raises(
-        ValueError, match=r"^reward 'scaled' is \S+ for row \d+ of the batch, to prompt '\d.\d=': "
+        ValueError, match=r"^reward 'scaled(_2)?' is \S+ for row \d+ of the batch, to prompt '\d.\d=': "
     ) as e:
         trainer.train()
     assert str(e.value).endswith("Scale the reward, such as to [0, 1], or lower its reward_weights.")

@@ -30,15 +30,20 @@ class Counted:
         self.generated = self.batches = self.trained = 0
         single, continued, loss = trainer._generate_single_turn, trainer.engine.continue_prefixes, trainer._compute_loss
 
-        def generate(*args, **kwargs):
+        make = trainer.make_batch
+
+        def make_batch(inputs):
             self.batches += 1
+            return make(inputs)
+
+        def generate(*args, **kwargs):
             found = single(*args, **kwargs)
             self.generated += sum(map(len, found[0]))
             return found
 
         def continue_prefixes(*args, **kwargs):
-            found = continued(*args, **kwargs)
-            self.generated += sum(len(one.ids) for one in found)
+            before, found = self.generated, continued(*args, **kwargs)  # whose calls of the engine may write more
+            self.generated = before + sum(len(one.ids) for one in found)
             return found
 
         def compute_loss(model, inputs):
@@ -48,7 +53,7 @@ class Counted:
             return value
 
         trainer._generate_single_turn, trainer.engine.continue_prefixes = generate, continue_prefixes
-        trainer._compute_loss = compute_loss
+        trainer._compute_loss, trainer.make_batch = compute_loss, make_batch
 
 
 OFTEN = ("spo_chain", "spo_tree")  # the others generate as GRPO does

@@ -57,7 +57,15 @@ def kept(owner: Any, name: str) -> list[Any]:
 
 def kept_batches(trainer: Any) -> tuple[list[dict], list[torch.Tensor]]:
     """Lists that grow with every generation batch and with its rewards (N, functions)."""
-    return kept(trainer, "_generate_and_score_completions"), kept(trainer, "_calculate_rewards")
+    rewards, make = [], trainer.make_batch
+
+    def noted(inputs: list[dict]) -> Any:
+        made = make(inputs)
+        rewards.append(made.batch.rewards_per_func)
+        return made
+
+    trainer.make_batch = noted
+    return kept(trainer, "_generate_and_score_completions"), rewards
 
 
 def parity(completions: list[str], **kwargs: Any) -> list[float]:
