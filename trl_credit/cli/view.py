@@ -18,9 +18,9 @@ Shows the credit of each token, as one HTML file that needs neither a server nor
 
   trl-credit view runs/s_trace                         a run that was trained with --log_credit
   trl-credit view runs/s_trace --terminal              one response in the terminal
-  trl-credit view traces.jsonl --tokenizer MODEL       rollouts that verifiers saved
+  trl-credit view rollouts.jsonl --tokenizer MODEL     JSONL rows with credit, and with tokens or token_ids
 
-RUN can also be a JSONL file whose rows have tokens and credit."""
+examples/verifiers_rollouts.py makes such rows of the rollouts that verifiers saved."""
 
 
 def main(argv: list[str]) -> int:

@@ -13,8 +13,8 @@ def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
 
     A row of a JSONL file has `prompt` and `completion` (texts, or lists of messages) and `reward`. It may have
     `logprobs` and `entropy` (nats), `tokens`, `token_ids`, `old_logprobs` and `loss_mask`, one entry per token, and
-    `truncated`. Rows with the same prompt are a group. Other fields are kept for reward functions. A file of verifiers
-    is read as [`~trl_credit.lab.rollout_files.verifiers.read_verifiers`] says.
+    `truncated`. Rows with the same `group`, or without one the same prompt, are a group. Other fields are kept for
+    reward functions.
 
     Args:
         source (`str` or `Path`):

@@ -1,19 +1,18 @@
-"""Files of responses that are not shards of a rollout log: JSONL rows, and rollouts of verifiers. Imports no torch."""
+"""Files of responses that are not shards of a rollout log: JSONL rows. Imports no torch."""
 
 from pathlib import Path
 
-from ...observe.schema import SCHEMA, Shard, parse_json, read_shard
+from ...observe.schema import SCHEMA, Shard, read_shard
 from .jsonl import read_jsonl
-from .verifiers import is_verifiers, read_verifiers
 
 
 __all__ = ["read_file"]
 
 
 def read_file(path: str | Path) -> Shard:
-    """Reads a shard of a rollout log, rollouts of verifiers or JSONL rows, by what the first line holds.
+    """Reads a shard of a rollout log, or JSONL rows, by what the first line holds.
 
-    A header of the last two has `note`, a sentence on what the page shows or "". Their responses may lack any column.
+    A header of JSONL rows has `note`, a sentence on what the page shows or "". Their responses may lack any column.
 
     Raises:
         OSError: the file cannot be read.
@@ -21,7 +20,4 @@ def read_file(path: str | Path) -> Shard:
     """
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
-    if SCHEMA in first:
-        return read_shard(path)
-    entry = parse_json(first, where=f"{path}:1") if first else None
-    return read_verifiers(path) if is_verifiers(entry) else read_jsonl(path)
+    return read_shard(path) if SCHEMA in first else read_jsonl(path)

@@ -16,17 +16,26 @@ def is_number(x: Any, low: float, high: float) -> bool:
     return type(x) in (int, float) and low <= x <= high and abs(x) <= sys.float_info.max
 
 
-# fields of a JSONL row with one entry per token: what an entry is, in words and as a check
+# what the first line may say of all rows, `{"header": {…}}`
+_HEADER = {
+    "step": lambda x: type(x) is int and x >= 0,
+    **dict.fromkeys(("algorithm", "model", "note"), lambda x: isinstance(x, str)),
+    "temperature": lambda x: is_number(x, 0.0, math.inf),
+}
+
+# fields of a JSONL row with one entry per token: what an entry is, in words and as a check. A sum over a vocabulary in
+# bfloat16 may end a little on the wrong side of 0
 _PER_TOKEN = {
     **dict.fromkeys(
-        ("logprobs", "trainer_logprobs", "old_logprobs", "inference_logprobs"),
-        ("log-probabilities, finite and at most 0", lambda x: x is None or is_number(x, -math.inf, 1e-6)),
+        ("logprobs", "trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs"),
+        ("log-probabilities, finite and at most 0", lambda x: x is None or is_number(x, -math.inf, 0.01)),
     ),
-    "entropy": ("entropies in nats, finite and at least 0", lambda x: is_number(x, -1e-6, math.inf)),
+    "entropy": ("entropies in nats, finite and at least 0", lambda x: x is None or is_number(x, -0.01, math.inf)),
     **dict.fromkeys(
         ("credit", "advantages"), ("finite numbers", lambda x: x is None or is_number(x, -math.inf, math.inf))
     ),
     "token_ids": ("token ids", lambda x: type(x) is int and x >= 0),
+    "turn_ids": ("numbers of turns, -1 outside of them", lambda x: type(x) is int and x >= -1),
     "tokens": ("texts", lambda x: isinstance(x, str)),
     **dict.fromkeys(("loss_mask", "policy_mask", "is_clipped"), ("0 and 1", lambda x: type(x) is int and x in (0, 1))),
 }
@@ -48,7 +57,8 @@ def lines_of(path: str | Path) -> Iterator[tuple[str, str]]:
 
 
 def read_jsonl(path: str | Path) -> Shard:
-    """Reads rows as docs/explain.md describes them. Rows with the same prompt are a group.
+    """Reads rows as docs/explain.md describes them. Rows with the same `group`, or without one the same prompt, are a
+    group.
 
     Raises:
         OSError: the file cannot be read.
@@ -57,18 +67,28 @@ def read_jsonl(path: str | Path) -> Shard:
     responses: list[dict[str, Any]] = []
     groups: dict[str, int] = {}
     sizes: Counter[int] = Counter()
+    header: dict[str, Any] = {"step": None, "algorithm": "", "run": Path(path).name, "note": ""}
     for line, where in lines_of(path):
-        response = _row(line, where)
-        group = groups.setdefault(json.dumps(response["prompt"], sort_keys=True), len(groups))
+        row = parse_json(line, where=where)
+        if isinstance(row, dict) and row.keys() == {"header"} and not responses:
+            facts = row["header"]
+            if not isinstance(facts, dict) or not all(n in _HEADER and _HEADER[n](x) for n, x in facts.items()):
+                words = "a step ≥ 0, a temperature ≥ 0, and texts algorithm, model and note"
+                raise ValueError(f"{where}: header can hold {words}, got {facts!r:.80}")
+            header |= facts
+            continue
+        response = _row(row, where)
+        key = response["prompt"] if response.get("group") is None else {"group": response["group"]}
+        group = groups.setdefault(json.dumps(key, sort_keys=True), len(groups))
         responses.append({**response, "group": group, "index": sizes[group]})
         sizes[group] += 1
-    note = ""
+    note = header["note"]
     if all(response.get("credit") is None for response in responses):
         for response in responses:
             if (advantages := response.get("advantages")) is not None:
-                note = "Credit is the advantage of each token: the file holds no credit."
+                header["note"] = f"Credit is the advantage of each token: the file holds no credit. {note}".strip()
                 response["credit"] = [advantage or 0.0 for advantage in advantages]
-    return Shard({"step": None, "algorithm": "", "run": Path(path).name, "note": note}, {}, responses)
+    return Shard(header, {}, responses)
 
 
 def write_jsonl(path: str | Path, responses: Sequence[dict[str, Any]]) -> None:
@@ -77,10 +97,12 @@ def write_jsonl(path: str | Path, responses: Sequence[dict[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
 
 
-def _row(line: str, where: str) -> dict[str, Any]:
-    row = parse_json(line, where=where)
+def _row(row: Any, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"{where} is not a JSON object with prompt, completion and reward")
+    if {"traces", "task"} <= row.keys():
+        fix = f"convert it with `python examples/verifiers_rollouts.py {where.rpartition(':')[0]} rollouts.jsonl`"
+        raise ValueError(f"{where} is an episode of verifiers: {fix}")
     if missing := [name for name in ("prompt", "completion", "reward") if name not in row]:
         raise ValueError(f"{where} has no {missing[0]!r}: every row needs prompt, completion and reward")
     for name in ("prompt", "completion"):
@@ -106,5 +128,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
         lengths[name], found["trainer_logprobs" if name == "logprobs" else name] = len(values), values
     if len(set(lengths.values())) > 1:
         raise ValueError(f"{where}: {', '.join(f'{name} has {n} entries' for name, n in lengths.items())}")
+    entropies = found.get("entropy") or []
+    if any(x is None and m for x, m in zip(entropies, found.get("loss_mask") or [1] * len(entropies), strict=False)):
+        raise ValueError(f"{where}: entropy may be null only where loss_mask is 0")
     found.setdefault("old_logprobs", found.get("trainer_logprobs"))
     return found

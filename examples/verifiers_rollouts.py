@@ -1,18 +1,26 @@
-"""Rollouts that the package verifiers saves: `traces.jsonl`, one episode per line, each trace a graph of messages.
+"""Converts the rollouts that verifiers and prime-rl save (`traces.jsonl`) to the JSONL rows of trl-credit.
 
-A node of the graph is a message with the tokens that it adds. A path from the root to a leaf is a response. Where paths
-fork after a message of the policy, its tokens are in the loss of the first path alone, so that none has credit twice.
+    python examples/verifiers_rollouts.py traces.jsonl rollouts.jsonl
+    trl-credit view rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B          # the credit of the trainer, token by token
+    trl-credit explain rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B       # beside that of every algorithm
+
+The input has one episode per line, and each trace of it is a graph of messages. A node of the graph is a message with
+the tokens that it adds. A path from the root to a leaf is a response. Where paths fork after a message of the policy,
+its tokens are in the loss of the first path alone, so that none has credit twice. See docs/explain.md.
 """
 
+import argparse
+import json
 import math
-from collections import Counter
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...observe.schema import TOKEN_TYPES, Shard, parse_json
-from .jsonl import is_number, lines_of
+from trl_credit.lab.rollout_files.jsonl import is_number, lines_of
+from trl_credit.observe.schema import TOKEN_TYPES, parse_json
+from trl_credit.support.files import write_atomically
 
 
 NAME = "verifiers: A × loss weight"
@@ -27,7 +35,7 @@ _SAMPLED = {
     "advantages": "advantages",
 }
 _OURS = {*TOKEN_TYPES, "group", "index", "prompt", "completion", "reward", "rewards", "truncated"}
-_OURS |= {"nodes", "segment_nodes", "segment_values", "prompt_token_ids"}
+_OURS |= {"nodes", "segment_nodes", "segment_values", "prompt_token_ids", "logprobs"}
 
 
 class _Node(NamedTuple):
@@ -48,9 +56,10 @@ def is_verifiers(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("traces"), list) and "task" in entry
 
 
-def read_verifiers(path: str | Path) -> Shard:
-    """Reads `traces.jsonl`. Any list of a node may be missing or null, which means unknown.
+def read_verifiers(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Reads `traces.jsonl`: what its rows have in common, and a row for each response.
 
+    Any list of a node may be missing or null, which means unknown.
     Rollouts are a group if they have the same `group`, or without one the same task; each agent has its own groups.
     Left out are traces with an error, those of agents that are not trained, and those without a message of the policy.
     Tokens that the policy did not write have `loss_mask` 0. Tokens to which nobody assigned an advantage, or whose loss
@@ -59,11 +68,10 @@ def read_verifiers(path: str | Path) -> Shard:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line is malformed; the message names file and line.
+        ValueError: a line is malformed, or no response is left; the message names the file and the line.
     """
     responses: list[dict[str, Any]] = []
     groups: dict[tuple, int] = {}
-    sizes: Counter[int] = Counter()
     facts: dict[str, set] = {"step": set(), "model": set(), "temperature": set()}
     left_out, others = 0, False
     for line, where in lines_of(path):
@@ -82,22 +90,17 @@ def read_verifiers(path: str | Path) -> Shard:
             for response in found:
                 group = groups.setdefault(key, len(groups))
                 others |= response.pop("has_other_weights")
-                responses.append({**response, "group": group, "index": sizes[group]})
-                sizes[group] += 1
+                responses.append({**response, "group": group})
             for call in _listed(trace, "calls", where):
                 model, heat = _get(call, "model"), _get(call, "sampling", "temperature")
                 facts["model"].add(model if isinstance(model, str) else None)
                 facts["temperature"].add(heat if is_number(heat, 0.0, math.inf) else None)
     step, model, temperature = (found.pop() if len(found) == 1 else None for found in facts.values())
-    header = {
-        "step": step,
-        "algorithm": NAME,
-        "run": Path(path).name,
-        "model": model,
-        "temperature": temperature,
-        "note": _note(any("credit" in response for response in responses), left_out, others),
-    }
-    return Shard(header, {}, responses)
+    note = _note(any("credit" in response for response in responses), left_out, others)
+    if not responses:
+        raise ValueError(f"{path} holds no response. {note}".strip())
+    header = {"step": step, "algorithm": NAME, "model": model, "temperature": temperature, "note": note}
+    return {name: x for name, x in header.items() if x is not None}, responses
 
 
 def _note(has_credit: bool, left_out: int, others: bool) -> str:
@@ -277,3 +280,25 @@ def _all(values: Any, is_valid: Callable[[Any], bool]) -> bool:
 def _check(holds: bool, where: str, name: str, wanted: str, got: Any) -> None:
     if not holds:
         raise ValueError(f"{where}: {name} must be {wanted}, got {got!r:.40}: the file is damaged")
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path, help="file that verifiers or prime-rl saved")
+    parser.add_argument("rollouts", type=Path, help="JSONL file to write, in place of an older one")
+    args = parser.parse_args(argv)
+    if args.traces.resolve() == args.rollouts.resolve():
+        parser.error(f"{args.rollouts} is the file to convert: name another one to write")
+    try:
+        header, rows = read_verifiers(args.traces)
+        # ASCII, since JSON may hold half of a surrogate pair and UTF-8 may not
+        lines = [json.dumps(line, allow_nan=False) for line in ({"header": header}, *rows)]
+        write_atomically(args.rollouts, "\n".join(lines) + "\n")
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"{error}\n")
+    groups = len({row["group"] for row in rows})
+    print(f"{args.rollouts} has {len(rows)} responses, groups: {groups}. {header['note']}".rstrip())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
