@@ -261,7 +261,7 @@ def check_combinations(config: GRPOConfig) -> None:
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
         raise ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
-    most = config.max_completion_length
+    most = config.max_completion_length or math.inf  # `None`: what the model's context leaves
     if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
         length = f"segment_length={config.segment_length}"
         raise ValueError(f"{length} never cuts a response, since max_completion_length={most}: lower segment_length.")
