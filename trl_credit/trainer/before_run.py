@@ -53,9 +53,10 @@ def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
     return own or getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def limit_to_context(trainer: GRPOTrainer, context: int | None) -> None:
+def limit_to_context(trainer: GRPOTrainer) -> None:
     """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
     vLLM always does so."""
+    context = context_of(trainer.args, trainer.model.config)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
         limits = {"max_new_tokens": None, "max_length": context}
         trainer.generation_config.update(**limits)

@@ -98,8 +98,7 @@ class TrlEngine:
         self._logps = TrlLogps(trainer)
         self.correct_by_segment = self._logps.correct_by_segment
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
-        self._context = context_of(self.args, self._model.config)
-        limit_to_context(trainer, self._context)
+        limit_to_context(trainer)
 
     @property
     def use_vllm(self) -> bool:
@@ -395,3 +394,7 @@ class TrlEngine:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
         left, context = self._trainer.max_completion_length - written, self._context
         return left if context is None else min(left, room_after(prompt_length, context) - written)
+
+    @functools.cached_property
+    def _context(self) -> int | None:
+        return context_of(self.args, self._model.config)
