@@ -26,7 +26,7 @@ from ..rollouts.policy import Continuation, Plan
 from ..rollouts.replay import Row
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
-from .before_run import context_of, limit_to_context, room_after
+from .before_run import limit_to_context, room_after
 from .decoding import decode_rows
 from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily, token_bar
 from .environments import Environments
@@ -336,8 +336,7 @@ class TrlEngine:
                     stack.enter_context(token_bar(self._model, bar, limit))
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
-            count = [n] if GETS_COUNT else []
-            ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *count)
+            ids, logps = GRPOTrainer._generate_single_turn(trainer, repeated, None, {}, *[n] * GETS_COUNT)
         if len(ids) != len(prefixes) * n:
             what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"
             raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
@@ -392,9 +391,10 @@ class TrlEngine:
 
     def remaining_budget(self, prompt_length: int, written: int) -> int:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
-        left, context = self._trainer.max_completion_length - written, self._context
+        left = self._trainer.max_completion_length - written
+        context = (self.use_vllm and self.args.vllm_max_model_length) or self._context
         return left if context is None else min(left, room_after(prompt_length, context) - written)
 
     @functools.cached_property
     def _context(self) -> int | None:
-        return context_of(self.args, self._model.config)
+        return getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
