@@ -261,3 +261,14 @@ def test_a_reset_that_raises_names_environment_and_row(make_agent, environment, 
         trainer.rows[1 - at] = {**trainer.rows[0], "answer": "1"}
     with pytest.raises(FunctionRaised, match=message):
         batch_of(trainer)
+
+
+@pytest.mark.parametrize(("optim", "flags"), [("adamw_torch", [False, False]), ("lomo", [])])
+def test_a_norm_of_no_gradient_is_0_and_an_unknown_one_is_not_counted(make_trainer, optim, flags, monkeypatch):
+    trainer = make_trainer("grpo")
+    monkeypatch.setattr(trainer.args, "optim", optim)
+    assert [x.item() for x in trainer._nonfinite.gradient_flags()] == flags
+    engine = type("Engine", (), {"get_global_grad_norm": lambda self: None})()
+    monkeypatch.setattr(trainer, "model_wrapped", engine)
+    monkeypatch.setattr(trainer, "is_deepspeed_enabled", True)
+    assert trainer._nonfinite.gradient_flags() == []

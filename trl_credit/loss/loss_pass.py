@@ -1,6 +1,5 @@
 """One micro-batch in TRL's loss, and the `Tokens` that a credit function gets."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +94,7 @@ class LossPass:
             inputs[key] = torch.where(inside | near, inputs[key], logp_t.detach())
         ratio = inputs.get(keys.ENGINE_RATIO)
         if ratio is not None and ratio.shape == inside.shape:
-            inputs[keys.ENGINE_RATIO] = torch.where(inside | (ratio <= math.exp(LARGEST)), ratio, 1.0)
+            inputs[keys.ENGINE_RATIO] = torch.where(inside, ratio, 1.0)
         return logp_t, entropy_t
 
     def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> Tokens:
