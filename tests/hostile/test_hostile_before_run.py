@@ -7,6 +7,8 @@ from agent_helpers import ANSWER, GRPO, Bare, batch_of
 from conftest import count_a
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig, PeftModel, get_peft_model
+from script_helpers import error_of
+from scripts import load_script
 from tiny_models import tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -69,7 +71,7 @@ def transformed(rows):
         (
             [[USER]] * 40 + [[USER, GOLD]],
             CHAT,
-            "row 40: .*ends with a message of the assistant.*split it off: prompt =",
+            "row 40: .*ends with a message of the assistant.*split it off, prompt =",
         ),
         ([[SYSTEM, USER]] * 16, STRICT, r"row 0: .*the roles system, user \(TemplateError: no such role\): write"),
         ([[SYSTEM, USER]] * 16, DEAF, r"row 0: .*does not read the content of message 0 \(role 'system'\)"),
@@ -224,7 +226,7 @@ def test_frozen_parameters_and_optimizers_of_other_parameters(make_trainer, tiny
     [
         ({"temperatur": 0.5}, "GenerationConfig has no 'temperatur': did you mean 'temperature'"),
         ({"no_such_setting": 1}, "GenerationConfig has no 'no_such_setting': leave it out"),
-        ({"stop_strings": ["3"]}, "pads a response that ends at one of stop_strings.*eos_token_id"),
+        ({"stop_strings": ["3"]}, "after one of stop_strings transformers writes padding.*eos_token_id"),
     ],
 )
 @pytest.mark.parametrize("algo", ["grpo", "spo_chain"])
@@ -272,3 +274,10 @@ def test_a_norm_of_no_gradient_is_0_and_an_unknown_one_is_not_counted(make_train
     monkeypatch.setattr(trainer, "model_wrapped", engine)
     monkeypatch.setattr(trainer, "is_deepspeed_enabled", True)
     assert trainer._nonfinite.gradient_flags() == []
+
+
+@pytest.mark.hostile("generation settings", "refused")
+def test_a_penalty_of_long_responses_without_a_limit(tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text("max_completion_length: null\nreward: [soft_overlong]\n")
+    error = error_of(load_script("examples/train.py").main, ["--config", str(tmp_path / "run.yaml")], capsys)
+    assert "--reward soft_overlong has --max_completion_length as its limit: set a number of tokens" in error

@@ -34,6 +34,7 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     for what in ("train_dataset", "eval_dataset"):
         is_named = isinstance(given[what], Mapping)
         for name, data in list(given[what].items()) if is_named else [(None, given[what])]:
+            rows = []
             if isinstance(data, IterableDataset):
                 count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
                 rows, data = read_first_rows(data, count=count, seed=args.seed)
@@ -41,8 +42,6 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
-            else:
-                continue  # none, or an error that TRL names
             found.append((f"{what}[{name!r}]" if is_named else what, data, rows))
     return [one for one in found if one[2]]
 
@@ -63,7 +62,7 @@ def limit_to_context(trainer: GRPOTrainer) -> None:
         trainer.generation_kwargs.update(limits)
 
 
-def room_after(prompt_length: int, context: int, *, where: str = "") -> int:
+def room_after(prompt_length: int, context: float, *, where: str = "") -> float:
     """Tokens that a prompt leaves for a response. Raises a `ValueError` if it leaves none."""
     if prompt_length >= context:
         what = f"{where}the prompt of {prompt_length} tokens leaves no room for a response in the context of {context}"
@@ -101,7 +100,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
                 if (fault := _fault(prompt, prompts[0])) is not None:
                     raise ValueError(f"{what}, row {i}: column 'prompt' {fault}.")
             if trainer.processing_class is not None and not {"image", "images", "environment"} & rows[0].keys():
-                _check_tokens(trainer, what, prompts, first=len(rows), most=most, context=context)
+                _check_tokens(trainer, what, prompts, first=len(rows), most=most, context=context or math.inf)
         elif given["environment_factory"] is None:
             fix = f"rename the one with the prompts: {what}.rename_column({next(iter(rows[0]))!r}, 'prompt')"
             raise ValueError(f"{what} has no column 'prompt', only {', '.join(map(repr, rows[0]))}: {fix}.")
@@ -113,33 +112,28 @@ def check_trains(trainer: ResumableTrainer) -> None:
     Raises:
         ValueError: the run would change nothing.
     """
-    # an adapter that TRL keeps as the reference is never active
-    named = trainer.model.named_parameters()
+    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
     trained = {id(p) for name, p in named if p.requires_grad and ".ref." not in name}
-    what, fix = "no parameter of the model requires a gradient", "call model.requires_grad_(True)"
-    if isinstance(trainer.model, PeftModel):
-        fix = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
-    if trained:
-        if trainer.layout != "plain" or updates_in_backward(trainer):
-            return  # the optimizer has other tensors than the model
-        if trained.intersection(id(p) for group in trainer.optimizer.param_groups for p in group["params"]):
-            return
-        what = "the optimizer has no parameter of the model that requires a gradient"
-        fix = "make it of the parameters of trainer.model, or leave `optimizers` out"
-    raise ValueError(f"{what}, so that the run would change nothing: {fix}.")
+    if not trained:
+        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
+        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
+        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
+    if trainer.layout != "plain" or updates_in_backward(trainer):
+        return  # the optimizer has other tensors than the model
+    if trained.isdisjoint(id(p) for group in trainer.optimizer.param_groups for p in group["params"]):
+        what = "the optimizer has no parameter of the model that requires a gradient, so the run would change nothing"
+        raise ValueError(f"{what}: make it of the parameters of trainer.model, or leave `optimizers` out.")
 
 
 def _check_generation(args: CreditConfig) -> None:
-    settings, known = args.generation_kwargs or {}, vars(GenerationConfig())
-    if args.use_vllm:  # which names unknown settings itself
-        return
-    for name in [name for name in settings if name not in known or name.startswith("_")]:
-        what = f"generation_kwargs: transformers' GenerationConfig has no {name!r}"
-        raise ValueError(f"{what}{did_you_mean(name, known) or ': leave it out'}.")
+    # vLLM names unknown settings itself
+    settings, known = {} if args.use_vllm else args.generation_kwargs or {}, vars(GenerationConfig())
+    for name in settings.keys() - known.keys():
+        fix = did_you_mean(name, known) or ": leave it out"
+        raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}.")
     if settings.get("stop_strings"):
-        what = "generation_kwargs: transformers pads a response that ends at one of stop_strings"
-        fix = "set eos_token_id to the tokens that end a response, or use_vllm=True and generation_kwargs={'stop': […]}"
-        raise ValueError(f"{what}, and TRL would train on the padding: {fix}.")
+        what = "generation_kwargs: after one of stop_strings transformers writes padding, on which TRL would train"
+        raise ValueError(f"{what}: set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`.")
 
 
 def _prompts(data: Any, rows: list[dict[str, Any]]) -> list[Any]:
@@ -155,20 +149,19 @@ def _fault(prompt: Any, first: Any) -> str | None:
     """What is wrong with a prompt, given that of row 0, and the fix."""
     if not isinstance(prompt, str):
         if not prompt or not are_messages(prompt):
-            kind = f"{prompt!r:.60} (a {type(prompt).__name__})"
-            return f"holds {kind}, not text or messages with `role` and `content`: {_REMOVE}"
+            what = f"holds {prompt!r:.60} (a {type(prompt).__name__})"
+            return f"{what}, not text or messages with `role` and `content`: {_REMOVE}"
         if any(message["content"] is None and not message.get("tool_calls") for message in prompt):
             return f"has a message without content: {_REMOVE}"
         if prompt[-1]["role"] == "assistant":
-            why = "which would stay in the prompt, and TRL has no switch that continues it"
-            fix = "split it off: prompt = messages[:-1], answer = messages[-1]['content']"
-            return f"ends with a message of the assistant, {why}: {fix}"
+            why = "ends with a message of the assistant, which would stay in the prompt (TRL cannot continue it)"
+            return f"{why}: split it off, prompt = messages[:-1], answer = messages[-1]['content']"
     is_one_kind = isinstance(prompt, str) is isinstance(first, str)
     return None if is_one_kind else "is text in some rows and messages in others, as in row 0: make all of one kind"
 
 
 def _check_tokens(
-    trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, most: int, context: int | None
+    trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, most: int, context: float
 ) -> None:
     """Puts the `first` and the longest prompts, and those of white space alone, through TRL's tokenization."""
     sizes = [len(p) if isinstance(p, str) else sum(len(str(m["content"])) for m in p) for p in prompts]
@@ -191,7 +184,7 @@ def _check_tokens(
                 fault = f"the chat template does not read the content of message {n} (role {role!r})"
                 raise ValueError(f"{where}{fault}: write it as text, under a role that the template knows.")
     size, row = widest
-    room = math.inf if context is None else room_after(size, context, where=f"{what}, row {row}: ")
+    room = room_after(size, context, where=f"{what}, row {row}: ")
     if most <= room or trainer.args.rollouts != "none":  # segments are cut at the context
         return
     text = f"{what}, row {row}: the prompt of {size} tokens and max_completion_length={most} exceed the context of "
