@@ -38,7 +38,7 @@ def result(trainer, toy_loss, t, outside, **wrong):
 
 @pytest.mark.hostile("tokens outside of the loss", "survived")
 @pytest.mark.parametrize(("algo", "settings"), CASES, ids=str)
-def test_what_is_outside_changes_nothing(make_trainer, toy_loss, algo, settings, record_property):
+def test_what_is_outside_changes_nothing(make_trainer, toy_loss, algo, settings):
     trainer = make_trainer(algo, beta=0.04 if algo != "opo" else 0.0, **settings)
     t = toy()
     t["mask"][2] = 0  # a row that is masked as a whole
@@ -51,4 +51,3 @@ def test_what_is_outside_changes_nothing(make_trainer, toy_loss, algo, settings,
             assert metrics.keys() == plain[2].keys()
             for key, x in metrics.items():
                 torch.testing.assert_close(x, plain[2][key], equal_nan=True, msg=f"{key} with {name} {value}")
-    record_property("tried", 6 * len(WRONG))

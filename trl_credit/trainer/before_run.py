@@ -129,8 +129,8 @@ def _check_generation(args: CreditConfig) -> None:
     # vLLM names unknown settings itself
     settings, known = {} if args.use_vllm else args.generation_kwargs or {}, vars(GenerationConfig())
     for name in settings.keys() - known.keys():
-        fix = did_you_mean(name, known) or ": leave it out"
-        raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}.")
+        fix = did_you_mean(name, known) or ": leave it out."
+        raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}")
     if settings.get("stop_strings"):
         what = "generation_kwargs: after one of stop_strings transformers writes padding, on which TRL would train"
         raise ValueError(f"{what}: set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`.")
@@ -172,7 +172,7 @@ def _check_tokens(
         prompt, where = prompts[i], f"{what}, row {i}: "
         if not (ids := _ids(trainer, prompt, where)):
             raise ValueError(f"{where}the prompt {prompt!r:.60} has no tokens: {_REMOVE}.")
-        widest = max(widest, (len(ids), i))
+        widest = max(widest, (len(ids), -i))
         for n, message in enumerate(() if isinstance(prompt, str) else prompt):
             role, content = message["role"], message["content"]
             if role in read or (trainer._is_vlm and not isinstance(content, str)):
@@ -183,11 +183,11 @@ def _check_tokens(
             if _ids(trainer, [*prompt[:n], other, *prompt[n + 1 :]], where) == ids:
                 fault = f"the chat template does not read the content of message {n} (role {role!r})"
                 raise ValueError(f"{where}{fault}: write it as text, under a role that the template knows.")
-    size, row = widest
-    room = room_after(size, context, where=f"{what}, row {row}: ")
+    size, where = widest[0], f"{what}, row {-widest[1]}: "
+    room = room_after(size, context, where=where)
     if most <= room or trainer.args.rollouts != "none":  # segments are cut at the context
         return
-    text = f"{what}, row {row}: the prompt of {size} tokens and max_completion_length={most} exceed the context of "
+    text = f"{where}the prompt of {size} tokens and max_completion_length={most} exceed the context of "
     text += f"{context} tokens: set max_completion_length={room} or None (the rest of the context), or remove the row"
     if not any("rope" in key or "rotary" in key for key in trainer.model.config.get_text_config().to_dict()):
         raise ValueError(f"{text}. The model has no positions beyond.")

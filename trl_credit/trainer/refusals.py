@@ -124,7 +124,7 @@ def reward_rows(args: CreditConfig, given: dict[str, Any], first: list[FirstRows
     for what, _, rows in first:
         columns = tuple(rows[0])
         if args.remove_unused_columns:
-            what += " with remove_unused_columns=True"
+            what += " with remove_unused_columns=True (set it to False)"
             columns = tuple(name for name in columns if name in ("prompt", "image", "images"))
         if given.get("rollout_func") is not None:  # it adds columns
             columns = None
