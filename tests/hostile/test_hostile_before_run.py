@@ -3,6 +3,7 @@
 import datasets
 import pytest
 import torch
+import trl
 from agent_helpers import ANSWER, GRPO, Bare, batch_of
 from conftest import count_a
 from datasets import Dataset, IterableDataset
@@ -12,6 +13,7 @@ from scripts import load_script
 from tiny_models import tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+import trl_credit
 from trl_credit.support.functions import FunctionRaised
 
 
@@ -81,7 +83,10 @@ def transformed(rows):
         ([[USER]] * 16, None, "there is none: set tokenizer.chat_template"),
     ],
 )
-def test_prompts_that_no_run_can_use(make, prompts, template, message):
+def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, message):
+    monkeypatch.setattr(
+        trl.GRPOTrainer, "_move_model_to_device", lambda *args: pytest.fail("the model was moved before")
+    )
     with pytest.raises(ValueError, match="train_dataset.*" + message) as error:
         make(prompts, template=template)
     assert "\n" not in str(error.value)
@@ -181,7 +186,12 @@ def test_who_generates_by_other_means_is_not_checked(make):
         rows = [[3, 4, 5]] * (len(prompts) * trainer.num_generations)
         return {"prompt_ids": rows, "completion_ids": rows, "logprobs": [[0.0] * 3] * len(rows)}
 
-    assert make([[USER, GOLD]] * 16, template=None, trainer_kwargs={"rollout_func": rollout}).model is not None
+    class Own(trl_credit.CreditTrainer):
+        def _tokenize_prompts(self, prompts):
+            return super()._tokenize_prompts(["1="] * len(prompts))
+
+    make([[USER, GOLD]] * 16, template=None, trainer_kwargs={"rollout_func": rollout})
+    make([[USER, GOLD]] * 16, template=None, algo=(trl_credit.CreditConfig, Own)).train()
 
 
 trains_nothing = pytest.mark.hostile("models that train nothing", "refused")

@@ -92,9 +92,8 @@ class Environments:
         """
         trainer = self._trainer
         if (factories := getattr(trainer, "environment_factories", None)) is not None:
-            trainer.environment_factories = {
-                name: lambda make=factory: _guard_reset(make()) for name, factory in factories.items()
-            }
+            made = {name: lambda factory=x: _guard_reset(factory()) for name, x in factories.items()}
+            trainer.environment_factories = made
         pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
         has_rewards = any(_has(one, REWARD) for one in pool)
         if self._reads_states and not any(_has(one, "state_key") for one in pool):
