@@ -191,7 +191,8 @@ def test_who_generates_by_other_means_is_not_checked(make):
             return super()._tokenize_prompts(["1="] * len(prompts))
 
     make([[USER, GOLD]] * 16, template=None, trainer_kwargs={"rollout_func": rollout})
-    make([[USER, GOLD]] * 16, template=None, algo=(trl_credit.CreditConfig, Own)).train()
+    algo = (trl_credit.CreditConfig, Own)
+    make([[USER, GOLD]] * 16, template=None, algo=algo, reward_funcs=lambda completions, **row: [0.0, 1.0] * 4).train()
 
 
 trains_nothing = pytest.mark.hostile("models that train nothing", "refused")
