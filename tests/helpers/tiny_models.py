@@ -23,7 +23,7 @@ QWEN3 = {
     "intermediate_size": 64,
     "num_key_value_heads": 1,
     "head_dim": 16,
-    "max_position_embeddings": 128,
+    "max_position_embeddings": 1024,  # a tool in the prompt has some hundreds of characters
     "eos_token_id": 1,
     "pad_token_id": 0,
     "bos_token_id": None,

@@ -368,3 +368,13 @@ def test_phases_are_those_of_training(make_trainer):
     (row,) = steps_of(trainer)
     phases = {name for name in row if name.startswith("credit/seconds/")}
     assert phases == {f"credit/seconds/{phase}" for phase in ("generate", "rewards", "train")}  # and no other pass
+
+
+def test_no_limit_of_a_response_is_the_rest_of_the_context(make_trainer):
+    trainer = make_trainer("grpo")
+    shape, plans = shape_of(trainer.model.config), []
+    for most in (shape.context, None):
+        trainer.args.max_completion_length = most
+        plans.append(make_plan(trainer.args, shape, PLAIN, Assumed()))
+    assert shape.context == 1024 and plans[0].memory == plans[1].memory
+    assert "max_completion_length=None: the rest of a context of 1,024 tokens" in plans[1].notes

@@ -129,7 +129,10 @@ def uses_tools(choices: Choices) -> bool:
 def make_rewards(choices: Choices) -> list[Callable]:
     """The reward functions of `--reward`, or the default of the data set. Raises what [`resolve_reward`] does."""
     names = choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
-    return [resolve_reward(name, max_completion_length=choices.args.max_completion_length) for name in names]
+    limit = choices.args.max_completion_length
+    if limit is None and "soft_overlong" in names:
+        raise ValueError("--reward soft_overlong has --max_completion_length as its limit: set a number of tokens")
+    return [resolve_reward(name, max_completion_length=limit) for name in names]
 
 
 def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:

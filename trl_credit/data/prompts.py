@@ -96,13 +96,14 @@ def _prompts(source: Dataset | Records, name: str, column: str) -> list[str | li
     for number, prompt in enumerate(prompts):
         if not prompt:
             raise ValueError(f"{name!r}, {place(source, number)} has no {column}: remove it, or check --prompt_column")
-        if not isinstance(prompt, str) and not _are_messages(prompt):
+        if not isinstance(prompt, str) and not are_messages(prompt):
             what = f"column {column!r} holds a {type(prompt).__name__}, not text or messages with `role` and `content`"
             raise ValueError(f"{name!r}, {place(source, number)}: {what}: write it as text, or check --prompt_column")
     return prompts
 
 
-def _are_messages(prompt: Any) -> bool:
+def are_messages(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages, each with a role and a content."""
     return isinstance(prompt, list) and all(
         isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
         for message in prompt

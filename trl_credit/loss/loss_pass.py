@@ -15,6 +15,9 @@ from .batch import loss_mask, segments_of
 from .metrics import expert_drift, loss_statistics
 
 
+LARGEST = 20.0  # log-ratio outside of the loss that is left as it is, nats
+
+
 @dataclass
 class LossPass:
     """One call of TRL's `_compute_loss`.
@@ -79,6 +82,20 @@ class LossPass:
         self.inputs.setdefault(keys.TURN_IDS, turn_numbers(mask_t))
         kept_t = known_policy_mask(self.config, self.inputs, old_logp_t=self.inputs[keys.OLD_LOGPS], mask_t=mask_t)
         self.inputs[keys.TOOL_MASK] = self.inputs[keys.POLICY_MASK] = kept_t
+
+    def tamed(self, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of the forward pass, whose values outside of the loss are finite. The inputs
+        get log-ratios there whose exponential is finite: TRL forms it at every token, and NaN times a mask of 0 is NaN.
+        """
+        inputs, inside = self.inputs, self.mask_t.bool()
+        logp_t, entropy_t = (torch.where(inside | x.isfinite(), x, 0.0) for x in (logp_t, entropy_t))
+        for key in inputs.keys() & {keys.OLD_LOGPS, keys.REF_LOGPS, keys.SAMPLING_LOGPS}:
+            near = (inputs[key] - logp_t).abs() <= LARGEST
+            inputs[key] = torch.where(inside | near, inputs[key], logp_t.detach())
+        ratio = inputs.get(keys.ENGINE_RATIO)
+        if ratio is not None and ratio.shape == inside.shape:
+            inputs[keys.ENGINE_RATIO] = torch.where(inside, ratio, 1.0)
+        return logp_t, entropy_t
 
     def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> Tokens:
         """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""

@@ -62,17 +62,18 @@ class NonFinite:
 
     def gradient_flags(self) -> list[torch.Tensor]:
         """Whether the gradient of this process is not finite, and whether any of it is not 0: two 0-dimensional
-        booleans, or none with a gradient scaler. Does not wait for the device."""
+        booleans, or none where the norm is unknown: with a gradient scaler, in DeepSpeed's first steps, and where the
+        backward pass updates. Does not wait for the device."""
         trainer = self._trainer
         if trainer.accelerator.scaler is not None:
             return []
-        norm = None  # unknown
+        norm = None  # unknown, on all processes
         if trainer.is_deepspeed_enabled:  # the update is already made
             norm = trainer.model_wrapped.get_global_grad_norm()
-        elif gradients := [p.grad for p in trainer.model.parameters() if p.grad is not None]:
+        elif not updates_in_backward(trainer):  # which leaves no gradients
+            gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm([x.to_local() if isinstance(x, DTensor) else x for x in gradients])
-        norm = torch.as_tensor(1.0 if norm is None else norm)
-        return [~torch.isfinite(norm), norm != 0]
+        return [] if norm is None else [~torch.isfinite(norm := torch.as_tensor(norm)), norm != 0]
 
     def close_update(self, *, loss: bool, gradient: bool) -> bool:
         """Ends an update. Every process skips it if any process found a loss or gradient that is not finite.

@@ -16,7 +16,7 @@ from ..support.digests import json_text, sampled_digest, sha256, short_digest
 
 
 FIRST_ROWS = 16  # of a stream
-_DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded when they are read
+DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded when they are read
 
 
 def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
         columns = getattr(dataset, "column_names", None)  # of a generator they are unknown
         return {"columns": sorted(columns or {}), "first_rows": short_digest(first_rows)}
     kinds = {name: repr(feature) for name, feature in sorted(dataset.features.items())}
-    media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in _DECODED)]
+    media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in DECODED)]
     rows = dataset.with_format("arrow")  # nothing is decoded, and no transform runs
     plain = rows.select_columns([name for name in kinds if name not in media])
     found = {"rows": len(dataset), "columns": list(kinds), "content": _digest(plain, lambda columns: columns)}
@@ -72,11 +72,11 @@ def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> tuple[
         seed (`int`):
             For transforms that draw random numbers. The generators are left as they were.
     """
-    with _random_numbers(seed):
+    with random_numbers(seed):
         reading = iter(stream)
         rows = list(islice(reading, count))
     text = json_text(rows[:1])  # before anything changes the row
-    with _random_numbers(seed):
+    with random_numbers(seed):
         again = iter(stream)
         first = list(islice(again, 1))
     if json_text(first) == text:
@@ -103,7 +103,7 @@ class _Rest:
 
 
 @contextmanager
-def _random_numbers(seed: int) -> Iterator[None]:
+def random_numbers(seed: int) -> Iterator[None]:
     """Seeds the generators of Python, NumPy and torch on the CPU, and restores them afterwards."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)

@@ -84,7 +84,8 @@ class ResumableTrainer(GRPOTrainer):
         self._sampler: Any = None
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
-        self.given = {name: kwargs.get(name) for name in ("rollout_func", "environment_factory", "tools")}
+        names = ("rollout_func", "environment_factory", "tools", "processing_class")
+        self.given = {name: kwargs.get(name) for name in names}
         self.first_rows: list[Any] = []  # of a stream, on the main process
         self._read_stream: Any = None  # the stream that `first_rows` are of
         super().__init__(*args, **kwargs)

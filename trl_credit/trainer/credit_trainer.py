@@ -9,8 +9,6 @@ copy from inside the forward hook:
 
 This π_old is not detached, so the gradient of W flows and that of logps cancels. Clipping, KL on the plain logps, loss
 types, metrics, entropy bonus and every correction are TRL's own.
-
-Read [`CreditTrainer`] from top to bottom to follow a generation batch from its prompts to TRL's loss.
 """
 
 import contextlib
@@ -49,7 +47,7 @@ from ..support.functions import method_label
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
-from . import refusals
+from . import before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
@@ -89,31 +87,23 @@ class CreditTrainer(ResumableTrainer):
     ```
 
     Args:
-        model (`str` or `PreTrainedModel` or `PeftModel`):
-            As in `GRPOTrainer`.
         reward_funcs (`RewardFunc` or `list[RewardFunc]`, *optional*):
             As in `GRPOTrainer`, or with rewards along the response ([`~trl_credit.rewards.StepRewards`]). `None` means
             "does not apply". A reward of NaN or infinity is an error.
         args ([`CreditConfig`], *optional*):
             Defaults to the trainer's own configuration class.
-        **newer:
-            Arguments of a newer TRL, passed on unchanged.
 
-    All other arguments (`train_dataset`, `peft_config`, `tools`, …) are those of `GRPOTrainer`.
+    All other arguments are those of `GRPOTrainer`, also of a newer TRL.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the installed TRL lacks a given argument.
         ValueError: `use_liger_kernel=True` on a TRL before 1.14, which bypasses the loss.
 
     Attributes:
-        preset ([`~trl_credit.presets.Preset`] or `None`):
-            Set by named trainers: gives the class its name, paper, tag and configuration class.
-        difficulty ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
-            HA-DW's belief.
-        engine ([`~trl_credit.trainer.engine.TrlEngine`]):
-            Samples and scores.
-        results ([`~trl_credit.hub.results.ResultsCallback`]):
-            Writes plots and the model card.
+        preset ([`Preset`] or `None`): Set by named trainers: their name, paper, tag and configuration class.
+        difficulty ([`DifficultyBelief`] or `None`): HA-DW's belief.
+        engine ([`TrlEngine`]): Samples and scores.
+        results ([`ResultsCallback`]): Writes plots and the model card.
     """
 
     _tag_names = ["trl", "grpo", "trl-credit"]
@@ -152,7 +142,8 @@ class CreditTrainer(ResumableTrainer):
         quiet_old_names()
         refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
         self._credit_function = credit_function(args)
-        guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs)
+        self._first_rows = before_run.read_rows(args, kwargs)
+        guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs, self._first_rows)
         super().__init__(model, guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
@@ -178,6 +169,14 @@ class CreditTrainer(ResumableTrainer):
         refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        before_run.check(self, self._first_rows)  # TRL has a tokenizer and tools now
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        before_run.check_trains(self)  # the optimizer is made now
+        return super().create_scheduler(*args, **kwargs)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in `Trainer`. The callback `results` stays last, after those that add to it."""
@@ -344,6 +343,7 @@ class CreditTrainer(ResumableTrainer):
         if loss_pass is not None:
             loss_pass.hook_calls += 1
             if loss_pass.hook_calls == 1:
+                output = (*loss_pass.tamed(*output[:2]), *output[2:])
                 self._write_credit(loss_pass, logp_t=output[0], entropy_t=output[1])
         return output
 

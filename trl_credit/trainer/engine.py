@@ -25,6 +25,7 @@ from ..rollouts.policy import Continuation, Plan
 from ..rollouts.replay import Row
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
+from .before_run import limit_to_context, room_after
 from .decoding import decode_rows
 from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily, token_bar
 from .environments import Environments
@@ -96,6 +97,7 @@ class TrlEngine:
         self._logps = TrlLogps(trainer)
         self.correct_by_segment = self._logps.correct_by_segment
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
+        limit_to_context(trainer)
 
     @property
     def use_vllm(self) -> bool:
@@ -321,7 +323,7 @@ class TrlEngine:
                 if self.use_vllm:
                     stack.enter_context(temporarily(trainer.vllm_generation, max_completion_length=limit))
                 else:
-                    stack.enter_context(temporarily(trainer.generation_config, max_new_tokens=limit))
+                    stack.enter_context(temporarily(trainer.generation_config, max_new_tokens=limit, max_length=None))
                     stack.enter_context(token_bar(self._model, bar, limit))
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
@@ -383,7 +385,7 @@ class TrlEngine:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
         left = self._trainer.max_completion_length - written
         context = (self.use_vllm and self.args.vllm_max_model_length) or self._context
-        return left if context is None else min(left, context - prompt_length - written)
+        return left if context is None else min(left, room_after(prompt_length, context) - written)
 
     @functools.cached_property
     def _context(self) -> int | None:

@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from ..rewards.guard import RewardError, guard_rewards
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
 from ..support.errors import one_line
-from ..support.functions import unique_names
+from ..support.functions import errors_named, unique_names
+from .before_run import FirstRows
 from .refusals import reward_rows
 
 
@@ -27,16 +28,17 @@ NOT_TOOLS = ("reset", "get_reward", *HIDDEN)
 
 
 def guarded_rewards(
-    trainer: GRPOTrainer, reward_funcs: Any, args: CreditConfig, given: dict[str, Any]
+    trainer: GRPOTrainer, reward_funcs: Any, args: CreditConfig, given: dict[str, Any], first: list[FirstRows]
 ) -> tuple[Any, "Environments"]:
     """The reward functions of a trainer that is being made with the arguments `given`, guarded, and its environments.
+    `first` has the first rows of its data.
 
     Raises what [`guard_rewards`] does.
     """
-    ledger = StepLedger(of_states=args.returns == "difference")
+    rows, ledger = reward_rows(args, given, first), StepLedger(of_states=args.returns == "difference")
     reads = {"reads_states": args.returns == "state_groups", "keeps_snapshots": args.segmentation == "turns"}
     environments = Environments(trainer, ledger, **reads)
-    guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=reward_rows(args, given), ledger=ledger)
+    guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=ledger)
     has_none = reward_funcs is None or reward_funcs == []
     if has_none and given.get("environment_factory") is not None:
         guarded = [environments.step_rewards]  # until it is known whether the environments have any
@@ -90,6 +92,9 @@ class Environments:
                 function, or processes that share an engine would have to wait for each other.
         """
         trainer = self._trainer
+        if (factories := getattr(trainer, "environment_factories", None)) is not None:
+            made = {name: lambda factory=x: _guard_reset(factory()) for name, x in factories.items()}
+            trainer.environment_factories = made
         pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
         has_rewards = any(_has(one, REWARD) for one in pool)
         if self._reads_states and not any(_has(one, "state_key") for one in pool):
@@ -140,7 +145,9 @@ class Environments:
     # While a batch is sampled
 
     def begin_batch(self) -> None:
-        """Forgets the last batch."""
+        """Forgets the last batch. The next `reset` of an environment names it and the row if it fails."""
+        for one in (one for pool in (getattr(self._trainer, "_environment_pool", None) or {}).values() for one in pool):
+            _guard_reset(one)
         self._begun, self._ended, self._states, self.snapshots = [], [], [], []
 
     def begin_turn(self) -> None:
@@ -296,6 +303,19 @@ def _copied_snapshot(one: Any) -> Any:
         what = f"{type(one).__name__}.snapshot() returned a {type(state).__name__} that cannot be copied"
         raised = f"copy.deepcopy raised {type(error).__name__}: {one_line(error)}"
         raise RewardError(f"{what} ({raised}): return plain data, without locks, files or connections.") from error
+
+
+def _guard_reset(one: Any) -> Any:
+    """Has the next `reset` of an environment name it and the row if it fails; then the environment is as before."""
+
+    def reset(**row: Any) -> Any:
+        del one.reset
+        with errors_named(type(one).reset, f"{type(one).__name__}.reset, for the row {row!r:.200},"):
+            return one.reset(**row)
+
+    with suppress(AttributeError):  # with __slots__ its own error must do
+        one.reset = reset
+    return one
 
 
 def _is_restored(one: Any) -> bool:

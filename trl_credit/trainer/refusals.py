@@ -15,6 +15,7 @@ from ..presets import PRESETS
 from ..rewards.signature import Rows
 from ..support.errors import raise_together
 from ..support.retired import meant_by
+from .before_run import FirstRows
 
 
 logger = get_logger(__name__)
@@ -116,27 +117,19 @@ def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in known}
 
 
-def reward_rows(args: CreditConfig, given: dict[str, Any]) -> list[Rows]:
-    """The names that the rows of each data set of a trainer pass to the reward functions."""
-    # a rollout function adds columns, and TRL may remove some: then the columns are unknown
-    fixed = given.get("rollout_func") is None and not args.remove_unused_columns
+def reward_rows(args: CreditConfig, given: dict[str, Any], first: list[FirstRows]) -> list[Rows]:
+    """The names that the rows of each data set of a trainer, `first`, pass to the reward functions."""
     environments = ("environments",) if given.get("environment_factory") is not None else ()
     found = []
-    for what in ("train_dataset", "eval_dataset"):
-        data = given.get(what)
-        for name, rows in data.items() if isinstance(data, dict) else [(None, data)]:
-            if rows is not None:
-                columns = _columns(rows) if fixed else None
-                found.append(Rows(what if name is None else f"{what}[{name!r}]", columns, environments))
+    for what, _, rows in first:
+        columns = tuple(rows[0])
+        if args.remove_unused_columns:
+            what += " with remove_unused_columns=True (set it to False)"
+            columns = tuple(name for name in columns if name in ("prompt", "image", "images"))
+        if given.get("rollout_func") is not None:  # it adds columns
+            columns = None
+        found.append(Rows(what, columns, environments))
     return found
-
-
-def _columns(data: Any) -> tuple[str, ...] | None:
-    """Names of the columns, or `None` where they are unknown before a row is made."""
-    names, shape = getattr(data, "column_names", None), getattr(data, "format", None) or {}
-    if not isinstance(names, list) or shape.get("type") == "custom" or set(shape.get("columns", names)) != set(names):
-        return None  # a stream, or a transform that makes other rows
-    return tuple(names)
 
 
 def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:

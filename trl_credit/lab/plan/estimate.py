@@ -115,6 +115,9 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
             What the settings do not give.
     """
     notes: list[str] = []
+    if args.max_completion_length is None:  # the rest of the context
+        args.max_completion_length = (args.use_vllm and args.vllm_max_model_length) or shape.context
+        notes.append(f"max_completion_length=None: the rest of a context of {args.max_completion_length:,} tokens")
     if args.groups == "refill":
         limit = f"and at most {1 + args.max_refills} times as much (max_refills)"
         notes.append(f"no refills: if half of the groups have signal, sampling takes twice as much, {limit}")

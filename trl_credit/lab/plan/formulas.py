@@ -27,6 +27,7 @@ class Shape:
         attention, keys: Total width of the queries and of the keys of all heads.
         has_head_norms: Whether queries and keys have their own norms.
         source: What the plan says of sizes that are not from the model's own configuration.
+        context: Most tokens of prompt and response together. The default is a guess.
     """
 
     parameters: int
@@ -40,6 +41,7 @@ class Shape:
     keys: int
     has_head_norms: bool = False
     source: str | None = None
+    context: int = 32_768
 
     @property
     def head(self) -> int:

@@ -109,6 +109,7 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
         attention=heads * width,
         keys=(getattr(text, "num_key_value_heads", None) or heads) * width,
         has_head_norms=has_head_norms,
+        context=getattr(text, "max_position_embeddings", Shape.context),
     )
 
 

@@ -1,0 +1,210 @@
+"""What a run will do with its data and settings, tried before the model goes to a device and an engine starts."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.logging import get_logger
+from datasets import Dataset, IterableDataset
+from peft import PeftModel
+from transformers import GenerationConfig, PreTrainedConfig
+from trl import GRPOTrainer
+
+from ..config import CreditConfig
+from ..data.prompts import are_messages
+from ..loss.nonfinite import updates_in_backward
+from ..runs.data_identity import DECODED, FIRST_ROWS, random_numbers, read_first_rows
+from ..runs.resumable import ResumableTrainer
+from ..support.errors import did_you_mean, one_line
+
+
+logger = get_logger(__name__)
+
+MOST_ROWS = 200_000  # whose prompts are looked at, in about a second
+_REMOVE = "write one, or remove the row (.filter)"
+
+# a data set of a trainer: its name in messages, itself, and its first rows
+FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
+
+
+def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
+    """The first rows of the data sets of a trainer that is being made with the arguments `given`, in which a stream is
+    replaced by one that has these rows too."""
+    found = []
+    for what in ("train_dataset", "eval_dataset"):
+        is_named = isinstance(given[what], Mapping)
+        for name, data in list(given[what].items()) if is_named else [(None, given[what])]:
+            rows = []
+            if isinstance(data, IterableDataset):
+                count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
+                rows, data = read_first_rows(data, count=count, seed=args.seed)
+                given[what] = {**given[what], name: data} if is_named else data
+            elif isinstance(data, Dataset):
+                with random_numbers(args.seed):  # a transform may draw some
+                    rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
+            found.append((f"{what}[{name!r}]" if is_named else what, data, rows))
+    return [one for one in found if one[2]]
+
+
+def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
+    """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
+    own = (args.use_vllm and args.vllm_max_model_length) or None
+    return own or getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def limit_to_context(trainer: GRPOTrainer) -> None:
+    """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
+    vLLM always does so."""
+    context = context_of(trainer.args, trainer.model.config)
+    if trainer.args.max_completion_length == context and not trainer.use_vllm:
+        limits = {"max_new_tokens": None, "max_length": context}
+        trainer.generation_config.update(**limits)
+        trainer.generation_kwargs.update(limits)
+
+
+def room_after(prompt_length: int, context: float, *, where: str = "") -> float:
+    """Tokens that a prompt leaves for a response. Raises a `ValueError` if it leaves none."""
+    if prompt_length >= context:
+        what = f"{where}the prompt of {prompt_length} tokens leaves no room for a response in the context of {context}"
+        raise ValueError(f"{what} tokens: remove the row, or take a model with a longer context.")
+    return context - prompt_length
+
+
+def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
+    """Checks settings and rows, once TRL has loaded model and tokenizer and knows the tools. Sets
+    `max_completion_length=None` to the model's context.
+
+    Raises:
+        ValueError: one line with what is wrong, its data set and row, and the fix.
+    """
+    args, given, context = trainer.args, trainer.given, context_of(trainer.args, trainer.model.config)
+    _check_generation(args)
+    most = args.max_completion_length or 1
+    if args.max_completion_length is None:  # the engine ends a response where the context does
+        if context is None:
+            what = "max_completion_length=None means the rest of the context, and the model's config has no"
+            raise ValueError(f"{what} max_position_embeddings: set a number of tokens.")
+        args.max_completion_length = trainer.max_completion_length = context
+    names = ("_generate_and_score_completions", "_generate", "_tokenize_prompts")
+    overrides = {getattr(type(trainer), name).__module__.partition(".")[0] for name in names} - {"trl", "trl_credit"}
+    # transformers sets it again; a processor that TRL has loaded is unknown here
+    trainer.processing_class = given["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
+    for what, data, rows in sets:
+        if what == "train_dataset" and isinstance(data, IterableDataset):  # need not be read again
+            trainer.first_rows, trainer._read_stream = rows, data
+        if overrides or given["rollout_func"] is not None:  # what becomes of a row is not TRL's
+            continue
+        if "prompt" in rows[0]:
+            prompts = _prompts(data, rows)
+            for i, prompt in enumerate(prompts):
+                if (fault := _fault(prompt, prompts[0])) is not None:
+                    raise ValueError(f"{what}, row {i}: column 'prompt' {fault}.")
+            if trainer.processing_class is not None and not {"image", "images", "environment"} & rows[0].keys():
+                _check_tokens(trainer, what, prompts, first=len(rows), most=most, context=context or math.inf)
+        elif given["environment_factory"] is None:
+            fix = f"rename the one with the prompts: {what}.rename_column({next(iter(rows[0]))!r}, 'prompt')"
+            raise ValueError(f"{what} has no column 'prompt', only {', '.join(map(repr, rows[0]))}: {fix}.")
+
+
+def check_trains(trainer: ResumableTrainer) -> None:
+    """Checks that the optimizer, which is made now or was given, trains parameters of the model.
+
+    Raises:
+        ValueError: the run would change nothing.
+    """
+    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
+    trained = {id(p) for name, p in named if p.requires_grad and ".ref." not in name}
+    if not trained:
+        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
+        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
+        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
+    if trainer.layout != "plain" or updates_in_backward(trainer):
+        return  # the optimizer has other tensors than the model
+    if trained.isdisjoint(id(p) for group in trainer.optimizer.param_groups for p in group["params"]):
+        what = "the optimizer has no parameter of the model that requires a gradient, so the run would change nothing"
+        raise ValueError(f"{what}: make it of the parameters of trainer.model, or leave `optimizers` out.")
+
+
+def _check_generation(args: CreditConfig) -> None:
+    # vLLM names unknown settings itself
+    settings, known = {} if args.use_vllm else args.generation_kwargs or {}, vars(GenerationConfig())
+    for name in settings.keys() - known.keys():
+        fix = did_you_mean(name, known) or ": leave it out."
+        raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}")
+    if settings.get("stop_strings"):
+        what = "generation_kwargs: after one of stop_strings transformers writes padding, on which TRL would train"
+        raise ValueError(f"{what}: set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`.")
+
+
+def _prompts(data: Any, rows: list[dict[str, Any]]) -> list[Any]:
+    """The prompts of all rows, at most `MOST_ROWS`. Those of the first rows, where a row is made by a transform, is
+    decoded, or comes from a stream."""
+    if isinstance(data, Dataset) and data.format["type"] != "custom":
+        if not any(kind in repr(data.features["prompt"]) for kind in (*DECODED, "Json(")):
+            return data.select_columns(["prompt"]).with_format("arrow")[:MOST_ROWS]["prompt"].to_pylist()
+    return [row.get("prompt") for row in rows]
+
+
+def _fault(prompt: Any, first: Any) -> str | None:
+    """What is wrong with a prompt, given that of row 0, and the fix."""
+    if not isinstance(prompt, str):
+        if not prompt or not are_messages(prompt):
+            what = f"holds {prompt!r:.60} (a {type(prompt).__name__})"
+            return f"{what}, not text or messages with `role` and `content`: {_REMOVE}"
+        if any(message["content"] is None and not message.get("tool_calls") for message in prompt):
+            return f"has a message without content: {_REMOVE}"
+        if prompt[-1]["role"] == "assistant":
+            why = "ends with a message of the assistant, which would stay in the prompt (TRL cannot continue it)"
+            return f"{why}: split it off, prompt = messages[:-1], answer = messages[-1]['content']"
+    is_one_kind = isinstance(prompt, str) is isinstance(first, str)
+    return None if is_one_kind else "is text in some rows and messages in others, as in row 0: make all of one kind"
+
+
+def _check_tokens(
+    trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, most: int, context: float
+) -> None:
+    """Puts the `first` and the longest prompts, and those of white space alone, through TRL's tokenization."""
+    sizes = [len(p) if isinstance(p, str) else sum(len(str(m["content"])) for m in p) for p in prompts]
+    longest = sorted(range(len(prompts)), key=sizes.__getitem__)[-FIRST_ROWS:]
+    blank = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str) and not prompt.strip()][:FIRST_ROWS]
+    read, widest = {"assistant", "tool"}, (0, 0)
+    for i in dict.fromkeys([*range(first), *longest, *blank]):
+        prompt, where = prompts[i], f"{what}, row {i}: "
+        if not (ids := _ids(trainer, prompt, where)):
+            raise ValueError(f"{where}the prompt {prompt!r:.60} has no tokens: {_REMOVE}.")
+        widest = max(widest, (len(ids), -i))
+        for n, message in enumerate(() if isinstance(prompt, str) else prompt):
+            role, content = message["role"], message["content"]
+            if role in read or (trainer._is_vlm and not isinstance(content, str)):
+                continue
+            read.add(role)
+            # a template that prints a list of parts as Python does makes the same of its text
+            other = {**message, "content": str(content) + " 1" * isinstance(content, str)}
+            if _ids(trainer, [*prompt[:n], other, *prompt[n + 1 :]], where) == ids:
+                fault = f"the chat template does not read the content of message {n} (role {role!r})"
+                raise ValueError(f"{where}{fault}: write it as text, under a role that the template knows.")
+    size, where = widest[0], f"{what}, row {-widest[1]}: "
+    room = room_after(size, context, where=where)
+    if most <= room or trainer.args.rollouts != "none":  # segments are cut at the context
+        return
+    text = f"{where}the prompt of {size} tokens and max_completion_length={most} exceed the context of "
+    text += f"{context} tokens: set max_completion_length={room} or None (the rest of the context), or remove the row"
+    if not any("rope" in key or "rotary" in key for key in trainer.model.config.get_text_config().to_dict()):
+        raise ValueError(f"{text}. The model has no positions beyond.")
+    logger.warning("%s. The model was not trained on positions beyond", text)
+
+
+def _ids(trainer: GRPOTrainer, prompt: Any, where: str) -> list[int]:
+    """The tokens of a prompt as TRL makes them."""
+    trainer._batch_environments = [None]
+    try:
+        return list(GRPOTrainer._tokenize_prompts(trainer, [prompt])[0][0])
+    except Exception as error:  # a template may raise anything
+        if isinstance(prompt, str):
+            raise
+        roles = ", ".join(dict.fromkeys(message["role"] for message in prompt))
+        fix = "write each content as text, under a role that the template knows, or set tokenizer.chat_template"
+        if getattr(trainer.processing_class, "chat_template", None) is None:
+            fix = "there is none: set tokenizer.chat_template and give it as processing_class, or write prompts as text"
+        what = f"the chat template does not render the prompt with the roles {roles}"
+        raise ValueError(f"{where}{what} ({type(error).__name__}: {one_line(error):.200}): {fix}.") from error
