@@ -30,7 +30,7 @@ MISTAKES = {
         ("--algo grpo --seeds 1 1", "--seeds names a seed twice"),
         ("--algo grpo --seeds x", "--seeds: invalid int value: 'x'"),
         ("--algo grpo --jobs 0", "--jobs must be at least 1"),
-        ("--algo grpo s_trace --vllm_mode server", "--vllm_mode does nothing for any of these algorithms"),
+        ("--algo grpo s_trace --tree_branching 4", "--tree_branching does nothing for any of these algorithms"),
         ("--algo grpo s_trace --lora_r 8", "lora_r=8 does nothing, since use_peft=False"),
         ("--algo grpo --seed 3", "--seed is set by the comparison for each run"),
         ("--algo grpo --push_to_hub true", "a comparison pushes nothing"),

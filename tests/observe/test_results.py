@@ -203,3 +203,5 @@ def test_an_argument_that_the_installed_trl_lacks(monkeypatch):
 def test_a_misspelt_argument_is_refused(make_trainer):
     with pytest.raises(TypeError, match="train_datasett"):
         make_trainer("s_trace", trainer_kwargs={"train_datasett": []})
+    with pytest.raises(TypeError, match="^tokenizer: .* transformers removed it; write processing_class"):
+        make_trainer("s_trace", trainer_kwargs={"tokenizer": object()})

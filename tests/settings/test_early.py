@@ -9,7 +9,7 @@ from trl import ModelConfig
 
 from trl_credit import ALGORITHMS
 from trl_credit.data import DataArguments
-from trl_credit.settings.arguments import ScriptArguments
+from trl_credit.settings.arguments import ScriptArguments, parse_arguments
 from trl_credit.settings.early import check_names, field_names
 
 
@@ -17,6 +17,13 @@ def test_every_field_is_known():
     classes = [ModelConfig, DataArguments, ScriptArguments, *(config_class for config_class, _ in ALGORITHMS.values())]
     missing = {f.name for of in classes for f in fields(of) if f.init} - field_names()
     assert not missing, f"settings/early.py does not find {missing} in the sources: name their file there"
+
+
+@pytest.mark.parametrize(("word", "targets"), [("q_proj", ["q_proj"]), ("all-linear", "all-linear"), (".*q", ".*q")])
+def test_one_target_of_lora(word, targets, tmp_path):
+    (tmp_path / "my.yaml").write_text(f"use_peft: true\nlora_target_modules: {word!r}\n")
+    for argv in (["--config", str(tmp_path / "my.yaml")], ["--use_peft", "--lora_target_modules", word]):
+        assert parse_arguments(argv).model.lora_target_modules == targets
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
