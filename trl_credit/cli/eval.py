@@ -11,6 +11,7 @@ from typing import Any
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_data_dir, check_output_dir, disk_full, fail
+from ..support.files import inside
 from ..support.signals import StopSignals
 from ..support.startup import begin, prepare_process
 
@@ -185,7 +186,7 @@ def _run(args: Namespace) -> None:
 
 def _output_folder(args: Namespace) -> Path:
     model = Path(args.models[0])
-    default = model / "evaluation" if len(args.models) == 1 and model.is_dir() else Path("evaluation")
+    default = inside(model, "evaluation") if len(args.models) == 1 and model.is_dir() else Path("evaluation")
     folder = default if args.output_dir is None else Path(args.output_dir)
     check_output_dir(folder, name="--output_dir")
     return folder

@@ -26,7 +26,7 @@ from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_data_dir, check_output_dir, fail
-from ..support.files import short_path
+from ..support.files import inside, short_path
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
@@ -245,7 +245,7 @@ def claim_folder(trainer: CreditTrainer) -> None:
     resume = trainer.args.resume_from_checkpoint
     trainer.claim_output_dir(resume)
     if trainer.accelerator.is_main_process:  # an earlier run may have left scores
-        forget_after(Path(trainer.args.output_dir) / "evaluation", checkpoint_step(resume))
+        forget_after(inside(trainer.args.output_dir, "evaluation"), checkpoint_step(resume))
 
 
 def save_results(run: GracefulExit) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..support.files import write_atomically
+from ..support.files import read_json, write_atomically
 
 
 STATE_FILE = "credit_state.json"
@@ -76,11 +76,11 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
 
 def _read(path: Path, check: Callable[[Any], None], *, fix: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if type(content["version"]) is not int:
             raise ValueError(f"version {content['version']!r} is not a number")
         check(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
     if content["version"] > VERSION:
         found = f"version {content['version']} of a newer trl_credit, and this one reads up to {VERSION}"
@@ -103,16 +103,17 @@ def _check_run(content: dict[str, Any]) -> None:
 def is_complete(checkpoint: str | Path) -> bool:
     """Whether a checkpoint was written to its end: its last file can be read."""
     try:
-        return "global_step" in json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
-    except (OSError, ValueError, RecursionError):
+        return "global_step" in _state_of_trainer(checkpoint)
+    except (OSError, ValueError, TypeError):
         return False
 
 
 def mark_incomplete(checkpoint: Path) -> None:
-    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last. A link to a
-    checkpoint elsewhere is removed instead."""
-    if checkpoint.is_symlink():
-        checkpoint.unlink()
+    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last, and all links,
+    through which files elsewhere would be overwritten."""
+    for path in (checkpoint, *checkpoint.glob("*")):
+        if path.is_symlink():
+            path.unlink()
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
@@ -132,7 +133,7 @@ def planned_steps(checkpoint: str | Path) -> int:
 
 
 def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:
-    return json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
+    return read_json(Path(checkpoint) / _TRAINER_STATE)
 
 
 def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:

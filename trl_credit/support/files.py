@@ -1,13 +1,23 @@
-"""Files that are written whole or not at all, also when the power fails; and how paths are shown."""
+"""Files that are written whole or not at all, also when the power fails; what is read is bounded; paths are shown.
+
+A folder may come from somebody else. So a file is written under a name that nobody can guess, through no link.
+"""
 
 import errno
+import json
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
+from typing import Any
 
 
+LARGEST_JSON = 1 << 30  # bytes; the log of a long run has some 100 MB
 _CANNOT_FLUSH = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of mounts on which folders have no fsync
+_STALE = 3600.0  # seconds after which a partial file is that of a process that was killed
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
@@ -19,18 +29,63 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
-    """Yields the path of a partial file, which replaces `path` after the block, when the disk holds its content."""
-    path = Path(path)
-    partial = path.with_suffix(".partial")
-    yield partial
-    _flush(partial)
-    partial.replace(path)
+    """Yields the path of an empty partial file, `.NAME.….partial`, which replaces `path` after the block, when the disk
+    holds its content. An error removes it; the next write of `path` removes those of killed processes.
+
+    Raises:
+        OSError: `path` is a link.
+    """
+    path = refuse_link(path)
+    start = f".{path.name[:50]}."
+    for stale in path.parent.glob(f"{escape(start)}*.partial"):
+        if time.time() - stale.lstat().st_mtime > _STALE:
+            stale.unlink(missing_ok=True)
+    partial = path.with_name(f"{start}{secrets.token_hex(8)}.partial")
+    # fails for any file or link of that name; unlike `mkstemp`, with the permissions of other new files
+    os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    try:
+        yield partial
+        _flush(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     if os.name == "posix":  # elsewhere a folder cannot be opened
         try:
             _flush(path.parent)
         except OSError as error:
             if error.errno not in _CANNOT_FLUSH:
                 raise
+
+
+def refuse_link(path: str | Path) -> Path:
+    """The path of a file that will be written. Raises `OSError` if it is a link, which may lead out of its folder."""
+    if os.path.islink(path):
+        raise OSError(f"{path} is a link to {os.readlink(path)}, and nothing is written through a link: remove it")
+    return Path(path)
+
+
+def inside(folder: str | Path, *parts: str) -> Path:
+    """A folder below the folder of a run, which may be a link itself. Raises `OSError` if one of `parts` is a link."""
+    path = Path(folder)
+    for part in parts:
+        path = refuse_link(path / part)
+    return path
+
+
+def read_json(path: str | Path, *, largest: int = LARGEST_JSON) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: it is not JSON, nested too deep, or larger than `largest` bytes.
+        OSError: the file cannot be read.
+    """
+    if os.path.getsize(path) > largest:
+        raise ValueError(f"it is larger than {largest:,} bytes")
+    try:
+        return json.loads(Path(path).read_bytes())
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def short_path(path: str | Path) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...support.files import write_atomically
+from ...support.files import inside, refuse_link, write_atomically
 from .models import is_model, model_identity
 
 
@@ -52,7 +52,7 @@ class SampleFile:
     def append(self, lines: list[dict[str, Any]]) -> None:
         """Writes a chunk at the end. The first call drops what an interruption left after the last whole chunk."""
         if self._is_clean:
-            with open(self.path, "a", encoding="ascii") as file:
+            with open(refuse_link(self.path), "a", encoding="ascii") as file:
                 file.write(_dump(lines))
         else:
             write_samples(self.path, self.header, [*self.lines, *lines])
@@ -124,8 +124,8 @@ def file_name(*parts: str) -> str:
 
 
 def sample_path(folder: Path, model: str, set_name: str, label: str) -> Path:
-    """`samples/<model>/<set>-<protocol>.jsonl`."""
-    return folder / "samples" / file_name(model) / f"{file_name(set_name, label)}.jsonl"
+    """`samples/<model>/<set>-<protocol>.jsonl`. Raises `OSError` if one of the folders is a link."""
+    return inside(folder, "samples", file_name(model)) / f"{file_name(set_name, label)}.jsonl"
 
 
 def sample_files(folder: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """How fast a finished run was, from its log: tokens, FLOPs and responses per second."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +13,8 @@ from ...config import CreditConfig
 from ...runs.checkpoints import last_checkpoint
 from ...settings.arguments import parse_arguments
 from ...support.errors import one_line
+from ...support.files import read_json
+from ...support.functions import names_alone
 from ..comparison.histories import make_history, read_history
 from ..evaluation.protocols import PROTOCOLS
 from .estimate import Assumed, Plan, batches_per_step, make_plan
@@ -78,7 +79,7 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
     """
     path = Path(folder)
     identity, checkpoint = read_history(path).identity, last_checkpoint(path)
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(checkpoint / "trainer_state.json")
     logged = [row for row in state["log_history"] if "step_time" in row]
     if not all("credit/seconds/train" in row for row in logged):
         raise ValueError(f"the log in {folder!r} has no credit/seconds/…: {_FIX}")
@@ -86,7 +87,8 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
         raise ValueError(f"{folder!r} has no recipe.yaml with the settings of the run: {_FIX}")
 
     def choices(processes: int) -> Any:
-        return parse_arguments(["--config", str(path / "recipe.yaml")], processes=processes, protocols=PROTOCOLS)
+        with names_alone():
+            return parse_arguments(["--config", str(path / "recipe.yaml")], processes=processes, protocols=PROTOCOLS)
 
     args = choices(1).args
     processes, rest = divmod(
