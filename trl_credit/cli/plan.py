@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
-    prepare_process()
+    prepare_process(imports=False)
     launcher = _launcher(own.accelerate_config)
     recipe = ["--config", *argv[:words]] if words else []
     of_recipe = _gpus([*recipe, *rest])

@@ -13,15 +13,15 @@ from ...observe.token_texts import TokenTexts
 _CHUNK = 256  # tokens whose distributions over the vocabulary are in float32 at the same time
 
 
-def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(name: str, *, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode, on the accelerator if there is one, and its tokenizer.
 
     Raises:
         ValueError: the model cannot be loaded.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"--model {name!r}: {error}") from error
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
