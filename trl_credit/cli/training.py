@@ -25,6 +25,7 @@ from ..rewards.signature import required_parameters
 from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
+from ..support.adapters import tokenizer_source
 from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import inside, short_path
 from ..support.signals import StopSignals, is_main
@@ -143,7 +144,7 @@ def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
         data = demo_dataset(seed=args.seed, task=TASKS[dataset])
     else:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model), trust_remote_code=args.trust_remote_code)
         except OSError as error:
             raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
         needs_answers = any("answer" in required_parameters(reward) for reward in rewards)

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..support.files import inside, write_atomically
+from ..support.files import check_size, inside, write_atomically
 
 
 SCHEMA = "trl_credit.rollouts"
@@ -116,6 +116,7 @@ def read_shard(path: str | Path) -> Shard:
         ValueError: the file is not a shard, is damaged, or has a later version; the message names file and line.
     """
     shard: Shard | None = None
+    check_size(path)
     with open(path, encoding="utf-8") as file:
         try:
             for number, line in enumerate(file, start=1):

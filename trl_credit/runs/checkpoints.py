@@ -1,13 +1,17 @@
 """Reads and writes what a run adds to its checkpoints, and finds the checkpoint to resume from."""
 
+import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..support.files import read_json, write_atomically
+from ..support.errors import disk_full, one_line
+from ..support.files import read_json, short_path, write_atomically
 
 
 STATE_FILE = "credit_state.json"
@@ -156,6 +160,29 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     if record is not None:
         found = [checkpoint for checkpoint in found if _belongs_to(record, checkpoint)]
     return found[-1] if found else None
+
+
+@contextmanager
+def file_errors(output_dir: str | Path) -> Iterator[None]:
+    """Context manager in which a run reads its checkpoint and writes others.
+
+    Raises:
+        OSError: the disk is full; one line with the checkpoint that is left.
+        ValueError: a file of the checkpoint holds code instead of tensors.
+    """
+    try:
+        yield
+    except UnpicklingError as error:
+        what = f"a file of the checkpoint holds more than tensors, and was not loaded ({one_line(error)[:90]} …)"
+        raise ValueError(f"{what}: take another checkpoint, or start a new run with this one as the model") from None
+    except Exception as error:  # libraries raise many types for it
+        if not disk_full(error):
+            raise
+        kept, fix = "there is no complete checkpoint", "train again"
+        if (last := last_checkpoint(output_dir)) is not None:
+            kept, fix = f"the last complete checkpoint is {short_path(last)}", "go on with resume_from_checkpoint=True"
+        what = f"disk full in {str(short_path(output_dir))!r}"
+        raise OSError(errno.ENOSPC, f"{what}: {kept}; make room, and {fix}") from None
 
 
 def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-LARGEST_JSON = 1 << 30  # bytes; the log of a long run has some 100 MB
+LARGEST_JSON, LARGEST_LINES = 1 << 30, 1 << 32  # bytes; the log of a long run has some 100 MB
 _CANNOT_FLUSH = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of mounts on which folders have no fsync
 _STALE = 3600.0  # seconds after which a partial file is that of a process that was killed
 
@@ -47,8 +47,10 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         yield partial
         _flush(partial)
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # in its message; a write has none
         raise
     if os.name == "posix":  # elsewhere a folder cannot be opened
         try:
@@ -73,15 +75,20 @@ def inside(folder: str | Path, *parts: str) -> Path:
     return path
 
 
-def read_json(path: str | Path, *, largest: int = LARGEST_JSON) -> Any:
+def check_size(path: str | Path, *, largest: int = LARGEST_LINES) -> None:
+    """Raises `ValueError` for a file of more than `largest` bytes, and `OSError` if there is none."""
+    if os.path.getsize(path) > largest:
+        raise ValueError(f"{path} is larger than {largest:,} bytes: it is damaged, or not what its name says")
+
+
+def read_json(path: str | Path) -> Any:
     """The content of a JSON file.
 
     Raises:
-        ValueError: it is not JSON, nested too deep, or larger than `largest` bytes.
+        ValueError: it is not JSON, nested too deep, or larger than `LARGEST_JSON`.
         OSError: the file cannot be read.
     """
-    if os.path.getsize(path) > largest:
-        raise ValueError(f"it is larger than {largest:,} bytes")
+    check_size(path, largest=LARGEST_JSON)
     try:
         return json.loads(Path(path).read_bytes())
     except RecursionError as error:

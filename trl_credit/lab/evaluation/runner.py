@@ -8,6 +8,7 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ...support.adapters import tokenizer_source
 from ...support.files import write_atomically
 from .judging import judge, reward_header, reward_name
 from .models import load_sampler, model_identity, model_location, package_versions
@@ -135,7 +136,7 @@ def evaluate(
             "versions": package_versions(backend),
             **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}),
         }
-        tokenizer = AutoTokenizer.from_pretrained(model_location(model), **loading)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
         problems = {
             name: load_problems(
                 name,

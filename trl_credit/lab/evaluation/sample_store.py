@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...support.files import inside, refuse_link, write_atomically
+from ...support.files import check_size, inside, refuse_link, write_atomically
 from .models import is_model, model_identity
 
 
@@ -86,6 +86,7 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
         ValueError: another line is damaged, or the file is not a file of samples.
     """
     rows: list[dict[str, Any]] = []
+    check_size(path)
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:

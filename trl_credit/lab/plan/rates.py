@@ -97,8 +97,8 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
     if rest or not processes:
         raise ValueError(f"recipe.yaml in {folder!r} is of another run than its log: {_FIX}")
     args, model = (getattr(choices(processes), name) for name in ("args", "model"))
-    whole = (checkpoint / "config.json").is_file()  # the checkpoint of an adapter has none
-    shape = read_shape(str(checkpoint) if whole else model.model_name_or_path, adapter=get_peft_config(model))
+    # the path of the base in a new adapter's checkpoint may be that of another machine
+    shape = read_shape(model.model_name_or_path if model.use_peft else str(checkpoint), adapter=get_peft_config(model))
     totals = [make_history(state | {"log_history": rows}, identity).totals for rows in (logged, logged[:1])]
     whole, first = (total.get("generated", 0.0) for total in totals)
     generated = whole - first * (len(logged) > 1)
