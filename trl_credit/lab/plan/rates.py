@@ -16,6 +16,7 @@ from ...support.errors import one_line
 from ...support.files import read_json
 from ...support.functions import names_alone
 from ..comparison.histories import make_history, read_history
+from ..evaluation.models import is_model
 from ..evaluation.protocols import PROTOCOLS
 from .estimate import Assumed, Plan, batches_per_step, make_plan
 from .formulas import Layout, Shape
@@ -97,8 +98,9 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
     if rest or not processes:
         raise ValueError(f"recipe.yaml in {folder!r} is of another run than its log: {_FIX}")
     args, model = (getattr(choices(processes), name) for name in ("args", "model"))
-    # the path of the base in a new adapter's checkpoint may be that of another machine
-    shape = read_shape(model.model_name_or_path if model.use_peft else str(checkpoint), adapter=get_peft_config(model))
+    # the base in the checkpoint of a new adapter may be a path of another machine
+    where = str(checkpoint) if is_model(checkpoint) and not model.use_peft else model.model_name_or_path
+    shape = read_shape(where, adapter=get_peft_config(model))
     totals = [make_history(state | {"log_history": rows}, identity).totals for rows in (logged, logged[:1])]
     whole, first = (total.get("generated", 0.0) for total in totals)
     generated = whole - first * (len(logged) > 1)
