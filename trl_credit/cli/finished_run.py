@@ -63,10 +63,10 @@ def finished_run(folder: Path, *, reward: str | None = None, trust_run: bool = F
         path.write_text(to_yaml(kept), encoding="utf-8")
         try:
             choices = parse_arguments(["--config", str(path)])
-            if reward is None:
-                command = ["explain", str(folder)]
-                check_trusted(folder, choices.script.reward or (), command=command, trust_run=trust_run)
             choices.script.reward = [reward] if reward else choices.script.reward
+            trust_run = trust_run or reward is not None
+            command = ["explain", str(folder)]
+            check_trusted(folder, choices.script.reward or (), command=command, trust_run=trust_run)
             rewards = make_rewards(choices)
             return FinishedRun(choices.args, make_data(choices, rewards), rewards)
         except ValueError as error:

@@ -87,10 +87,7 @@ def _model_code(root: Path, names: set[str]) -> set[str]:
 
 
 def _read_json(path: Path) -> dict:
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it is not a complete model") from error
+    content = read_json(path)
     return content if isinstance(content, dict) else {}
 
 

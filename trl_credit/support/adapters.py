@@ -25,13 +25,10 @@ def adapter_base(name: str | Path, *, says: str = "", needed: bool = True) -> st
     file = Path(name, "adapter_config.json")
     if Path(name, "config.json").is_file() or not file.is_file():
         return None
-    try:
-        settings = read_json(file)
-        base = settings["base_model_name_or_path"]
-        if not isinstance(base, str) or not base:
-            raise ValueError(f"base_model_name_or_path is {base!r}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} names no base model ({error}): set base_model_name_or_path in it") from error
+    settings = read_json(file)
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not isinstance(base, str):
+        raise ValueError(f"{file} names no base model: set base_model_name_or_path in it to where the model is")
     if settings.get("megatron_config"):
         raise ValueError(f"{file} sets megatron_config, with which PEFT imports the module of megatron_core: remove it")
     is_id = not base.startswith((".", "~", "/")) and base.count("/") < 2 and "\\" not in base

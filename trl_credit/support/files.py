@@ -7,17 +7,14 @@ import errno
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 from typing import Any
 
 
 LARGEST_JSON, LARGEST_LINES = 1 << 30, 1 << 32  # bytes; the log of a long run has some 100 MB
 _CANNOT_FLUSH = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of mounts on which folders have no fsync
-_STALE = 3600.0  # seconds after which a partial file is that of a process that was killed
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
@@ -30,17 +27,13 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[Path]:
     """Yields the path of an empty partial file, `.NAME.….partial`, which replaces `path` after the block, when the disk
-    holds its content. An error removes it; the next write of `path` removes those of killed processes.
+    holds its content. An error removes it, and a killed process leaves it.
 
     Raises:
         OSError: `path` is a link.
     """
     path = refuse_link(path)
-    start = f".{path.name[:50]}."
-    for stale in path.parent.glob(f"{escape(start)}*.partial"):
-        if time.time() - stale.lstat().st_mtime > _STALE:
-            stale.unlink(missing_ok=True)
-    partial = path.with_name(f"{start}{secrets.token_hex(8)}.partial")
+    partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.partial")
     # fails for any file or link of that name; unlike `mkstemp`, with the permissions of other new files
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -91,8 +84,8 @@ def read_json(path: str | Path) -> Any:
     check_size(path, largest=LARGEST_JSON)
     try:
         return json.loads(Path(path).read_bytes())
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON, or nested too deep: {error}") from error
 
 
 def short_path(path: str | Path) -> Path:

@@ -63,7 +63,7 @@ def plan_as_trained(
         style = "--prompt_style as in its training (without it, boxed puts an instruction around each problem)"
         raise ValueError(f"{runs[0].name!r} {why}: give --sets FILE, {own_task}, and {style}")
     judge = reward or (told[0].reward if told else None)
-    if reward is None and judge is not None:
+    if judge != reward:
         check_trusted(told[0].name, [judge], command=["eval", *models], trust_run=trust_run)
     if sets is None:
         if max_problems is not None and max_problems < 1:

@@ -254,11 +254,7 @@ def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
 
 
 def rescore(
-    output_dir: str | Path,
-    *,
-    metrics: Sequence[str] | None = None,
-    reward: str | None = None,
-    trust_run: bool = False,
+    output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None, trust_run: bool = False
 ) -> list[Row]:
     """Judges all samples in a folder again and writes table, JSON and figure. Needs neither models nor data sets.
 
@@ -273,9 +269,8 @@ def rescore(
     for path in sample_files(folder):
         header, lines = read_samples(path)
         if header is not None and len(lines) >= header["problems"]:
-            if reward is None:
-                command = ["eval", "--rescore", "--output_dir", str(output_dir)]
-                check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run)
+            command = ["eval", "--rescore", "--output_dir", str(output_dir)]
+            check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
             custom = reward or (header["reward"] if "reward_source" in header else None)
             header |= reward_header(custom)
             judge_lines(header["reward"], lines)
