@@ -56,10 +56,14 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
+    from ..observe.schema import steps
     from ..presets import PRESETS
     from ..rewards import resolve_reward
     from ..support.functions import resolve_function
 
+    must_sample = args.step is None and source.is_dir() and not steps(source)
+    if args.reward is not None and args.model is None and not must_sample:
+        raise ValueError("--reward scores the continuations of a model: give --model")
     for name in args.algo or ():
         if name not in PRESETS:
             raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
@@ -68,7 +72,7 @@ def main(argv: list[str]) -> int:
         resolve_function(_split(name)[1], what="credit", known=())  # what is named by hand is not left out
     if args.reward is not None:
         resolve_reward(args.reward)
-    shard, loaded, notes = _read(args, source, output)
+    shard, loaded, notes = (_sampled if must_sample else _read)(args, source, output)
     settings = {"output_dir": str(output.parent), "report_to": "none"}
     found, left_out = _explained(args, shard, settings, loaded)
     if not found:
@@ -86,12 +90,7 @@ def _read(args: Namespace, source: Path, output: Path) -> tuple["Shard", tuple[A
     from ..lab.explain import read_rollouts
     from ..lab.explain.measure import load, measured
     from ..lab.rollout_files.texts import FastTokenizer, with_texts
-    from ..observe.schema import steps
 
-    if args.step is None and source.is_dir() and not steps(source):
-        return _sampled(args, source, output)
-    if args.reward is not None and args.model is None:
-        raise ValueError("--reward scores the continuations of a model: give --model")
     shard = read_rollouts(source, step=args.step)
     args.temperature = args.temperature or shard.header.get("temperature") or 1.0
     notes = [note] if (note := shard.header.get("note")) else []
