@@ -290,3 +290,12 @@ def test_the_card_names_the_file_that_a_full_disk_did_not_take(make_trainer):
         fill()
         write_model_card(trainer, name="GRPO")
     assert not [path for path in Path(trainer.args.output_dir).iterdir() if "partial" in path.name]
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_partial_files_of_killed_processes_do_not_accumulate(here, command_said):
+    for name in (".credit_run.json.0.partial", "credit_log/.step-00000001.jsonl.0.partial"):
+        Path("run", name).write_text("{")
+    Path("run/.a.partial").mkdir()
+    assert command_said("train", *WORDS, "run", "--max_steps", "2", "--resume_from_checkpoint", "true")[0] == 0
+    assert [str(path) for path in Path("run").rglob("*.partial")] == ["run/.a.partial"]

@@ -75,7 +75,7 @@ class RunFolder:
         if self._config.allow_changed and resume is None:
             raise ValueError("allow_changed needs a resume_from_checkpoint, and there is none: leave it out")
         self._take_lock()
-        for path in self.path.glob(".*.partial"):  # of processes that were killed
+        for path in filter(Path.is_file, self.path.glob(".*.partial")):  # of processes that were killed
             path.unlink()
         try:
             starts = [{"from": 0}] if resume is None else self._resumed(identity, Path(resume))
