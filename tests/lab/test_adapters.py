@@ -111,7 +111,7 @@ def test_a_plan_counts_the_adapter(tmp_path):
 
 
 BASES = {
-    "no base": ({"base_model_name_or_path": None}, "names no base model (base_model_name_or_path is None)"),
+    "no base": ({"base_model_name_or_path": None}, "names no base model: set base_model_name_or_path"),
     "a folder that is gone": (
         {"base_model_name_or_path": "/gone/model"},
         "names the base model '/gone/model', neither",
