@@ -145,7 +145,7 @@ NO_SHARDS = ("../outside.safetensors", "/etc/passwd", ".hidden.safetensors", "a/
 def test_an_index_of_no_whole_model_is_refused(folder, index, message):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(ValueError, match=rf"index\.json .*{message}.*: it is not a complete model"):
+    with pytest.raises(ValueError, match=rf"index\.json .*{message}"):
         publishable(folder)
 
 

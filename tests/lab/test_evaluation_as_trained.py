@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ def is_right(prompts, completions, digit, **kwargs):
         file.write("".join(prompt + "\\n" for prompt in prompts))
     return [float(text[-1:] == d) for text, d in zip(completions, digit)]
 """
-FEW = ["--quiet", "--samples", "2", "--batch_size", "128"]
+plan = partial(plan_as_trained, trust_run=True)  # of our own
+FEW = ["--trust_run", "--quiet", "--samples", "2", "--batch_size", "128"]
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +97,8 @@ def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
     assert "mine unseen pass@2" in said
     ids = ids_of("a/evaluation", "a")
     assert len(sampled) == 16 and len(ids) == 14 and not set(rows_of(ids)) & sampled
-    plan = plan_as_trained(["a/checkpoint-2"], max_problems=5)  # a checkpoint knows its run too
-    assert plan.problems == "5 of the 14 rows of mine.jsonl that a/checkpoint-2 did not train on"
+    found = plan(["a/checkpoint-2"], max_problems=5)  # a checkpoint knows its run too
+    assert found.problems == "5 of the 14 rows of mine.jsonl that a/checkpoint-2 did not train on"
 
 
 @pytest.mark.slow
@@ -112,33 +114,33 @@ def test_two_runs_on_rows_that_neither_sampled_for_and_then_from_stored_samples(
     code, said, error = command_said("eval", "a", "b", *FEW)  # the same command again
     assert code == 0 and Path("evaluation/differences.md").read_text() == table, error
     Path("mine.jsonl").unlink()  # nothing is sampled again
-    code, said, error = command_said("eval", "a", "b", "--quiet")
+    code, said, error = command_said("eval", "a", "b", "--quiet", "--trust_run")
     assert code == 0 and "problems" not in said.partition("|")[0].partition("\n")[0], error
     assert Path("evaluation/differences.md").read_text() == table
     # samples that are missing are drawn, with those that are there
     shutil.rmtree("evaluation/samples/b")
-    code, _, error = command_said("eval", "a", "b", "--quiet")
+    code, _, error = command_said("eval", "a", "b", "--quiet", "--trust_run")
     assert code == 2 and "there is no file 'mine.jsonl'" in error
 
 
 def test_a_run_whose_prompts_were_drawn_by_difficulty(here):
     change("a", "identity", prompt_sampler="difficulty")
     with pytest.raises(ValueError, match="^'a': its order of rows is not known.*prompt_rates.jsonl: give --sets"):
-        plan_as_trained(["a"])
+        plan(["a"])
     lines = [{"row": row, "prompt": "0" * 16, "rate": 0.5, "groups": 1} for row in (1, 4, 31)]
     for folder, sampled in (("a", lines), ("a/checkpoint-2", lines[:1])):
         text = "".join(json.dumps(line) + "\n" for line in sampled)
         (Path(folder) / "prompt_rates.jsonl").write_text(text)
     # row 31 is a copy of row 1; rows 0 and 30 are copies of each other
-    assert plan_as_trained(["a"]).problems == "all 29 rows of mine.jsonl that a did not train on"
-    plan = plan_as_trained(["a/checkpoint-2"])
-    assert plan.problems == "all 30 rows of mine.jsonl that a/checkpoint-2 did not train on"
+    assert plan(["a"]).problems == "all 29 rows of mine.jsonl that a did not train on"
+    found = plan(["a/checkpoint-2"])
+    assert found.problems == "all 30 rows of mine.jsonl that a/checkpoint-2 did not train on"
 
 
 def test_a_model_beside_a_run_is_evaluated_as_the_run_was_trained(here):
-    plan = plan_as_trained(["demo", "a"], changes={"temperature": 0.5})
-    assert plan.problems == "all 14 rows of mine.jsonl that a did not train on"
-    assert "temperature 0.5" in plan.sampling and plan.options["protocols"] == ["custom"]  # not as trained
+    found = plan(["demo", "a"], changes={"temperature": 0.5})
+    assert found.problems == "all 14 rows of mine.jsonl that a did not train on"
+    assert "temperature 0.5" in found.sampling and found.options["protocols"] == ["custom"]  # not as trained
 
 
 @whole_is_slow
@@ -147,24 +149,30 @@ def test_a_test_split_comes_before_unseen_rows(here, data_folder):
     task = {"dataset_name": "gsm8k", "data_dir": str(data_folder.path), "reward": ["accuracy"], "prompt_column": None}
     for run in ("a", "b"):
         change(run, "task", **task)
-    plan = plan_as_trained(["a", "b"], max_problems=many + 1)
-    assert plan.problems == f"all {many:,} problems of gsm8k's test split" and plan.sampling.endswith("by accuracy")
-    assert plan.options["sets"] == ["gsm8k"] and plan.options["reward"] is None
-    first, again = (plan_as_trained(["a"], max_problems=7).options["data"]["gsm8k"].ids for _ in range(2))
+    found = plan(["a", "b"], max_problems=many + 1)
+    assert found.problems == f"all {many:,} problems of gsm8k's test split" and found.sampling.endswith("by accuracy")
+    assert found.options["sets"] == ["gsm8k"] and found.options["reward"] is None
+    first, again = (plan(["a"], max_problems=7).options["data"]["gsm8k"].ids for _ in range(2))
     assert first == again and len(set(first)) == 7
     # by the user's choice all of it is another's
-    sets = plan_as_trained(["a"], sets=["gsm8k"]).options
+    sets = plan(["a"], sets=["gsm8k"]).options
     assert sets["sets"] == ["gsm8k"] and "data" not in sets and sets["max_problems"] is None
 
 
 def test_rewards_of_the_form_are_left_out_and_the_set_has_its_own(here):
     change("a", "task", dataset_name="demo_hum", prompt_column=None, reward=["demo"])
-    assert plan_as_trained(["a"]).options["sets"] == ["demo_hum"]
+    assert plan(["a"]).options["sets"] == ["demo_hum"]
     change("a", "task", dataset_name="demo")
-    plan = plan_as_trained(["a"])
-    assert plan.options["sets"] == ["demo"] and plan.options["reward"] is None
-    assert plan.options["changes"] == {"samples": 4, "temperature": 0.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 40}
-    greedy = plan_as_trained(["a"], changes={"temperature": 0.0, "samples": None}).options
+    found = plan(["a"])
+    assert found.options["sets"] == ["demo"] and found.options["reward"] is None
+    assert found.options["changes"] == {
+        "samples": 4,
+        "temperature": 0.9,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_new_tokens": 40,
+    }
+    greedy = plan(["a"], changes={"temperature": 0.0, "samples": None}).options
     assert greedy["changes"]["samples"] == 1 and greedy["protocols"] == ["custom"]
 
 
@@ -174,16 +182,16 @@ def test_a_run_that_was_started_from_python_needs_a_set(here):
         record = json.loads(path.read_text())
         path.write_text(json.dumps({name: part for name, part in record.items() if name != "task"}))
     with pytest.raises(ValueError, match="started from Python.*--sets FILE, --reward FILE.py:.*--prompt_style"):
-        plan_as_trained(["a", "b"])
-    plan = plan_as_trained(["a", "b"], sets=["mine.jsonl"], reward="mine.py:is_right")
-    assert plan.options["reward"] == "mine.py:is_right" and plan.options["changes"]["temperature"] == 0.9
-    assert "prompt style boxed; judged by" in plan.sampling and plan.options["protocols"] == ["custom"]
+        plan(["a", "b"])
+    found = plan(["a", "b"], sets=["mine.jsonl"], reward="mine.py:is_right")
+    assert found.options["reward"] == "mine.py:is_right" and found.options["changes"]["temperature"] == 0.9
+    assert "prompt style boxed; judged by" in found.sampling and found.options["protocols"] == ["custom"]
 
 
 def test_another_prompt_style_is_not_as_trained(here):
     for style, protocol in ((None, "as trained"), ("plain", "as trained"), ("boxed", "custom")):
-        plan = plan_as_trained(["a"], prompt_style=style)
-        assert plan.options["protocols"] == [protocol] and f"prompt style {style or 'plain'};" in plan.sampling
+        found = plan(["a"], prompt_style=style)
+        assert found.options["protocols"] == [protocol] and f"prompt style {style or 'plain'};" in found.sampling
 
 
 DIFFERENT = {
@@ -200,12 +208,12 @@ DIFFERENT = {
 def test_runs_that_were_trained_differently(here, part, values, message):
     change("b", part, **values)
     with pytest.raises(ValueError, match=f"'a' and 'b' were trained differently: .*{message}"):
-        plan_as_trained(["a", "b"])
+        plan(["a", "b"])
 
 
 def test_what_is_given_settles_a_difference(here):
     change("b", "identity", temperature=1.0)
-    assert plan_as_trained(["a", "b"], changes={"temperature": 0.7}).options["changes"]["temperature"] == 0.7
+    assert plan(["a", "b"], changes={"temperature": 0.7}).options["changes"]["temperature"] == 0.7
 
 
 REFUSED = {
@@ -218,11 +226,6 @@ REFUSED = {
         r"several rewards \(demo, acc",
     ),
     "form alone": (lambda: change("a", "task", reward=["format"]), ["a"], "no reward that says what is right"),
-    "a stranger's code": (
-        lambda: change("a", "task", reward=["mine.py:is_right"]),
-        ["a"],
-        "has no full path.*--protocol",
-    ),
     "damage": (lambda: change("a", "task", reward=3), ["a"], "credit_run.json in 'a' is damaged"),
     "scores": (lambda: change("a", "task", dataset_name="reasoning_gym:x"), ["a"], "gives scores between 0 and 1"),
 }
@@ -232,11 +235,11 @@ REFUSED = {
 def test_refusals_name_the_fix(here, damage, models, message):
     damage()
     with pytest.raises(ValueError, match=message):
-        plan_as_trained(models)
+        plan(models)
 
 
 def test_a_run_that_trained_on_every_row(here):
     state = Path("a/checkpoint-2/trainer_state.json")
     state.write_text(json.dumps(json.loads(state.read_text()) | {"max_steps": 9}))
     with pytest.raises(ValueError, match="'a' trained on every row of 'mine.jsonl': give --sets"):
-        plan_as_trained(["a"])
+        plan(["a"])

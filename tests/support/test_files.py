@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_credit.support.files import atomic_file, write_atomically
+from trl_credit.support.files import atomic_file, inside, write_atomically
 
 
 def test_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -41,3 +41,41 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         partial.write_bytes(b"ne")
         raise RuntimeError("broken off")
     assert path.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_partial_files_have_names_that_nobody_can_plant(tmp_path):
+    names = set()
+    for _ in range(2):
+        with atomic_file(tmp_path / ("x" * 250)) as partial:
+            assert partial.read_bytes() == b"" and partial.parent == tmp_path
+            names.add(partial.name)
+    assert len(names) == 2 and all(name.startswith(".x") and name.endswith(".partial") for name in names)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_have_the_permissions_of_others(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "state.json", "{}")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("target", ["there", "gone"])
+def test_nothing_is_written_through_a_link(tmp_path, target):
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "state.json").symlink_to(tmp_path / target)
+    with pytest.raises(OSError, match=r"state.json is a link to .*, and nothing is written through a link: remove it"):
+        write_atomically(tmp_path / "state.json", "{}")
+    assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "gone").exists()
+
+
+def test_folders_below_that_of_a_run_are_no_links(tmp_path):
+    (tmp_path / "elsewhere" / "logs").mkdir(parents=True)
+    (tmp_path / "run").symlink_to("elsewhere")  # as a link to a scratch disk is
+    assert inside(tmp_path / "run", "logs", "new") == tmp_path / "run" / "logs" / "new"
+    (tmp_path / "elsewhere" / "away").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="away is a link"):
+        inside(tmp_path / "run", "away", "logs")

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_output_dir, choose, disk_full, fail, spelling
+from ..support.files import refuse_link
 from ..support.startup import prepare_process, quiet_start
 
 
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
         check_output_dir(folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(folder / ".compare.lock", timeout=0):
+            with FileLock(refuse_link(folder / ".compare.lock"), timeout=0):
                 return _compare_finished(args) if args.runs else _train_grid(args, flags)
         except Timeout:
             raise ValueError(f"another comparison is running in {folder}: choose another --output_dir") from None

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_data_dir, check_output_dir, disk_full, fail
+from ..support.files import inside
 from ..support.signals import StopSignals
 from ..support.startup import begin, prepare_process
 
@@ -34,7 +35,7 @@ evaluated. Stored samples are used again. The same command resumes an interrupte
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
 # flags that say what is evaluated; the others are arguments of `evaluate`
-_OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet")
+_OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run")
 _OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that act on stored samples
 
 
@@ -72,6 +73,7 @@ def _parse(argv: list[str]) -> Namespace:
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
+    add("--trust_run", action="store_true", help="import the reward function that the folder of a run names")
     add(
         "--protocol",
         nargs="+",
@@ -145,7 +147,6 @@ def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
 
     from ..rewards.guard import RewardRaised
 
-    prepare_process()
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
@@ -169,10 +170,11 @@ def _run(args: Namespace) -> None:
     """
     from ..lab.evaluation import compare_models, evaluate, rescore
 
+    prepare_process(imports=bool(args.reward or args.trust_run))
     check_data_dir(args.data_dir)  # before a model is loaded
     folder = _output_folder(args)
     if args.rescore:
-        rescore(folder, metrics=args.metrics, reward=args.reward)
+        rescore(folder, metrics=args.metrics, reward=args.reward, trust_run=args.trust_run)
     elif len(args.compared) > 1:
         compare_models(args.models, output_dir=folder, metrics=args.metrics, **_options(args))
     else:
@@ -185,7 +187,7 @@ def _run(args: Namespace) -> None:
 
 def _output_folder(args: Namespace) -> Path:
     model = Path(args.models[0])
-    default = model / "evaluation" if len(args.models) == 1 and model.is_dir() else Path("evaluation")
+    default = inside(model, "evaluation") if len(args.models) == 1 and model.is_dir() else Path("evaluation")
     folder = default if args.output_dir is None else Path(args.output_dir)
     check_output_dir(folder, name="--output_dir")
     return folder
@@ -220,7 +222,7 @@ def _as_trained(args: Namespace, changes: dict[str, Any]) -> dict[str, Any]:
     """What the runs themselves say about their evaluation, which is printed."""
     from ..lab.evaluation import plan_as_trained
 
-    names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
+    names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code", "trust_run")
     plan = plan_as_trained(args.models, changes=changes, **{name: getattr(args, name) for name in names})
     print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
     return plan.options

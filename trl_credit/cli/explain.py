@@ -43,13 +43,12 @@ def main(argv: list[str]) -> int:
     add("--model", help="computes log-probabilities and entropies that are missing")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
     add("--temperature", type=float, help="sampling temperature, for --model (default: that of the rollouts, or 1)")
-    scores = "scores the continuations that SPO-chain and VinePPO need, with --model"
+    scores = "scores responses of a run without a log; with --model, continuations for SPO-chain and VinePPO"
     add("--reward", metavar="FILE.py:FUNCTION", help=scores)
+    add("--trust_run", action="store_true", help="run code that the folder of a run names or that comes with a model")
     add("--seed", type=int, default=42, help="seed of random selectors and continuations (default: 42)")
     add("--output", metavar="FILE.html", help="default: explain.html in the run's folder, or ROLLOUTS.explain.html")
     args = parser.parse_args(argv)
-    if args.reward is not None and args.model is None:
-        raise ValueError("--reward scores the continuations of a model: give --model")
     if args.temperature is not None and not args.temperature > 0:
         raise ValueError(f"--temperature must be positive, got {args.temperature}")
     source = Path(args.rollouts)
@@ -57,19 +56,23 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
+    from ..observe.schema import steps
     from ..presets import PRESETS
     from ..rewards import resolve_reward
     from ..support.functions import resolve_function
 
+    must_sample = args.step is None and source.is_dir() and not steps(source)
+    if args.reward is not None and args.model is None and not must_sample:
+        raise ValueError("--reward scores the continuations of a model: give --model")
     for name in args.algo or ():
         if name not in PRESETS:
             raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
-    prepare_process()
+    prepare_process(imports=bool(args.credit or args.reward or args.trust_run))
     for name in args.credit:
         resolve_function(_split(name)[1], what="credit", known=())  # what is named by hand is not left out
     if args.reward is not None:
         resolve_reward(args.reward)
-    shard, loaded, notes = _read(args, source, output)
+    shard, loaded, notes = (_sampled if must_sample else _read)(args, source, output)
     settings = {"output_dir": str(output.parent), "report_to": "none"}
     found, left_out = _explained(args, shard, settings, loaded)
     if not found:
@@ -87,14 +90,11 @@ def _read(args: Namespace, source: Path, output: Path) -> tuple["Shard", tuple[A
     from ..lab.explain import read_rollouts
     from ..lab.explain.measure import load, measured
     from ..lab.rollout_files.texts import FastTokenizer, with_texts
-    from ..observe.schema import steps
 
-    if args.step is None and source.is_dir() and not steps(source):
-        return _sampled(args, source, output)
     shard = read_rollouts(source, step=args.step)
     args.temperature = args.temperature or shard.header.get("temperature") or 1.0
     notes = [note] if (note := shard.header.get("note")) else []
-    loaded = None if args.model is None else load(args.model)
+    loaded = None if args.model is None else load(args.model, trust_remote_code=args.trust_run)
     if args.tokenizer is not None:
         shard = with_texts(shard, FastTokenizer(args.tokenizer))
     if loaded is not None:
@@ -120,13 +120,14 @@ def _sampled(args: Namespace, folder: Path, output: Path) -> tuple["Shard", tupl
     if args.model is None and not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         fix = "train with log_credit, or give --model, which may be a checkpoint of it"
         raise ValueError(f"{folder} has neither a rollout log nor a model: {fix}")
-    run = finished_run(folder)
+    run = finished_run(folder, reward=args.reward, trust_run=args.trust_run)
     what = f"{PROMPTS} prompts × {RESPONSES} responses from {args.model or 'its model'}"
     print(f"{folder} has no rollout log: samples {what}", file=sys.stderr)
-    loaded = load(args.model or str(folder))
+    loaded = load(args.model or str(folder), trust_remote_code=args.trust_run)
     args.temperature = args.temperature or run.args.temperature
     run.args.temperature = args.temperature
-    shard = sampled(folder, run.args, data=run.data, rewards=run.rewards, model=loaded[0], tokenizer=loaded[1])
+    parts = {"data": run.data, "rewards": run.rewards, "model": loaded[0], "tokenizer": loaded[1]}
+    shard = sampled(folder, run.args, **parts, own_rewards=args.reward is None)
     check_rollouts(shard, folder)
     shard = measured(shard, *loaded, temperature=args.temperature)
     kept = output.with_suffix(".jsonl")

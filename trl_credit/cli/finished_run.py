@@ -11,7 +11,7 @@ from datasets import Dataset
 from ..config import CreditConfig
 from ..data import DataArguments
 from ..hub.recipe import to_yaml
-from ..lab.evaluation.runs import read_training
+from ..lab.evaluation.runs import check_trusted, read_training
 from ..lab.explain.sampling import SAMPLING
 from ..settings.arguments import DEMO, parse_arguments
 from ..settings.files import read_settings
@@ -30,12 +30,13 @@ class FinishedRun(NamedTuple):
     rewards: list[Callable]
 
 
-def finished_run(folder: Path) -> FinishedRun:
+def finished_run(folder: Path, *, reward: str | None = None, trust_run: bool = False) -> FinishedRun:
     """Loads what a run's folder names: `credit_run.json` of a run from the command line, else `recipe.yaml`. The rest
-    of the recipe has no effect here: a run that needed several GPUs can be looked at without them.
+    of the recipe has no effect here: a run that needed several GPUs can be looked at without them. `reward` replaces
+    those of the run, which are imported only with `trust_run` if they are not built in.
 
     Raises:
-        ValueError: neither file names data and rewards, or they cannot be loaded.
+        ValueError: neither file names data and rewards, they cannot be loaded, or a reward is not built in.
         OSError, ImportError: as [`~trl_credit.cli.training.make_data`] does.
     """
     recipe, what, run = folder / RECIPE, f"{folder} has no rollout log, and", read_training(str(folder))
@@ -62,6 +63,10 @@ def finished_run(folder: Path) -> FinishedRun:
         path.write_text(to_yaml(kept), encoding="utf-8")
         try:
             choices = parse_arguments(["--config", str(path)])
+            choices.script.reward = [reward] if reward else choices.script.reward
+            trust_run = trust_run or reward is not None
+            command = ["explain", str(folder)]
+            check_trusted(folder, choices.script.reward or (), command=command, trust_run=trust_run)
             rewards = make_rewards(choices)
             return FinishedRun(choices.args, make_data(choices, rewards), rewards)
         except ValueError as error:

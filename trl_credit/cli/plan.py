@@ -11,6 +11,7 @@ import yaml
 from ..settings.early import check_names
 from ..settings.parser import OneLineParser
 from ..settings.recipes import find_recipe
+from ..support.adapters import adapter_base
 from ..support.functions import names_alone
 from ..support.packaged import accelerate_config
 from ..support.startup import begin, prepare_process
@@ -68,7 +69,7 @@ def main(argv: list[str]) -> int:
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
-    prepare_process()
+    prepare_process(imports=False)
     launcher = _launcher(own.accelerate_config)
     of_recipe = _gpus([*recipe, *rest])
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
@@ -168,7 +169,7 @@ def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "La
         weight_bytes=loaded,
         compute_bytes=2 if half or loaded == 2 else 4,
         optimizer=str(getattr(args.optim, "value", args.optim)),
-        reference=args.beta != 0.0 and not model.use_peft,
+        reference=args.beta != 0.0 and not model.use_peft and adapter_base(model.model_name_or_path) is None,
         checkpointing=args.gradient_checkpointing or bool(fsdp.get("fsdp_activation_checkpointing")),
         frozen_bytes=0.5 if model.load_in_4bit else 1.0 if model.load_in_8bit else None,
         offloads=tuple(name for name, value in offloads.items() if value != "none" or fsdp.get("fsdp_offload_params")),

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from ..settings.parser import OneLineParser
+from ..support.adapters import adapter_base
 from ..support.errors import fail
 from ..support.startup import quiet_start
 
@@ -43,6 +44,7 @@ def main(argv: list[str]) -> int:
         flags = vars(parser.parse_args(argv))
         flags["private"] = flags["private"] or None
         folder, with_rollouts = flags.pop("folder"), flags.pop("with_rollouts")
+        adapter_base(folder, says="it is pushed alone, and whoever loads it needs that model", needed=False)
         urls = push_with_rollouts(folder, page=_page(folder), **flags) if with_rollouts else [push(folder, **flags)]
     except PushError as error:
         fail(error, code=1)

@@ -26,8 +26,9 @@ from ..runs.before import check_amount
 from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
+from ..support.adapters import tokenizer_source
 from ..support.errors import check_data_dir, check_output_dir, fail
-from ..support.files import short_path
+from ..support.files import inside, short_path
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
@@ -147,7 +148,7 @@ def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
         data = demo_dataset(seed=args.seed, task=TASKS[dataset])
     else:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=args.trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model), trust_remote_code=args.trust_remote_code)
         except OSError as error:
             raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
         needs_answers = any("answer" in required_parameters(reward) for reward in rewards)
@@ -249,7 +250,7 @@ def claim_folder(trainer: CreditTrainer) -> None:
     resume = trainer.args.resume_from_checkpoint
     trainer.claim_output_dir(resume)
     if trainer.accelerator.is_main_process:  # an earlier run may have left scores
-        forget_after(Path(trainer.args.output_dir) / "evaluation", checkpoint_step(resume))
+        forget_after(inside(trainer.args.output_dir, "evaluation"), checkpoint_step(resume))
 
 
 def save_results(run: GracefulExit) -> None:

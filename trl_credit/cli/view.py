@@ -10,7 +10,7 @@ from ..lab.viewer.excerpt import opening_response
 from ..lab.viewer.runs import read_run, run_folder, run_title
 from ..observe.schema import FOLDER, PAGE, Shard
 from ..settings.parser import OneLineParser
-from ..support.files import write_atomically
+from ..support.files import inside, write_atomically
 
 
 _HELP = """\
@@ -90,7 +90,7 @@ def _print(shards: list[Shard], shard: Shard, start: dict[str, int]) -> None:
 
 def _write(args: Namespace, shards: list[Shard], start: dict[str, int], note: str) -> None:
     run = run_folder(args.run)
-    default = run.with_suffix(".html") if run.is_file() else run / FOLDER / PAGE
+    default = run.with_suffix(".html") if run.is_file() else inside(run, FOLDER) / PAGE
     output = default if args.output is None else Path(args.output)
     write_atomically(output, build_page(shards, title=run_title(args.run), start=start, note=note))
     steps = ", ".join(str(shard.header["step"]) for shard in shards if shard.header["step"] is not None)

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers import __version__ as version
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
+from ..support.adapters import adapter_base
 from ..support.errors import choose, one_line
 from .knobs import (
     FINITE,
@@ -196,9 +197,9 @@ def check_model(name: str, *, revision: str | None = None, trust_remote_code: bo
             raise ValueError(f"{shown} has no config.json{hint}")
         if revision not in (None, "main"):
             raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
-        if (path / "config.json").is_file():  # an adapter has none
-            _check_parts(name, shown, trust_remote_code=trust_remote_code)
-        return
+        if (base := adapter_base(name)) is not None:
+            return check_model(base, trust_remote_code=trust_remote_code)
+        return _check_parts(name, shown, trust_remote_code=trust_remote_code)
     if path.exists():
         raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:

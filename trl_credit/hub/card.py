@@ -21,6 +21,7 @@ from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
+from ..support.files import write_atomically
 from .describe import describe_credit, function_comments, own_functions, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
@@ -107,7 +108,7 @@ def write_model_card(
         recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
     recipe = recipe_of(args, choices, public, more=recipe)
     settings = f"{_comments(trainer, choices, public)}\n{to_yaml(recipe)}".lstrip()
-    (folder / "recipe.yaml").write_text(settings, encoding="utf-8")
+    write_atomically(folder / "recipe.yaml", settings)
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
     plot_credit(trainer.state.log_history, plot, title=f"{public.text(name)}: credit")
@@ -153,7 +154,7 @@ def write_model_card(
         papers=papers_of(args),
     )
     path = folder / "README.md"
-    card.save(path)
+    write_atomically(path, str(card))
     return path
 
 

@@ -1,12 +1,12 @@
 """The evaluation in a card: its table, and the metrics for the Hub's `model-index`."""
 
-import json
 import logging
 import math
 from pathlib import Path, PurePath
 
 from huggingface_hub import EvalResult
 
+from ..support.files import read_json
 from .markdown import without_html
 from .public import REMOVED, Public
 
@@ -40,7 +40,7 @@ def _eval_results(path: Path, own: set[str], public: Public) -> list[EvalResult]
     Where answers were read permissively and strictly, the metric's name says which reading it is.
     """
     results = {}
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in read_json(path)["rows"]:
         strict = row.get("metrics_strict") or {}
         readings = [(metric, " (permissive)" if strict else "", numbers) for metric, numbers in row["metrics"].items()]
         readings += [(metric, " (strict)", numbers) for metric, numbers in strict.items()]

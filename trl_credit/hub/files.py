@@ -1,12 +1,12 @@
 """The files of a run's folder that go to the Hub, and the search for secrets in them."""
 
-import json
 import os
 import re
 from pathlib import Path
 
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from ..support.files import read_json
 from .public import Secrets
 
 
@@ -87,10 +87,7 @@ def _model_code(root: Path, names: set[str]) -> set[str]:
 
 
 def _read_json(path: Path) -> dict:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it is not a complete model") from error
+    content = read_json(path)
     return content if isinstance(content, dict) else {}
 
 

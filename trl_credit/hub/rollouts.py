@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from ..observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
-from ..support.files import atomic_file, write_atomically
+from ..support.files import atomic_file, inside, write_atomically
 from .markdown import escape
 from .public import Public, Secrets
 
@@ -92,7 +92,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
             raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
     nodes: list[dict[str, Any]] = []
     headers: list[dict[str, Any]] = []
-    responses, public = root / DATASET_FOLDER / RESPONSES, Public()
+    responses, public = inside(root, DATASET_FOLDER) / RESPONSES, Public()
     responses.parent.mkdir(exist_ok=True)
     with atomic_file(responses) as partial, pq.ParquetWriter(partial, _RESPONSE, compression="zstd") as writer:
         for _, path in found:
@@ -104,7 +104,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     (root / DATASET_FOLDER / TREES).unlink(missing_ok=True)  # of an earlier run
     if nodes:
         _write_table(root / DATASET_FOLDER / TREES, nodes, _TREE)
-    write_atomically(root / SPACE_FOLDER / PAGE, page)
+    write_atomically(inside(root, SPACE_FOLDER) / PAGE, page)
 
 
 def write_cards(folder: str | Path, repo_id: str) -> None:

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..support.files import atomic_file
+
 
 def add_axes(figure: Figure, *, left: float, bottom: float, right: float, top: float) -> Axes:
     """Axes between two corners, in inches from the lower left corner of the figure. The axis of steps has integers."""
@@ -21,4 +23,5 @@ def add_axes(figure: Figure, *, left: float, bottom: float, right: float, top: f
 
 def save_png(figure: Figure, path: str | Path) -> None:
     """Draws a figure and writes it. `Figure.savefig` draws it twice."""
-    FigureCanvasAgg(figure).print_png(path)
+    with atomic_file(path) as partial:
+        FigureCanvasAgg(figure).print_png(partial)

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..support.files import write_atomically
+from ..support.files import check_size, inside, write_atomically
 
 
 SCHEMA = "trl_credit.rollouts"
@@ -64,17 +64,18 @@ def steps(run_folder: str | Path) -> list[tuple[int, Path]]:
 
 
 def shard_path(run_folder: str | Path, step: int) -> Path:
-    """The path of a step's shard."""
-    return Path(run_folder) / FOLDER / f"step-{step:08d}.jsonl"
+    """The path of a step's shard. Raises `OSError` if its folder is a link."""
+    return inside(run_folder, FOLDER) / f"step-{step:08d}.jsonl"
 
 
 def remove_after(run_folder: str | Path, step: int) -> None:
     """Removes the shards of steps after `step`, and the half-written files of interrupted runs."""
+    folder = inside(run_folder, FOLDER)
     for found, path in steps(run_folder):
         if found > step:
             path.unlink(missing_ok=True)
             (path.parent / PAGE).unlink(missing_ok=True)  # it shows the removed steps
-    for path in (Path(run_folder) / FOLDER).glob("step-*.partial"):
+    for path in folder.glob("*step-*.partial"):
         path.unlink(missing_ok=True)
 
 
@@ -95,7 +96,6 @@ def write_shard(path: str | Path, shard: Shard) -> None:
         OSError: the file cannot be written.
         TypeError: a value cannot be written as JSON.
     """
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(line + "\n" for line in lines_of(shard)))
 
 
@@ -116,6 +116,7 @@ def read_shard(path: str | Path) -> Shard:
         ValueError: the file is not a shard, is damaged, or has a later version; the message names file and line.
     """
     shard: Shard | None = None
+    check_size(path)
     with open(path, encoding="utf-8") as file:
         try:
             for number, line in enumerate(file, start=1):

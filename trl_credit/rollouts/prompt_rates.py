@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..support.digests import json_text
+from ..support.files import check_size
 
 
 PROMPT_RATES_FILE = "prompt_rates.jsonl"  # in the folder of a run and in each of its checkpoints
@@ -50,8 +51,9 @@ def read_rates(path: str | Path) -> Iterator[PromptRate]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: a line is damaged. The message has its number, from 1.
+        ValueError: the file is too large, or a line is damaged. The message has its number, from 1.
     """
+    check_size(path)
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             try:

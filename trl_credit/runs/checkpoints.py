@@ -1,13 +1,17 @@
 """Reads and writes what a run adds to its checkpoints, and finds the checkpoint to resume from."""
 
+import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..support.files import write_atomically
+from ..support.errors import disk_full, one_line
+from ..support.files import read_json, short_path, write_atomically
 
 
 STATE_FILE = "credit_state.json"
@@ -76,11 +80,11 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
 
 def _read(path: Path, check: Callable[[Any], None], *, fix: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if type(content["version"]) is not int:
             raise ValueError(f"version {content['version']!r} is not a number")
         check(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
     if content["version"] > VERSION:
         found = f"version {content['version']} of a newer trl_credit, and this one reads up to {VERSION}"
@@ -103,16 +107,17 @@ def _check_run(content: dict[str, Any]) -> None:
 def is_complete(checkpoint: str | Path) -> bool:
     """Whether a checkpoint was written to its end: its last file can be read."""
     try:
-        return "global_step" in json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
-    except (OSError, ValueError, RecursionError):
+        return "global_step" in _state_of_trainer(checkpoint)
+    except (OSError, ValueError, TypeError):
         return False
 
 
 def mark_incomplete(checkpoint: Path) -> None:
-    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last. A link to a
-    checkpoint elsewhere is removed instead."""
-    if checkpoint.is_symlink():
-        checkpoint.unlink()
+    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last, and all links,
+    through which files elsewhere would be overwritten."""
+    for path in (checkpoint, *checkpoint.glob("*")):
+        if path.is_symlink():
+            path.unlink()
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
@@ -132,7 +137,7 @@ def planned_steps(checkpoint: str | Path) -> int:
 
 
 def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:
-    return json.loads((Path(checkpoint) / _TRAINER_STATE).read_text())
+    return read_json(Path(checkpoint) / _TRAINER_STATE)
 
 
 def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:
@@ -155,6 +160,29 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     if record is not None:
         found = [checkpoint for checkpoint in found if _belongs_to(record, checkpoint)]
     return found[-1] if found else None
+
+
+@contextmanager
+def file_errors(output_dir: str | Path) -> Iterator[None]:
+    """Context manager in which a run reads its checkpoint and writes others.
+
+    Raises:
+        OSError: the disk is full; one line with the checkpoint that is left.
+        ValueError: a file of the checkpoint holds code instead of tensors.
+    """
+    try:
+        yield
+    except UnpicklingError as error:
+        what = f"a file of the checkpoint holds more than tensors, and was not loaded ({one_line(error)[:90]} …)"
+        raise ValueError(f"{what}: take another checkpoint, or start a new run with this one as the model") from None
+    except Exception as error:  # libraries raise many types for it
+        if not disk_full(error):
+            raise
+        kept, fix = "there is no complete checkpoint", "train again"
+        if (last := last_checkpoint(output_dir)) is not None:
+            kept, fix = f"the last complete checkpoint is {short_path(last)}", "go on with resume_from_checkpoint=True"
+        what = f"disk full in {str(short_path(output_dir))!r}"
+        raise OSError(errno.ENOSPC, f"{what}: {kept}; make room, and {fix}") from None
 
 
 def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:

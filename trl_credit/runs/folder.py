@@ -10,8 +10,8 @@ from accelerate.logging import get_logger
 from filelock import FileLock, Timeout
 
 from ..config import CreditConfig, defaults
-from ..support.errors import choose
-from ..support.files import short_path, write_atomically
+from ..support.errors import check_output_dir, choose
+from ..support.files import refuse_link, short_path, write_atomically
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import differences, in_words
 from .schedule import RESTORED
@@ -75,6 +75,8 @@ class RunFolder:
         if self._config.allow_changed and resume is None:
             raise ValueError("allow_changed needs a resume_from_checkpoint, and there is none: leave it out")
         self._take_lock()
+        for path in filter(Path.is_file, self.path.glob(".*.partial")):  # of processes that were killed
+            path.unlink()
         try:
             starts = [{"from": 0}] if resume is None else self._resumed(identity, Path(resume))
             if not resumes_here:
@@ -98,7 +100,11 @@ class RunFolder:
             self._lock.release(force=True)  # also after two claims
 
     def _take_lock(self) -> None:
+        check_output_dir(short_path(self.path))
         self.path.mkdir(parents=True, exist_ok=True)
+        for path in self.path.glob("*.*"):  # transformers would write the model through a link
+            if not path.is_dir():
+                refuse_link(path)
         self._lock = self._lock or FileLock(self.path / LOCK_FILE, timeout=0)
         try:
             self._lock.acquire()

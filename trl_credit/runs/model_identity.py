@@ -1,6 +1,5 @@
 """What identifies a run's model and tokenizer. No weight is read from memory, where it may be a shard."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from huggingface_hub import try_to_load_from_cache
 from ..config import CreditConfig
 from ..demo import TASKS, DemoTask
 from ..support.digests import sampled_digest, short_digest
+from ..support.files import read_json
 
 
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
@@ -112,6 +112,6 @@ def _weight_files(folder: Path) -> list[Path]:
         if (whole := folder / f"{stem}{suffix}").is_file():
             return [whole]
         if (index := folder / f"{stem}{suffix}.index.json").is_file():
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            names = read_json(index)["weight_map"].values()
             return [folder / name for name in set(names) if (folder / name).is_file()]
     return sorted(folder.glob("*.safetensors"))

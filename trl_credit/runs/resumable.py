@@ -214,7 +214,8 @@ class ResumableTrainer(GRPOTrainer):
         self._step, self._buffered_inputs, self._resumed_inside = 0, None, False
         self._boundaries.begin()
         try:
-            output = super().train(resume, *args, **kwargs)
+            with checkpoints.file_errors(self.args.output_dir):
+                output = super().train(resume, *args, **kwargs)
             if resume is not None and self._initial_global_step >= self.state.max_steps:
                 self._warn_done()  # at the end of an epoch, where no step is begun
         except _AlreadyDone:
@@ -290,7 +291,8 @@ class ResumableTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
+        with checkpoints.file_errors(self.args.output_dir):
+            super().save_model(output_dir, _internal_call)
         if _internal_call and self.args.should_save:
             self._folder.write_record(output_dir or self.args.output_dir)
 

@@ -39,13 +39,15 @@ def quiet_old_names() -> None:
     warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
 
 
-def prepare_process() -> None:
-    """For the commands that load a model: quiets libraries, and makes modules of the current folder importable."""
+def prepare_process(*, imports: bool = True) -> None:
+    """For the commands that load a model: quiets libraries, and makes modules of the current folder importable if the
+    user names a function (`imports`). Else a stranger's folder there could stand for a package that is missing."""
     from transformers.utils.logging import disable_progress_bar
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     disable_progress_bar()  # the bar of loading; training and evaluation have their own
-    sys.path.append(os.getcwd())  # for --reward package.module.function
+    if imports:
+        sys.path.append(os.getcwd())  # for --reward package.module.function
 
 
 def show_vllm_version() -> None:

@@ -47,7 +47,7 @@ from ..support.functions import method_label
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
-from . import before_run, refusals
+from . import adapters, before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
@@ -87,6 +87,8 @@ class CreditTrainer(ResumableTrainer):
     ```
 
     Args:
+        model (`str` or `PreTrainedModel` or `PeftModel`):
+            As in `GRPOTrainer`, or the folder of an adapter, which is trained further.
         reward_funcs (`RewardFunc` or `list[RewardFunc]`, *optional*):
             As in `GRPOTrainer`, or with rewards along the response ([`~trl_credit.rewards.StepRewards`]). `None` means
             "does not apply". A reward of NaN or infinity is an error.
@@ -144,7 +146,7 @@ class CreditTrainer(ResumableTrainer):
         self._credit_function = credit_function(args)
         self._first_rows = before_run.read_rows(args, kwargs)
         guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs, self._first_rows)
-        super().__init__(model, guarded, args, **kwargs)
+        super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
         self.engine = TrlEngine(self, self._meter, environments)

@@ -1,11 +1,11 @@
 """A grid of runs, algorithms × seeds: their settings, their commands and how far they are."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...runs.checkpoints import checkpoint_step, last_checkpoint
+from ...support.files import read_json
 from .entries import Entry, Sweep, number
 
 
@@ -34,7 +34,7 @@ class Run:
         checkpoint = self._last_checkpoint
         if checkpoint is None:
             return False
-        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        state = read_json(checkpoint / "trainer_state.json")
         return state["global_step"] >= state["max_steps"]
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 from ...runs.checkpoints import checkpoints_of
 from ...runs.identity import differences, in_words
 from ...support.errors import one_line
-from ...support.files import write_atomically
+from ...support.files import read_json, write_atomically
 from .grid import TUNING, VERDICT, Grid, Run
 from .grid_settings import as_yaml
 
@@ -60,7 +60,7 @@ def _read_grid(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]
     if not path.is_file():
         return primary, {}
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         version, runs = record["version"], record["runs"]
         if version != _VERSION or not all(
             isinstance(run["words"], list) and run["phase"] in (TUNING, VERDICT) for run in runs.values()

@@ -1,6 +1,5 @@
 """What a run logged: its score by optimizer steps, prompts, tokens and seconds, from its last checkpoint."""
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from ...runs.checkpoints import last_checkpoint, read_run
 from ...support.errors import choose, one_line
+from ...support.files import read_json
 
 
 # what a curve may be drawn against → what is counted
@@ -99,7 +99,7 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         raise ValueError(
             f"{str(folder)!r} holds no complete checkpoint to read the log from: train with save_strategy='steps'"
         )
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(checkpoint / "trainer_state.json")
     try:
         return make_history(state, record["identity"], folder=folder, metric=metric)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ...support.files import refuse_link
 from .grid import Run
 
 
@@ -122,7 +123,7 @@ class _Process:
         progress.state, progress.first_step = "running", run.resumes_from
         variables = {"OMP_NUM_THREADS": str(threads)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         run.log.parent.mkdir(parents=True, exist_ok=True)
-        with run.log.open("ab") as log:
+        with refuse_link(run.log).open("ab") as log:
             self.log_start = log.tell()
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", __package__.partition(".")[0], *run.command()],

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ...runs.identity import differences
-from ...support.files import write_atomically
+from ...support.files import inside, write_atomically
 from ..tables import markdown_table
 from .answer import SCORE_WORDS, answer, notes
 from .figures import DARK, LABELS, LIGHT, Theme, as_png, as_svg, draw_curves, draw_differences, draw_sweep
@@ -53,7 +53,7 @@ def write_report(comparison: Comparison, results: dict[str, Any], folder: Path) 
             is_dark = theme is DARK
             figure = _draw(comparison, results, stem, theme)
             drawn[stem, is_dark] = as_svg(figure)
-            path = folder / FIGURES / f"{stem}{'-dark' * is_dark}"
+            path = inside(folder, FIGURES) / f"{stem}{'-dark' * is_dark}"
             write_atomically(f"{path}.svg", drawn[stem, is_dark])
             write_atomically(f"{path}.png", as_png(figure))
     write_atomically(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False))

@@ -9,7 +9,7 @@ from ...demo import TASKS
 from .judging import reward_name
 from .problems import set_label
 from .protocols import AS_TRAINED
-from .runs import DECODING, Run, check_agreement, read_training
+from .runs import DECODING, Run, check_agreement, check_trusted, read_training
 from .unseen import unseen_problems
 
 
@@ -35,16 +35,18 @@ def plan_as_trained(
     data_dir: str | None = None,
     max_problems: int | None = None,
     trust_remote_code: bool = False,
+    trust_run: bool = False,
 ) -> AsTrained:
     """How to evaluate runs as they were trained. Models beside them that are no runs are evaluated in the same way.
 
-    Arguments as for `evaluate`; those that are given replace what the runs say. Without `sets` the problems are those
+    Arguments as for `evaluate`; those that are given replace what the runs say. With `trust_run`, a reward function
+    that a run names is imported. Without `sets` the problems are those
     of [`~trl_credit.lab.evaluation.unseen.unseen_problems`], at most 256; for the embedded task, problems of a seed
     that no run has.
 
     Raises:
-        ValueError: no model is a run that knows its data, the runs differ, they trained on every row, or no single
-            reward says what is right; the message names the flag that settles it.
+        ValueError: no model is a run that knows its data, the runs differ, they trained on every row, no single reward
+            says what is right, or it is not built in; the message names the flag that settles it.
     """
     runs = [run for model in models if (run := read_training(model)) is not None]
     if not runs:
@@ -61,6 +63,8 @@ def plan_as_trained(
         style = "--prompt_style as in its training (without it, boxed puts an instruction around each problem)"
         raise ValueError(f"{runs[0].name!r} {why}: give --sets FILE, {own_task}, and {style}")
     judge = reward or (told[0].reward if told else None)
+    if judge != reward:
+        check_trusted(told[0].name, [judge], command=["eval", *models], trust_run=trust_run)
     if sets is None:
         if max_problems is not None and max_problems < 1:
             raise ValueError(f"--max_problems must be at least 1, got {max_problems}")

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list, gather_object
@@ -19,6 +18,7 @@ from transformers import (
 )
 from trl.models import unwrap_model_for_generation
 
+from ...support.files import inside
 from .models import package_versions
 from .problems import load_problems
 from .runner import Job, make_jobs, problem_seeds, sample_lines
@@ -87,7 +87,7 @@ class EvaluationCallback(TrainerCallback):
         self.trainer = trainer
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
         self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
-        self.folder = Path(trainer.args.output_dir) / "evaluation"
+        self.folder = inside(trainer.args.output_dir, "evaluation")
         self.jobs = make_jobs(sets, [protocol], changes)
         self.problems = {
             job.set_name: load_problems(

@@ -2,6 +2,7 @@
 
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ...demo import TASKS
+from ...support.adapters import adapter_base, save_merged
 from ...support.digests import sampled_digest
 from .samplers import Sampler, TransformersSampler, VLLMSampler
 
@@ -39,6 +41,7 @@ def model_identity(name: str, revision: str | None) -> dict[str, Any]:
         raise OSError(f"--models {name!r} is a folder without a model: it has no config.json or adapter_config.json")
     if revision is not None:
         raise ValueError(f"--revision is for models on the Hub, and {name!r} is a folder")
+    adapter_base(path)  # whose base must be there
     label = "embedded model" if name == "demo" else name if name in TASKS else relative_name(path)
     return {"model": label, "revision": None, "weights": weights_fingerprint(path)}
 
@@ -85,15 +88,22 @@ def load_sampler(
     longest: int,
     **kwargs: Any,
 ) -> Sampler:
-    """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine; adapters work too.
+    """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine, and an adapter is
+    loaded on its base. With vLLM an adapter is merged into its base.
 
     `longest` is the maximum number of tokens of a prompt and its response. `kwargs` go to `from_pretrained` or to the
     vLLM engine.
     """
+    where, how = model_location(name), "loaded on it" if backend != "vllm" else "merged into it for vLLM"
+    base = adapter_base(where, says=how)
     if backend == "vllm":
-        return VLLMSampler(model_location(name), tokenizer, longest=longest, **kwargs)
+        with TemporaryDirectory(prefix="trl_credit_merged_") as folder:
+            if base is not None:
+                save_merged(where, base, folder, trust_remote_code=kwargs.get("trust_remote_code", False))
+                tokenizer.save_pretrained(folder)
+            return VLLMSampler(where if base is None else folder, tokenizer, longest=longest, **kwargs)
     placement = {"device_map": "auto"} if torch.cuda.is_available() else {}
-    model = AutoModelForCausalLM.from_pretrained(model_location(name), dtype="auto", **placement, **kwargs)
+    model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", **placement, **kwargs)
     return TransformersSampler(model.eval(), tokenizer, batch_size=batch_size)
 
 

@@ -8,11 +8,13 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ...support.adapters import tokenizer_source
 from ...support.files import write_atomically
 from .judging import judge, reward_header, reward_name
 from .models import load_sampler, model_identity, model_location, package_versions
 from .problems import Problem, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
+from .runs import check_trusted
 from .sample_store import SampleFile, holds_all, read_samples, sample_files, sample_path, write_samples
 from .samplers import Sample, Sampler, problem_seed, token_limits
 from .score_report import add_rows
@@ -134,7 +136,7 @@ def evaluate(
             "versions": package_versions(backend),
             **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}),
         }
-        tokenizer = AutoTokenizer.from_pretrained(model_location(model), **loading)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
         problems = {
             name: load_problems(
                 name,
@@ -251,19 +253,24 @@ def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
         sample.update(verdict)
 
 
-def rescore(output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None) -> list[Row]:
+def rescore(
+    output_dir: str | Path, *, metrics: Sequence[str] | None = None, reward: str | None = None, trust_run: bool = False
+) -> list[Row]:
     """Judges all samples in a folder again and writes table, JSON and figure. Needs neither models nor data sets.
 
     Unfinished sample files are skipped. `metrics` replace those of the protocol, and `reward` the reward that judged
-    the samples.
+    the samples, which is imported only with `trust_run` if it is not built in.
 
     Raises:
-        ValueError: there are no samples, they are damaged, or there are too few for a metric.
+        ValueError: there are no samples, they are damaged, there are too few for a metric, or their reward is not
+            built in.
     """
     folder, judged, rows = Path(output_dir), [], []
     for path in sample_files(folder):
         header, lines = read_samples(path)
         if header is not None and len(lines) >= header["problems"]:
+            command = ["eval", "--rescore", "--output_dir", str(output_dir)]
+            check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
             custom = reward or (header["reward"] if "reward_source" in header else None)
             header |= reward_header(custom)
             judge_lines(header["reward"], lines)

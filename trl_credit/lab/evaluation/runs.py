@@ -1,5 +1,6 @@
 """Runs of `trl-credit train` as their folders describe them: data, rewards, decoding."""
 
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from ...config.knobs import is_default
 from ...data import DataArguments
+from ...rewards import REWARDS
 from ...runs.checkpoints import read_run
 from ...support.files import short_path
 
@@ -80,12 +82,21 @@ def read_training(model: str) -> Run | None:
         weights = record["identity"].get("reward_weights") or [1.0] * len(task["reward"])
         pairs = zip(task["reward"], weights, strict=True)
         rewards = [name for name, weight in pairs if weight and name not in _OF_FORM]
-        # training writes full paths; a relative one would run code that came with a stranger's folder
-        if relative := [name for name in rewards if ".py:" in name and not Path(name).is_absolute()]:
-            raise ValueError(f"{relative[0]} has no full path")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"credit_run.json in {model!r} is damaged ({error!r}): give a --protocol") from error
     return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), tuple(map(_short, rewards)))
+
+
+def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequence[str], trust_run: bool) -> None:
+    """Refuses functions that a folder names, which may be somebody else's: only built-in rewards are run unasked.
+
+    Raises:
+        ValueError: a reward is not built in, and `trust_run` is `False`. The message shows `command`, which allows it.
+    """
+    if not trust_run and (custom := [str(name) for name in rewards if name not in tuple(REWARDS)]):
+        what = f"{str(folder)!r} names the reward {', '.join(custom)}, and functions that a folder names are not run"
+        fix = shlex.join(["trl-credit", *command, "--trust_run"])
+        raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
 
 
 def check_agreement(runs: Sequence[Run], given: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...support.files import write_atomically
+from ...support.files import check_size, inside, refuse_link, write_atomically
 from .models import is_model, model_identity
 
 
@@ -52,7 +52,7 @@ class SampleFile:
     def append(self, lines: list[dict[str, Any]]) -> None:
         """Writes a chunk at the end. The first call drops what an interruption left after the last whole chunk."""
         if self._is_clean:
-            with open(self.path, "a", encoding="ascii") as file:
+            with open(refuse_link(self.path), "a", encoding="ascii") as file:
                 file.write(_dump(lines))
         else:
             write_samples(self.path, self.header, [*self.lines, *lines])
@@ -86,6 +86,7 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
         ValueError: another line is damaged, or the file is not a file of samples.
     """
     rows: list[dict[str, Any]] = []
+    check_size(path)
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -124,8 +125,8 @@ def file_name(*parts: str) -> str:
 
 
 def sample_path(folder: Path, model: str, set_name: str, label: str) -> Path:
-    """`samples/<model>/<set>-<protocol>.jsonl`."""
-    return folder / "samples" / file_name(model) / f"{file_name(set_name, label)}.jsonl"
+    """`samples/<model>/<set>-<protocol>.jsonl`. Raises `OSError` if one of the folders is a link."""
+    return inside(folder, "samples", file_name(model)) / f"{file_name(set_name, label)}.jsonl"
 
 
 def sample_files(folder: Path) -> list[Path]:

@@ -4,7 +4,6 @@ import gc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from typing import Protocol as TypingProtocol
 
@@ -202,7 +201,6 @@ class VLLMSampler:
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: the model is an adapter.
     """
 
     def __init__(
@@ -215,8 +213,6 @@ class VLLMSampler:
         gpu_memory_utilization: float = 0.9,
         **engine_kwargs: Any,
     ) -> None:
-        if (Path(name) / "adapter_config.json").is_file():
-            raise ValueError(f"{name!r} is an adapter: use --backend transformers, or merge it into its model first")
         try:
             from vllm import LLM
         except ImportError as error:

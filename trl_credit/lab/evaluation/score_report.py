@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from ...support.files import write_atomically
+from ...support.files import inside, read_json, write_atomically
 from ..tables import markdown_table
 from .plots import draw_rows
 from .protocols import split_metric
@@ -36,13 +36,13 @@ def read_rows(folder: Path) -> list[Row]:
     if not path.is_file():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         version, rows = content["version"], content["rows"]
         for row in rows:
             _key(row)
             for score in row["metrics"].values():
                 score["interval"]  # a KeyError if it is missing
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or give another --output_dir") from error
     if version != ROWS_VERSION:
         raise ValueError(f"{path} has version {version}, and this is {ROWS_VERSION}: give another --output_dir")
@@ -88,7 +88,7 @@ def forget_after(folder: str | Path, step: int) -> None:
     if stale:
         write_rows(folder, [row for row in rows if row["model"] not in stale])
     for model in stale:
-        shutil.rmtree(folder / "samples" / file_name(model), ignore_errors=True)
+        shutil.rmtree(inside(folder, "samples", file_name(model)), ignore_errors=True)
 
 
 def score_markdown(rows: Sequence[Row]) -> str:

@@ -13,7 +13,7 @@ from ...data import SETS, DataArguments, load_from_arguments
 from ...data.sets import resolve_style
 from ...runs.data_identity import data_identity
 from ...runs.data_order import rows_reached, steps_of_weights
-from .models import model_location
+from ...support.adapters import tokenizer_source
 from .problems import set_label
 from .runs import Run
 
@@ -124,7 +124,7 @@ def _unseen_by(run: Run, arguments: DataArguments, trust_remote_code: bool) -> l
 
 
 def _tokenizer(run: Run, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(model_location(run.name), trust_remote_code=trust_remote_code)
+    return AutoTokenizer.from_pretrained(tokenizer_source(run.name), trust_remote_code=trust_remote_code)
 
 
 def _load(arguments: DataArguments, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:

@@ -8,20 +8,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from ...data.prompts import prompt_ids
 from ...observe.schema import Shard
 from ...observe.token_texts import TokenTexts
+from ...support.adapters import adapter_base, tokenizer_source
 
 
 _CHUNK = 256  # tokens whose distributions over the vocabulary are in float32 at the same time
 
 
-def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(name: str, *, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model in evaluation mode, on the accelerator if there is one, and its tokenizer.
 
     Raises:
         ValueError: the model cannot be loaded.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name)
+        adapter_base(name, says="loaded on it")
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(name), trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"--model {name!r}: {error}") from error
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"

@@ -33,6 +33,7 @@ def sampled(
     rewards: list[Callable],
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    own_rewards: bool = True,
 ) -> Shard:
     """`RESPONSES` responses to each of `PROMPTS` prompts of a run's data, with its rewards, by a trainer of GRPO.
 
@@ -45,6 +46,8 @@ def sampled(
             What the run's recipe names.
         model, tokenizer:
             The policy.
+        own_rewards (`bool`, *optional*, defaults to `True`):
+            Whether the rewards must be those of the run.
 
     Raises:
         ValueError: the run was trained with other data or rewards, by its `credit_run.json`, or a prompt is longer than
@@ -55,7 +58,7 @@ def sampled(
     sizes = {"num_generations": RESPONSES, "per_device_train_batch_size": RESPONSES}
     config = config_class(output_dir=str(folder), report_to="none", save_strategy="no", **sizes, **given)
     trainer = trainer_class(model, rewards, config, train_dataset=data, processing_class=tokenizer)
-    _check_identity(trainer, folder)
+    _check_identity(trainer, folder, own_rewards)
     examples = [data[i] for i in random.Random(args.seed).sample(range(len(data)), min(PROMPTS, len(data)))]
     engine, prompts = trainer.engine, [example["prompt"] for example in examples]
     prompt_ids = engine.tokenize(prompts)
@@ -89,14 +92,14 @@ def _known(reward: float) -> float | None:
     return None if reward != reward else reward  # NaN: no function applies
 
 
-def _check_identity(trainer: CreditTrainer, folder: Path) -> None:
+def _check_identity(trainer: CreditTrainer, folder: Path, own_rewards: bool) -> None:
     """Compares data and rewards with those of the run, where its folder says what they were."""
     if (record := read_run(folder)) is None:
         return
     there, functions = record["identity"], trainer.functions["reward_funcs"]
     here = {"data": data_identity(trainer.train_dataset, first_rows=trainer.first_rows), "rewards": sorted(functions)}
     was = {"data": there.get("data"), "rewards": sorted(there.get("reward_funcs", {}))}
-    if changed := differences(was, here, defaults={}):
+    if changed := differences(was, here if own_rewards else here | {"rewards": was["rewards"]}, defaults={}):
         raise ValueError(
             f"{folder} has no rollout log, and it does not name what it was trained on ({in_words(changed)}): "
             f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"

@@ -1,6 +1,5 @@
 """How fast a finished run was, from its log: tokens, FLOPs and responses per second."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,10 @@ from ...config import CreditConfig
 from ...runs.checkpoints import last_checkpoint
 from ...settings.arguments import parse_arguments
 from ...support.errors import one_line
+from ...support.files import read_json
+from ...support.functions import names_alone
 from ..comparison.histories import make_history, read_history
+from ..evaluation.models import is_model
 from ..evaluation.protocols import PROTOCOLS
 from .estimate import Assumed, Plan, batches_per_step, make_plan
 from .formulas import Layout, Shape
@@ -78,7 +80,7 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
     """
     path = Path(folder)
     identity, checkpoint = read_history(path).identity, last_checkpoint(path)
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(checkpoint / "trainer_state.json")
     logged = [row for row in state["log_history"] if "step_time" in row]
     if not all("credit/seconds/train" in row for row in logged):
         raise ValueError(f"the log in {folder!r} has no credit/seconds/…: {_FIX}")
@@ -86,7 +88,8 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
         raise ValueError(f"{folder!r} has no recipe.yaml with the settings of the run: {_FIX}")
 
     def choices(processes: int) -> Any:
-        return parse_arguments(["--config", str(path / "recipe.yaml")], processes=processes, protocols=PROTOCOLS)
+        with names_alone():
+            return parse_arguments(["--config", str(path / "recipe.yaml")], processes=processes, protocols=PROTOCOLS)
 
     args = choices(1).args
     processes, rest = divmod(
@@ -95,8 +98,9 @@ def read_rates(folder: str, *, prompt: float | None = None) -> tuple[Rates, Meas
     if rest or not processes:
         raise ValueError(f"recipe.yaml in {folder!r} is of another run than its log: {_FIX}")
     args, model = (getattr(choices(processes), name) for name in ("args", "model"))
-    whole = (checkpoint / "config.json").is_file()  # the checkpoint of an adapter has none
-    shape = read_shape(str(checkpoint) if whole else model.model_name_or_path, adapter=get_peft_config(model))
+    # the base in the checkpoint of a new adapter may be a path of another machine
+    where = str(checkpoint) if is_model(checkpoint) and not model.use_peft else model.model_name_or_path
+    shape = read_shape(where, adapter=get_peft_config(model))
     totals = [make_history(state | {"log_history": rows}, identity).totals for rows in (logged, logged[:1])]
     whole, first = (total.get("generated", 0.0) for total in totals)
     generated = whole - first * (len(logged) > 1)

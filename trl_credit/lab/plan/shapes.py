@@ -12,6 +12,7 @@ from peft import PeftConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging
 
+from ...support.adapters import adapter_base
 from ...support.errors import one_line
 from .formulas import Shape
 
@@ -27,7 +28,7 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
 
     Args:
         name (`str`):
-            A folder with `config.json`, or a name on the Hub.
+            A folder with `config.json`, that of an adapter, or a name on the Hub.
         revision (`str`, *optional*):
             Revision on the Hub.
         adapter (`peft.PeftConfig`, *optional*):
@@ -37,6 +38,12 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
         ValueError: there is no configuration and the table lacks the model, or transformers does not know the
             architecture.
     """
+    if (base := adapter_base(name)) is not None:
+        adapter = PeftConfig.from_pretrained(name)
+        adapter.inference_mode = False
+        shape = read_shape(base, adapter=adapter)
+        made = f"{name} is an adapter of {base}, and is trained further"
+        return replace(shape, source=made if shape.source is None else f"{made}; {shape.source}")
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
     if adapter is not None:  # which are counted on a configuration
         fix = f"--use_peft needs its config.json: {GET_CONFIG.format(name)}"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ...observe.schema import SCHEMA, Shard, read_shard
+from ...support.files import check_size
 from .jsonl import read_jsonl
 
 
@@ -18,6 +19,7 @@ def read_file(path: str | Path) -> Shard:
         OSError: the file cannot be read.
         ValueError: the file is malformed; the message names file and line.
     """
+    check_size(path)
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         first = next((line for line in file if line.strip()), "")
     return read_shard(path) if SCHEMA in first else read_jsonl(path)

@@ -1,0 +1,301 @@
+"""The folder of a run from somebody else: no command imports what it names, writes through its links, or reads without
+bounds."""
+
+import json
+import os
+import resource
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from evaluation_helpers import stored
+
+from trl_credit.cli import main
+from trl_credit.hub import write_model_card
+from trl_credit.lab.evaluation.sample_store import SampleFile
+from trl_credit.observe.schema import steps
+from trl_credit.support.files import LARGEST_JSON, LARGEST_LINES, read_json
+
+
+KIND = "folders of strangers"
+OWN = "open('ran', 'w')\ndef demo_reward(completions, **kwargs):\n    return [1.0] * len(completions)\n"
+WORDS = "--algo grpo --max_steps 1 --per_device_train_batch_size 8 --disable_tqdm true --output_dir".split()
+FEW = "--quiet --samples 1 --max_problems 2".split()
+# as a file of the folder may name a function in it; the folder is `run` in the current one
+NAMES = ("run/own.py:demo_reward", "./run/own.py:demo_reward", "/proc/self/cwd/run/own.py:demo_reward")
+NAMES += ("run.own.demo_reward", "{here}/run/own.py:demo_reward")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("theirs") / "run"
+    assert main(["train", *WORDS, str(folder), "--log_credit", "1"]) == 0
+    (folder / "own.py").write_text(OWN)
+    return folder
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch) -> Path:
+    """The working folder, with the stranger's `run` in it."""
+    shutil.copytree(trained, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in ("run.own", "run"):
+        sys.modules.pop(name, None)
+
+
+def change(path: str, **values) -> None:
+    """Changes parts of a JSON or YAML file; a value of `None` removes one."""
+    content = (json.loads if path.endswith(".json") else yaml.safe_load)(Path(path).read_text()) | values
+    Path(path).write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def names_the_reward(where: str, name: str) -> None:
+    shutil.rmtree("run/credit_log")
+    if where == "recipe.yaml":
+        change("run/credit_run.json", task=None)
+        change("run/recipe.yaml", reward=name)
+    else:
+        change("run/credit_run.json", task={"dataset_name": "demo", "reward": [name]})
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", ["recipe.yaml", "credit_run.json"])
+def test_a_reward_that_the_folder_names_is_not_imported(here, command_said, where, name):
+    name = name.format(here=here)
+    names_the_reward(where, name)
+    for words in [["explain", "run", "--algo", "grpo"]] + [["eval", "run", *FEW]] * (where != "recipe.yaml"):
+        code, _, error = command_said(*words)
+        assert code == 2 and "own" in error and f"`trl-credit {words[0]} run --trust_run`" in error, error
+        assert not Path("ran").exists() and "run.own" not in sys.modules and str(here) not in sys.path
+
+
+@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.parametrize("more", ["--trust_run", "--reward run/own.py:demo_reward", "--reward run.own.demo_reward"])
+@pytest.mark.parametrize("command", ["explain run --algo grpo", f"eval run {' '.join(FEW)}"])
+def test_what_the_user_names_or_trusts_is_imported(here, command_said, command, more):
+    names_the_reward("credit_run.json", "run.own.demo_reward")
+    code, _, error = command_said(*command.split(), *more.split())
+    assert code == 0 and Path("ran").exists(), error
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("source", [{}, {"reward_source": "run/own.py:demo_reward 0"}])
+def test_samples_are_not_judged_again_by_what_they_name(here, command_said, source):
+    stored("run/evaluation", "a", [[True]], reward="run/own.py:demo_reward", **source)
+    words = ["eval", "--rescore", "--output_dir", "run/evaluation"]
+    code, _, error = command_said(*words)
+    assert code == 2 and f"`trl-credit {' '.join(words)} --trust_run`" in error and not Path("ran").exists()
+    command_said(*words, "--trust_run")
+    assert Path("ran").exists()
+
+
+@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.parametrize(
+    "command",
+    ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
+    + ["plan embedded --rates_from run", f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
+)
+def test_no_command_imports_what_a_folder_holds(here, command_said, command):
+    """Every setting that can name a function does, the model has code, and what torch pickles runs it."""
+    names = dict.fromkeys(
+        ("credit", "selector", "token_mask", "baseline", "step_splitter", "segmentation"), "run.own.f"
+    )
+    change("run/recipe.yaml", **names, trust_remote_code=True)
+    for path in ("run", "run/checkpoint-1"):
+        record = read_json(f"{path}/credit_run.json")
+        change(f"{path}/credit_run.json", identity=record["identity"] | names)
+        change(f"{path}/config.json", auto_map={"AutoModelForCausalLM": "own.f", "AutoConfig": "own.f"})
+        for file in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            torch.save({"state": Pickled()}, Path(path, file))
+    for _, path in steps("run"):
+        lines = path.read_text().splitlines(keepends=True)
+        header = json.loads(lines[0]) | {"settings": names}
+        path.write_text("".join([json.dumps(header) + "\n", *lines[1:]]))
+    code, _, error = command_said(*command.replace("''", "a/b/c").split())
+    assert code in (0, 2) and "Traceback" not in error and not Path("ran").exists(), error
+    assert "run.own" not in sys.modules and str(here) not in sys.path
+
+
+class Pickled:
+    def __reduce__(self):
+        return open, ("ran", "w")
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_holds_code_is_not_resumed(here, command_said, file):
+    torch.save({"state": Pickled()}, f"run/checkpoint-1/{file}")
+    more = "run --max_steps 2 --resume_from_checkpoint true".split()
+    code, _, error = command_said("train", *WORDS, *more)
+    assert code == 2 and not Path("ran").exists()
+    assert "a file of the checkpoint holds more than tensors, and was not loaded" in error.splitlines()[-1], error
+
+
+# Links
+
+
+@pytest.fixture
+def outside(here) -> Path:
+    path = here / "outside"
+    path.mkdir()
+    (path / "file").write_text("mine")
+    (path / "step-00000009.jsonl").write_text("mine")
+    (path / "folder").mkdir()
+    return path
+
+
+WRITES = {
+    "view run": ("credit_log/view.html", "credit_log"),
+    "explain run --algo grpo": ("explain.html", "explain.md"),
+    f"eval run {' '.join(FEW)}": ("evaluation", "evaluation/samples", "evaluation/evaluation.md"),
+    f"train {' '.join(WORDS)} run --overwrite_output_dir true": ("README.md", "model.safetensors", ".credit_run.lock")
+    + ("credit_run.json", "recipe.yaml", "training_args.bin", "evaluation"),
+}
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command, names in WRITES.items() for name in names])
+@pytest.mark.parametrize("dangles", [False, True])
+def test_nothing_is_written_through_a_link(here, outside, command_said, command, name, dangles):
+    path = here / "run" / name
+    if name == "credit_log":  # with something to view
+        shutil.copytree(path, outside / "folder", dirs_exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    is_folder = not path.suffix
+    target = outside / ("new" if dangles else "folder" if is_folder else "file")
+    path.symlink_to(target)
+    before = {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()}
+    code, _, error = command_said(*command.split())
+    assert {file: file.read_bytes() for file in outside.rglob("*") if file.is_file()} == before
+    assert code == 2
+    if not (name == "credit_log" and dangles):  # which has no log
+        assert f"{name} is a link to {target}, and nothing is written through a link" in error, error
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_links_at_names_of_old_partial_files_and_in_a_checkpoint(here, outside, command_said):
+    for name in ("credit_log/view.partial", "credit_log/.view.html.partial", "checkpoint-2/model.safetensors"):
+        (here / "run" / name).parent.mkdir(exist_ok=True)
+        (here / "run" / name).symlink_to(outside / "file")
+    assert command_said("view", "run")[0] == 0
+    assert command_said("train", *WORDS, "run", "--max_steps", "2", "--resume_from_checkpoint", "true")[0] == 0
+    assert (outside / "file").read_text() == "mine" and not (here / "run/checkpoint-2/model.safetensors").is_symlink()
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_an_output_dir_that_is_a_link_works(here, command_said):
+    shutil.move("run", "scratch")
+    Path("run").symlink_to("scratch")
+    for command in (f"train {' '.join(WORDS)} run --log_credit 1", "view run", f"eval run {' '.join(FEW)}"):
+        assert command_said(*command.split())[0] == 0
+    assert Path("scratch/credit_log/view.html").is_file() and Path("scratch/evaluation/evaluation.md").is_file()
+
+
+@pytest.mark.hostile(KIND, "refused")
+def test_samples_are_appended_to_no_link(here, outside):
+    header = {"model": "a", "set": "s", "problems": 3}
+    file = SampleFile(Path("samples.jsonl"), header, chunk_size=1)
+    line = {"id": "1", "prompt": "", "reference": {}, "samples": []}
+    file.append([line])
+    shutil.move("samples.jsonl", outside / "samples.jsonl")
+    Path("samples.jsonl").symlink_to(outside / "samples.jsonl")
+    with pytest.raises(OSError, match="nothing is written through a link"):
+        file.append([line])
+    assert len((outside / "samples.jsonl").read_text().splitlines()) == 2
+
+
+# Sizes
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("command", ["view run", "explain run", f"eval run {' '.join(FEW)}", "compare --runs run"])
+@pytest.mark.parametrize("content", ["huge", "deep"])
+def test_what_is_read_is_bounded(here, command_said, command, content):
+    files = [path for _, path in steps("run")] if command.startswith(("view", "explain")) else []
+    for path in files or [Path("run/credit_run.json")]:
+        path.write_text('{"a": ' * 100_000)
+        if content == "huge":  # without a block on the disk
+            os.truncate(path, LARGEST_LINES + 1)
+    code, _, error = command_said(*command.split())
+    says = "is larger than" if content == "huge" else "not JSON" if files else "nested too deep"
+    assert code == 2 and says in error and len(error.splitlines()) == 1, error
+
+
+def test_the_bound_of_a_json_file(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+    assert read_json(path) == {}
+    os.truncate(path, LARGEST_JSON + 1)
+    with pytest.raises(ValueError, match="a.json is larger than 1,073,741,824 bytes"):
+        read_json(path)
+
+
+# Disks
+
+
+@contextmanager
+def file_limit(size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.hostile("full and odd disks", "refused")
+@pytest.mark.parametrize("at", [1, 2, "the end"])
+def test_a_full_disk_in_a_script(make_trainer, at):
+    trainer = make_trainer("grpo", max_steps=3, save_strategy="steps", save_steps=1)
+    trainer.results.writes_at_end = False
+    with file_limit(5_000) as fill:
+        original = trainer._save_checkpoint
+
+        def save(*args):
+            if trainer.state.global_step == at:
+                fill()
+            original(*args)
+
+        trainer._save_checkpoint = save
+        with pytest.raises(OSError) as refusal:
+            trainer.train()
+            fill()
+            trainer.save_model()
+    message = str(refusal.value)
+    kept = "there is no complete checkpoint" if at == 1 else f"checkpoint-{1 if at == 2 else 3}; make room"
+    assert "disk full in " in message and kept in message and "make room" in message and "\n" not in message
+    assert refusal.value.__suppress_context__ and refusal.value.__cause__ is None
+
+
+@pytest.mark.hostile("full and odd disks", "refused")
+def test_a_read_only_disk_in_a_script(make_trainer):
+    trainer = make_trainer("grpo", max_steps=1)
+    trainer.args.output_dir = "/proc/run"
+    trainer._folder.path = Path("/proc/run")
+    with pytest.raises(ValueError, match="^output_dir='/proc/run' cannot be written to .*: name another folder$"):
+        trainer.train()
+
+
+def test_the_card_names_the_file_that_a_full_disk_did_not_take(make_trainer):
+    trainer = make_trainer("grpo", max_steps=1)
+    trainer.train()
+    with file_limit(100) as fill, pytest.raises(OSError, match=r"File too large: '.*recipe.yaml'"):
+        fill()
+        write_model_card(trainer, name="GRPO")
+    assert not [path for path in Path(trainer.args.output_dir).iterdir() if "partial" in path.name]
+
+
+@pytest.mark.hostile(KIND, "survived")
+def test_partial_files_of_killed_processes_do_not_accumulate(here, command_said):
+    for name in (".credit_run.json.0.partial", "credit_log/.step-00000001.jsonl.0.partial"):
+        Path("run", name).write_text("{")
+    Path("run/.a.partial").mkdir()
+    assert command_said("train", *WORDS, "run", "--max_steps", "2", "--resume_from_checkpoint", "true")[0] == 0
+    assert [str(path) for path in Path("run").rglob("*.partial")] == ["run/.a.partial"]

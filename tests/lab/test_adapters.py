@@ -1,0 +1,143 @@
+"""The folder of a LoRA run as the model of every command."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trl_credit import GRPOTrainer
+from trl_credit.cli import main
+from trl_credit.config.trl_settings import check_model
+from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
+from trl_credit.lab.evaluation import models
+from trl_credit.lab.plan import read_shape
+from trl_credit.presets.grpo import GRPOConfig
+from trl_credit.support.adapters import adapter_base, tokenizer_source
+
+
+RUN = "--algo grpo --max_steps 1 --per_device_train_batch_size 8 --log_credit 0 --disable_tqdm true"
+ON = f"{RUN} --model_name_or_path lora --dataset_name demo --output_dir on"
+FEW = "--quiet --samples 1 --max_problems 2"
+WEIGHTS = "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters") / "lora"
+    assert (
+        main(["train", *RUN.split(), "--use_peft", "true", "--learning_rate", "1e-2", "--output_dir", str(folder)]) == 0
+    )
+    return folder
+
+
+@pytest.fixture
+def lora(trained, tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(trained, "lora"))
+
+
+@pytest.mark.parametrize(
+    ("command", "done"),
+    {
+        f"eval lora {FEW}": "loaded on it",
+        "explain lora --algo grpo": "loaded on it",
+        "plan --algo grpo --model_name_or_path lora": "is trained further",
+        f"train {ON}": "the adapter is trained further",
+        f"train {ON} --beta 0.1": "the reference is the adapter as it is now",
+        "push lora --repo_id a/b/c": "it is pushed alone",
+    }.items(),
+)
+def test_every_command_finds_the_base(lora, command_said, caplog, command, done):
+    code, said, error = command_said(*command.split())
+    (line,) = [x for x in (caplog.text + said).splitlines() if f"lora is an adapter of {demo_model_path()}" in x]
+    assert done in line and (code == 0 or (command.startswith("push") and "a/b/c" in error)), error
+
+
+def test_training_goes_on_with_the_adapter(lora, command_said):
+    before = load_file(lora / WEIGHTS)
+    assert command_said("train", *ON.split(), "--max_steps", "2", "--save_steps", "1")[0] == 0
+    after = load_file(Path("on", WEIGHTS))
+    assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
+    # a small step away from the adapter that it began with, not from a new one
+    assert all((before[name] - after[name]).abs().max() < 1e-3 for name in before)
+    assert adapter_base("on") == demo_model_path() and not Path("on", "config.json").exists()
+    shutil.rmtree("on/checkpoint-2")
+    assert command_said("train", *ON.split(), "--max_steps", "2", "--resume_from_checkpoint", "on/checkpoint-1")[0] == 0
+    assert all(torch.equal(tensor, after[name]) for name, tensor in load_file(Path("on", WEIGHTS)).items())
+
+
+def test_a_trainer_takes_the_folder(lora, caplog):
+    args = GRPOConfig(output_dir="on", max_steps=1, per_device_train_batch_size=8, report_to="none", use_cpu=True)
+    parts = {"reward_funcs": demo_reward, "args": args, "train_dataset": demo_dataset()}
+    with pytest.raises(ValueError, match=r"is an adapter, which is trained further, .*peft_config.* starts a new one"):
+        GRPOTrainer(model="lora", peft_config=LoraConfig(), **parts)
+    args.model_init_kwargs = {"dtype": "float32"}
+    trainer = GRPOTrainer(model="lora", **parts)
+    trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert trained and all("lora" in name for name in trained) and "will be ignored" not in caplog.text
+    assert trainer.tokenizer.padding_side == "left"
+
+
+def test_an_adapter_is_merged_for_vllm(lora, monkeypatch):
+    tokenizer = AutoTokenizer.from_pretrained("lora")
+    ids = torch.tensor([tokenizer("1+2-3=")["input_ids"]])
+    loaded = {}
+
+    def engine(name, tokenizer, **kwargs):  # vLLM is not installed
+        assert not Path(name, "adapter_config.json").exists() and len(AutoTokenizer.from_pretrained(name)) > 0
+        loaded["logits"] = AutoModelForCausalLM.from_pretrained(name)(ids).logits
+
+    monkeypatch.setattr(models, "VLLMSampler", engine)
+    models.load_sampler("lora", tokenizer, backend="vllm", batch_size=1, longest=9, trust_remote_code=False)
+    with_adapter = AutoModelForCausalLM.from_pretrained("lora")(ids).logits
+    assert torch.allclose(loaded["logits"], with_adapter, atol=1e-4)
+    assert not torch.allclose(
+        with_adapter, AutoModelForCausalLM.from_pretrained(demo_model_path())(ids).logits, atol=1e-4
+    )
+
+
+def test_a_plan_counts_the_adapter(tmp_path):
+    config = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    config.base_model_name_or_path, config.inference_mode = demo_model_path(), True  # as it is saved
+    config.save_pretrained(tmp_path)
+    config.inference_mode = False
+    shape, of_new = read_shape(str(tmp_path)), read_shape(demo_model_path(), adapter=config)
+    assert 0 < shape.trained == of_new.trained < shape.parameters == of_new.parameters
+
+
+BASES = {
+    "no base": ({"base_model_name_or_path": None}, "names no base model: set base_model_name_or_path"),
+    "a folder that is gone": (
+        {"base_model_name_or_path": "/gone/model"},
+        "names the base model '/gone/model', neither",
+    ),
+    "a relative one": ({"base_model_name_or_path": "../model"}, "names the base model '../model', neither a folder"),
+    "itself": ({"base_model_name_or_path": "lora"}, "names the base model 'lora', neither a folder"),
+    "a module": ({"megatron_config": {"a": 1}, "megatron_core": "lora.own"}, "sets megatron_config, with which PEFT"),
+}
+
+
+@pytest.mark.hostile("folders of strangers", "refused")
+@pytest.mark.parametrize(("values", "message"), BASES.values(), ids=BASES)
+@pytest.mark.parametrize(
+    "command", [f"eval lora {FEW}", "explain lora", "plan --model_name_or_path lora", f"train {ON}"]
+)
+def test_a_base_that_is_missing_or_more_than_a_model(lora, command_said, command, values, message):
+    path = lora / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    (lora / "own.py").write_text("open('ran', 'w')")
+    code, _, error = command_said(*command.split())
+    assert code == 2 and message in error and not Path("ran").exists(), error
+
+
+def test_an_adapter_that_was_saved_alone_has_the_tokenizer_of_its_base(lora, command_said):
+    for path in lora.glob("tokenizer*"):
+        path.unlink()
+    assert tokenizer_source("lora") == demo_model_path() and tokenizer_source(demo_model_path()) == demo_model_path()
+    check_model("lora")
+    assert command_said("eval", "lora", *FEW.split())[0] == command_said("train", *ON.split())[0] == 0
