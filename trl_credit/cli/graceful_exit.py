@@ -46,11 +46,15 @@ class GracefulExit(TrainerCallback):
         self.folder = Path(trainer.args.output_dir)
         self.model_is_saved = False
         trainer.results.writes_at_end = False  # `save_results` writes them after the model
-        trainer.add_callback(self)
+        trainer.callback_handler.callbacks.insert(0, self)  # the model is saved before others show the end
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stop.number is not None:
             raise KeyboardInterrupt  # the first one was lost in a destructor or in a reward's `except:`
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.results.steps_done:
+            self.save_model()
 
     def has_model(self) -> bool:
         """Whether the run's folder holds weights that are not older than the last checkpoint, as after a run that was
@@ -63,9 +67,10 @@ class GracefulExit(TrainerCallback):
         return found[0]
 
     def save_model(self) -> None:
-        """Writes the model to the run's folder. Collective."""
-        self.trainer.save_model()
-        self.model_is_saved = True
+        """Writes the model to the run's folder, once. Collective."""
+        if not self.model_is_saved:
+            self.trainer.save_model()
+            self.model_is_saved = True
 
     def __enter__(self) -> "GracefulExit":
         return self

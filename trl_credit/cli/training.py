@@ -256,9 +256,8 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:
-        rewards = trainer.results.write()
         print(f"\n{'checkpoint':<14}{short_path(folder)}")
-        trainer.results.say(rewards)
+        trainer.results.show()
 
 
 def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:
