@@ -1,7 +1,6 @@
 """A trainer that can stop and resume: run identity, checkpoint boundaries, and the state in checkpoints."""
 
 import os
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,15 +10,13 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from datasets import IterableDataset
 from torch.utils.data import DataLoader
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl import GRPOTrainer
 
 from ..config import CreditConfig
-from ..rewards.steps import as_float
 from ..support.files import short_path
 from ..support.processes import Processes
-from ..support.shown import report, safe_console
 from . import checkpoints
 from .boundaries import CheckpointBoundaries
 from .data_identity import FIRST_ROWS, read_first_rows
@@ -27,6 +24,7 @@ from .folder import RunFolder
 from .identity import functions_of, identity
 from .model_identity import is_folder, weights_digest
 from .schedule import schedule_jump, set_learning_rate
+from .showing import shows_safely
 
 
 logger = get_logger(__name__)
@@ -60,6 +58,7 @@ class _AlreadyDone(Exception):
     """Leaves the training loop of a run that had already reached its end, after everything is loaded."""
 
 
+@shows_safely
 class ResumableTrainer(GRPOTrainer):
     """[`~trl.GRPOTrainer`] that keeps more state in its checkpoints, and knows which run they belong to.
 
@@ -81,7 +80,6 @@ class ResumableTrainer(GRPOTrainer):
             Whether the run that was resumed last had already reached its end.
     """
 
-    @safe_console()
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.stateful: list[Stateful] = []
         self.findings: dict[str, Any] = {}
@@ -266,25 +264,6 @@ class ResumableTrainer(GRPOTrainer):
         self.is_in_train = False
         return TrainOutput(self.state.global_step, 0.0, {})
 
-    @safe_console()
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As in `Trainer`."""
-        return super().evaluate(*args, **kwargs)
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As in `GRPOTrainer`, without metrics that are no numbers. A table of completions that fails ends nothing."""
-        for name, values in self._metrics["train" if self.model.training else "eval"].items():
-            numbers = [value if type(value) is float else as_float(value) for value in values]
-            values[:] = [number for number in numbers if number is not None]
-            if None in numbers:
-                report(f"metric {name!r}", "values that are no numbers are left out")
-        try:
-            super().log(logs, *args, **kwargs)
-        except Exception as error:  # of the table, which TRL shows after all else, on the main process alone
-            if any(frame.f_code is Trainer.log.__code__ for frame, _ in traceback.walk_tb(error.__traceback__)):
-                raise  # of a callback
-            report("the table of log_completions", error)
-
     # Saving
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -297,7 +276,6 @@ class ResumableTrainer(GRPOTrainer):
             checkpoints.mark_incomplete(Path(self._get_output_dir(trial)) / folder)
         super()._save_checkpoint(model, trial)
 
-    @safe_console()
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
         if _internal_call and self.args.should_save:
