@@ -13,9 +13,10 @@ from ..rewards.limits import LimitPassed
 from ..rewards.watchdog import WatchdogError
 from ..runs.checkpoints import finished_at, last_checkpoint
 from ..settings.arguments import with_source
-from ..support.errors import disk_full, fail, one_line
+from ..support.errors import disk_full, fail
 from ..support.files import short_path
 from ..support.functions import FunctionRaised
+from ..support.shown import shown
 from ..support.signals import StopSignals, without_flag
 from ..trainer import CreditTrainer
 
@@ -108,11 +109,10 @@ class GracefulExit(TrainerCallback):
         state, again = self.trainer.state, self.stop.command(self.argv)
         if not self.trainer.results.steps_done:
             return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
-        results = f"plots and card so far are in {short_path(self.folder)}"
-        try:
+        results = "no plots and no card"
+        with shown(results):
             self.trainer.results.write()
-        except Exception as error:  # whatever the plots do, the checkpoint and the command are printed
-            results = f"no plots and no card ({'disk full' if disk_full(error) else one_line(error)})"
+            results = f"plots and card so far are in {short_path(self.folder)}"
         at = f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): "
         if (checkpoint := last_checkpoint(self.folder)) is None:
             asked = f"save_steps is {self.trainer.args.save_steps:g}"

@@ -27,6 +27,7 @@ from ..runs.resumable import check_amount, find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import short_path
+from ..support.shown import safe_console
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
@@ -248,6 +249,7 @@ def claim_folder(trainer: CreditTrainer) -> None:
         forget_after(Path(trainer.args.output_dir) / "evaluation", checkpoint_step(resume))
 
 
+@safe_console()
 def save_results(run: GracefulExit) -> None:
     """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
     and its model is there."""

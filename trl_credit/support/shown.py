@@ -19,8 +19,12 @@ def report(what: str, why: str | BaseException) -> None:
     """Warns that something is not shown, once for each `what` of a run."""
     if what not in reported:
         reported.add(what)
-        why = why if isinstance(why, str) else f"{type(why).__name__}: {one_line(why)[:300]}"
-        logger.warning("%s: %s. The run goes on", what, why.rstrip("."))
+        logger.warning("%s: %s. The run goes on", what, described(why).rstrip("."))
+
+
+def described(why: str | BaseException) -> str:
+    """A text, or the type and the start of the message of an exception."""
+    return why if isinstance(why, str) else f"{type(why).__name__}: {one_line(why)[:300]}"
 
 
 @contextmanager
