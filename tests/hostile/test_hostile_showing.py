@@ -293,9 +293,13 @@ def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkey
         there.append((tmp_path / "model.safetensors").is_file())
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ConsoleCallback, "on_train_end", full)
+    for hook in ("on_log", "on_train_end"):
+        monkeypatch.setattr(ConsoleCallback, hook, full)
     monkeypatch.setattr("trl_credit.hub.results.plot_rewards", full)
-    flags = [*QUICK, "--max_steps", "1", "--save_strategy", "no", "--report_to", "none"]
-    assert cli.main(["train", *flags, "--output_dir", str(tmp_path)]) == 0
-    assert there == [True, True] and not (tmp_path / "README.md").exists()
+    flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--output_dir", str(tmp_path)]
+    assert cli.main(["train", *flags]) == 0
+    assert there == [True] * 4 and not (tmp_path / "README.md").exists()  # of a step, the end, and its last lines
     assert caplog.text.count("no plots and no card in ") == 1
+    written = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    assert cli.main(["train", *flags, "--resume_from_checkpoint", "true"]) == 0  # it is at its end
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == written

@@ -47,15 +47,19 @@ class GracefulExit(TrainerCallback):
         self.folder = Path(trainer.args.output_dir)
         self.model_is_saved = False
         trainer.results.writes_at_end = False  # `save_results` writes them after the model
-        trainer.callback_handler.callbacks.insert(0, self)  # the model is saved before others show the end
+        trainer.callback_handler.callbacks.insert(0, self)  # the model is saved before another shows the last step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stop.number is not None:
             raise KeyboardInterrupt  # the first one was lost in a destructor or in a reward's `except:`
+        if state.global_step >= state.max_steps and not args.load_best_model_at_end:
+            self.save_model()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.results.steps_done:
-            self.save_model()
+            self.save_model()  # of a run that ended early, or of the best checkpoint
+            for weights in self.folder.glob("*.safetensors") if args.should_save else ():
+                weights.touch()  # no older than the last checkpoint, see `has_model`
 
     def has_model(self) -> bool:
         """Whether the run's folder holds weights that are not older than the last checkpoint, as after a run that was
