@@ -20,8 +20,8 @@ from trl import RichProgressCallback
 import trl_credit
 from trl_credit import cli
 from trl_credit.observe.console import ConsoleCallback
+from trl_credit.runs.showing import SHOWN
 from trl_credit.support.shown import reported, safe_console, shown
-from trl_credit.trainer.observers import SHOWN
 
 
 KIND = "consoles, trackers and tables"
@@ -168,6 +168,7 @@ def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
         tracker = Fails()
         trainer.add_callback(tracker)
         trainer.train()
+        trainer.evaluate(sums(4))
     finally:
         for name in hooks:
             delattr(Fails, name)
@@ -303,3 +304,22 @@ def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkey
     written = (tmp_path / "model.safetensors").stat().st_mtime_ns
     assert cli.main(["train", *flags, "--resume_from_checkpoint", "true"]) == 0  # it is at its end
     assert (tmp_path / "model.safetensors").stat().st_mtime_ns == written
+
+
+@survived
+@pytest.mark.slow
+def test_two_processes_stay_together_whatever_the_main_one_cannot_show(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\n\ndef mine(completions, log_extra, log_metric, **columns):\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        log_extra('short', ['a'])\n        log_extra('mixed', [{}, 'a'] * (len(completions) // 2))\n"
+        "    log_metric('judge', 'text' if os.environ['RANK'] == '0' else 0.5)\n"
+        "    return [float(len(set(c))) for c in completions]\n"
+    )
+    flags = [*QUICK, "--max_steps", "2", "--save_steps", "1", "--log_completions", "true", "--reward", "mine.py:mine"]
+    command = f"{sys.executable} -m trl_credit train --accelerate_config cpu_2proc {' '.join(flags)} --output_dir run"
+    shell = ["bash", "-c", f"{command} 2>&1 | head -n 1; exit ${{PIPESTATUS[0]}}"]
+    assert subprocess.run(shell, cwd=tmp_path, timeout=600).returncode == 0
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    state = json.loads((tmp_path / "run" / "checkpoint-2" / "trainer_state.json").read_text())
+    assert [row["judge"] for row in state["log_history"]] == [0.5, 0.5]

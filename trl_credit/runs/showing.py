@@ -1,23 +1,52 @@
-"""A trainer whose console, metrics and table of completions do not end what it does."""
+"""A trainer that goes on whatever happens to what it shows: console, trackers, metrics and its table of completions."""
 
 import functools
 import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
-from transformers import Trainer
-from trl import GRPOTrainer
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.integrations import INTEGRATION_TO_CALLBACK
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+from trl import GRPOTrainer, RichProgressCallback
 
 from ..rewards.steps import as_float
-from ..support.shown import report, safe_console
+from ..support.shown import report, safe_console, shown
 
 
-def shows_safely(trainer: type) -> type:
-    """Class decorator of a trainer: no print of a progress bar fails while it loads, evaluates or saves a model, and no
-    text among its metrics or in its table of completions stops it where it logs."""
-    for name in ("__init__", "evaluate", "save_model"):
+# callbacks that only show what a run does: progress, and the trackers that transformers knows, also as subclasses. An
+# error of any other callback ends the run, as in TRL
+SHOWN = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK, RichProgressCallback)
+SHOWN += tuple(INTEGRATION_TO_CALLBACK.values())
+_HOOKS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
+
+
+def shows_safely(trainer: type[GRPOTrainer]) -> type[GRPOTrainer]:
+    """Class decorator of a trainer that what is shown does not stop: progress bars and prints, also of libraries and
+    reward functions, callbacks in `SHOWN`, text among the metrics, and the table of completions."""
+    for name in ("__init__", "save_model"):
         setattr(trainer, name, safe_console()(getattr(trainer, name)))
+    for name in ("train", "evaluate", "predict"):
+        setattr(trainer, name, _with_harmless_callbacks(getattr(trainer, name)))
     trainer.log = _log
     return trainer
+
+
+def _with_harmless_callbacks(method: Callable) -> Callable:
+    @functools.wraps(method)
+    def safe(self: GRPOTrainer, *args: Any, **kwargs: Any) -> Any:
+        with safe_console(), ExitStack() as stack:
+            for callback in self.callback_handler.callbacks:
+                if isinstance(callback, SHOWN):
+                    own = vars(callback)
+                    stack.callback(own.update, {name: own[name] for name in _HOOKS if name in own})
+                    for name in _HOOKS:
+                        own[name] = shown(type(callback).__name__)(getattr(callback, name))
+                        stack.callback(own.pop, name)
+            return method(self, *args, **kwargs)
+
+    return safe
 
 
 @functools.wraps(GRPOTrainer.log)

@@ -54,7 +54,7 @@ from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
 from .environments import guarded_rewards
-from .observers import add_observers, note_sample, showing
+from .observers import add_observers, console_closed, note_sample
 from .probes import Probes
 
 
@@ -223,7 +223,7 @@ class CreditTrainer(ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
         self._meter.clear()  # an interrupted train() may have left sums
-        with showing(self), threads_for(self.model):
+        with console_closed(self), threads_for(self.model):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:

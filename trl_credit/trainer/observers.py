@@ -1,13 +1,11 @@
 """The callbacks that show what a run does: console lines, warnings, rollout log, plots and card."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
-from transformers.integrations import INTEGRATION_TO_CALLBACK
+from transformers import PrinterCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
-from trl import RichProgressCallback
 
 from ..hub.results import ResultsCallback
 from ..observe.console import ConsoleCallback
@@ -18,14 +16,7 @@ from ..observe.samples import Sample
 from ..observe.selector_warning import SelectorWarning, has_selector
 from ..rollouts.prompt_order import PromptOrder
 from ..runs.resumable import ResumableTrainer
-from ..support.shown import reported, safe_console, shown
-
-
-# callbacks that only show what a run does: progress, warnings, and the trackers that transformers knows, also as
-# subclasses. An error of any other callback ends the run, as in TRL
-SHOWN = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK, RichProgressCallback)
-SHOWN += (NoSignalWarning, SelectorWarning, *INTEGRATION_TO_CALLBACK.values())
-_HOOKS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
+from ..support.shown import reported
 
 
 def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallback]:
@@ -49,21 +40,14 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
 
 
 @contextmanager
-def showing(trainer: ResumableTrainer) -> Iterator[None]:
-    """Context manager of a training in which an error of what is shown ends nothing: of a stream, or of a callback in
-    `SHOWN`. At its end the console stops, also where the training was interrupted."""
+def console_closed(trainer: ResumableTrainer) -> Iterator[None]:
+    """Context manager of a training, at whose end the console stops, also where it was interrupted."""
     reported.clear()  # of an earlier run
-    with safe_console(), ExitStack() as stack:
-        for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, SHOWN):
-                own = vars(callback)
-                stack.callback(own.update, {name: own[name] for name in _HOOKS if name in own})
-                for name in _HOOKS:
-                    own[name] = shown(type(callback).__name__)(getattr(callback, name))
-                    stack.callback(own.pop, name)
-        for console in _consoles(trainer):
-            stack.callback(console.close)
+    try:
         yield
+    finally:
+        for console in _consoles(trainer):
+            console.close()
 
 
 def note_sample(trainer: ResumableTrainer, rewards: torch.Tensor) -> None:
