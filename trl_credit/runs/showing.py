@@ -38,12 +38,11 @@ def _with_harmless_callbacks(method: Callable) -> Callable:
     def safe(self: GRPOTrainer, *args: Any, **kwargs: Any) -> Any:
         with safe_console(), ExitStack() as stack:
             for callback in self.callback_handler.callbacks:
-                if isinstance(callback, SHOWN):
-                    own = vars(callback)
-                    stack.callback(own.update, {name: own[name] for name in _HOOKS if name in own})
-                    for name in _HOOKS:
-                        own[name] = shown(type(callback).__name__)(getattr(callback, name))
-                        stack.callback(own.pop, name)
+                for name in _HOOKS if isinstance(callback, SHOWN) else ():
+                    own, hook = vars(callback), getattr(callback, name)
+                    # puts back what was there: a hook of the instance or, as a rule, none
+                    stack.callback(own.update if name in own else own.pop, {name: hook} if name in own else name)
+                    own[name] = shown(type(callback).__name__)(hook)
             return method(self, *args, **kwargs)
 
     return safe

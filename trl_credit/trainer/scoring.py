@@ -89,18 +89,14 @@ class TrlScoring:
         try:
             with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
                 rewards = GRPOTrainer._calculate_rewards(self._trainer, inputs, prompts, *args, **kwargs)
-                self._check_columns(len(prompts))
+                columns, count = self._trainer._pending_extra_logs, len(prompts)
+                for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
+                    what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
+                    report(f"column {name!r} of log_extra", what)
                 return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()
             raise
-
-    def _check_columns(self, rows: int) -> None:
-        """Leaves out what `log_extra` was given for more or fewer than all `rows`: TRL could not tell which."""
-        columns = self._trainer._pending_extra_logs
-        for name in [name for name, values in columns.items() if len(values) != rows]:
-            what = f"{len(columns.pop(name))} values for {rows} responses: it is left out"
-            report(f"column {name!r} of log_extra", what)
 
     def step_scores(
         self,
