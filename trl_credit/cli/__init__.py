@@ -3,13 +3,13 @@
 It may import all other subpackages, and none imports it.
 """
 
-import os
 import signal
 import sys
 from importlib import import_module
 
 from .. import __version__
 from ..support.errors import choose, fail
+from ..support.shown import safe_console
 
 
 # name of the module, and a line for `--help`
@@ -25,15 +25,28 @@ COMMANDS = {
     "example": "Copy an example, with data and a reward of its own, to a folder.",
     "help": "Print a page of the documentation.",
 }
-# these only print: they end when a reader such as `head` closes the pipe, and raise an error for wrong input
-_PRINTING = ("view", "explain", "plan", "recipes", "example", "help")
+_PRINTING = ("view", "explain", "plan", "recipes", "example", "help")  # these raise an error for wrong input
+_WORKING = ("train", "eval", "compare", "explain", "push")  # others end when a reader such as `head` closes the pipe
+_HELP_FLAGS = {"-h", "--help"}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the subcommand that the first word names, and returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     first = argv[0] if argv else "--help"
-    if first in ("-h", "--help"):
+    try:
+        with safe_console(raises=first not in _WORKING or not _HELP_FLAGS.isdisjoint(argv)):
+            return _run(first, argv)
+    except BrokenPipeError:  # the reader has closed it, which is not an error
+        return 128 + signal.SIGPIPE
+    except (ValueError, OSError, ImportError) as error:
+        if first not in _PRINTING:
+            raise
+        fail(error, code=2)
+
+
+def _run(first: str, argv: list[str]) -> int:
+    if first in _HELP_FLAGS:
         print(_help())
         return 0
     if first in ("-V", "--version"):
@@ -42,18 +55,7 @@ def main(argv: list[str] | None = None) -> int:
     if first not in COMMANDS:
         print(f"error: trl-credit has no command {first!r}{choose(first, COMMANDS)}", file=sys.stderr)
         return 2
-    command = import_module(f".{first}", __name__)
-    if first not in _PRINTING:
-        return command.main(argv[1:])
-    try:
-        code = command.main(argv[1:])
-        sys.stdout.flush()  # an error at Python's own flush at the exit could not be caught
-    except BrokenPipeError:  # the reader has closed it, which is not an error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at the exit
-        return 128 + signal.SIGPIPE
-    except (ValueError, OSError, ImportError) as error:
-        fail(error, code=2)
-    return code
+    return import_module(f".{first}", __name__).main(argv[1:])
 
 
 def _help() -> str:

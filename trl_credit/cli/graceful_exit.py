@@ -13,9 +13,10 @@ from ..rewards.limits import LimitPassed
 from ..rewards.watchdog import WatchdogError
 from ..runs.checkpoints import finished_at, last_checkpoint
 from ..settings.arguments import with_source
-from ..support.errors import disk_full, fail, one_line
+from ..support.errors import disk_full, fail
 from ..support.files import short_path
 from ..support.functions import FunctionRaised
+from ..support.shown import shown
 from ..support.signals import StopSignals, without_flag
 from ..trainer import CreditTrainer
 
@@ -46,11 +47,19 @@ class GracefulExit(TrainerCallback):
         self.folder = Path(trainer.args.output_dir)
         self.model_is_saved = False
         trainer.results.writes_at_end = False  # `save_results` writes them after the model
-        trainer.add_callback(self)
+        trainer.callback_handler.callbacks.insert(0, self)  # the model is saved before another shows the last step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.stop.number is not None:
             raise KeyboardInterrupt  # the first one was lost in a destructor or in a reward's `except:`
+        if state.global_step >= state.max_steps and not args.load_best_model_at_end:
+            self.save_model()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.results.steps_done:
+            self.save_model()  # of a run that ended early, or of the best checkpoint
+            for weights in self.folder.glob("*.safetensors") if args.should_save else ():
+                weights.touch()  # no older than the last checkpoint, see `has_model`
 
     def has_model(self) -> bool:
         """Whether the run's folder holds weights that are not older than the last checkpoint, as after a run that was
@@ -63,9 +72,10 @@ class GracefulExit(TrainerCallback):
         return found[0]
 
     def save_model(self) -> None:
-        """Writes the model to the run's folder. Collective."""
-        self.trainer.save_model()
-        self.model_is_saved = True
+        """Writes the model to the run's folder, once. Collective."""
+        if not self.model_is_saved:
+            self.trainer.save_model()
+            self.model_is_saved = True
 
     def __enter__(self) -> "GracefulExit":
         return self
@@ -103,11 +113,10 @@ class GracefulExit(TrainerCallback):
         state, again = self.trainer.state, self.stop.command(self.argv)
         if not self.trainer.results.steps_done:
             return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
-        results = f"plots and card so far are in {short_path(self.folder)}"
-        try:
+        results = "no plots and no card"
+        with shown(results):
             self.trainer.results.write()
-        except Exception as error:  # whatever the plots do, the checkpoint and the command are printed
-            results = f"no plots and no card ({'disk full' if disk_full(error) else one_line(error)})"
+            results = f"plots and card so far are in {short_path(self.folder)}"
         at = f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): "
         if (checkpoint := last_checkpoint(self.folder)) is None:
             asked = f"save_steps is {self.trainer.args.save_steps:g}"

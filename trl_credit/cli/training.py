@@ -29,6 +29,7 @@ from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
 from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import inside, short_path
+from ..support.shown import safe_console
 from ..support.signals import StopSignals, is_main
 from ..support.startup import prepare_process, show_vllm_version
 from ..trainer import CreditTrainer
@@ -253,6 +254,7 @@ def claim_folder(trainer: CreditTrainer) -> None:
         forget_after(inside(trainer.args.output_dir, "evaluation"), checkpoint_step(resume))
 
 
+@safe_console()
 def save_results(run: GracefulExit) -> None:
     """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
     and its model is there."""
@@ -261,9 +263,8 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:
-        rewards = trainer.results.write()
         print(f"\n{'checkpoint':<14}{short_path(folder)}")
-        trainer.results.say(rewards)
+        trainer.results.show()
 
 
 def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:

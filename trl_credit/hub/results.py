@@ -1,6 +1,5 @@
 """The plots and the card that a run leaves in its folder."""
 
-import logging
 import shlex
 import sys
 from pathlib import Path
@@ -10,13 +9,11 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.reward_curve import plot_rewards
 from ..observe.schema import steps
-from ..support.errors import one_line
 from ..support.files import short_path
+from ..support.shown import shown
 from .card import write_model_card
 from .trainer import CardTrainer
 
-
-logger = logging.getLogger(__name__)
 
 RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
 
@@ -53,15 +50,14 @@ class ResultsCallback(TrainerCallback):
         return 0 if self.begun_at is None else self.trainer.state.global_step - self.begun_at
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: Any) -> None:
-        if not (self.writes_at_end and state.is_world_process_zero and self.steps_done):
-            return
-        try:
-            rewards = self.write()
-        except Exception as error:
-            logger.warning("no plots and no card in %s: %s", short_path(args.output_dir), one_line(error))
-        else:
+        if self.writes_at_end and state.is_world_process_zero and self.steps_done:
             print()
-            self.say(rewards, in_python=True)
+            self.show(in_python=True)
+
+    def show(self, *, in_python: bool = False) -> None:
+        """Writes plots and card, and prints their paths as `say` does. An error is a warning."""
+        with shown(f"no plots and no card in {short_path(self.trainer.args.output_dir)}"):
+            self.say(self.write(), in_python=in_python)
 
     def write(self) -> tuple[float, float] | None:
         """Writes plots and card of the steps so far. If one of them fails, all are removed.

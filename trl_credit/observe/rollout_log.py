@@ -20,6 +20,7 @@ from ..config import CreditConfig
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
+from ..support.shown import described, report
 from .captured import Captured, LoggedTrainer, Row
 from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
 from .schema import remove_after, shard_path, steps, write_shard
@@ -58,7 +59,6 @@ class RolloutLog(TrainerCallback):
         self._args = trainer.args
         self.is_off = self._args.log_credit == 0
         self._problem: str | None = None
-        self._warned = False
         self._texts: TokenTexts | None = None
         self._every = self._args.log_credit
         self._begin(0)
@@ -82,7 +82,7 @@ class RolloutLog(TrainerCallback):
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         if self._pass is not None:
             self._close(state.global_step)
-        if state.is_world_process_zero and not (self.is_off or self._warned or steps(args.output_dir)):
+        if state.is_world_process_zero and not (self.is_off or self._problem or steps(args.output_dir)):
             logger.warning(
                 "log_credit=%d: no step was logged. No multiple of %d up to step %d lies in a completed pass "
                 "over a generation batch, so no group was complete: lower log_credit, or train longer",
@@ -187,10 +187,8 @@ class RolloutLog(TrainerCallback):
         try:
             yield
         except Exception as error:
-            text = " ".join(str(error).split())
-            self._problem = self._problem or f"{type(error).__name__}{': ' * bool(text)}{text[:300]}"
+            self._problem = self._problem or described(error)
 
     def _warn(self) -> None:
-        if self._problem is not None and not self._warned:
-            self._warned = True
-            logger.warning("log_credit: %s. The run goes on and writes no more rollouts", self._problem)
+        if self._problem is not None and self._trainer.processes.is_main:
+            report("log_credit", f"{self._problem}. No more rollouts are written")

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..support.digests import function_label
 from ..support.functions import FunctionRaised, place_of, unique_names
+from ..support.shown import report, shown
 from .isolation import copied, forks_end, isolated
 from .limits import Limit, LimitPassed
 from .signature import Rows, check_columns, check_signature
@@ -147,7 +148,16 @@ class _Call:
 
     def own_arguments(self) -> dict[str, Any]:
         """The arguments, with copies of the lists: what one function writes into them is not seen by others."""
-        return {name: copied(value) for name, value in self.kwargs.items()}
+        logs = {"log_extra": self.kwargs.get("log_extra"), "log_metric": self._log_metric}
+        safe = {name: shown(f"{name} of reward function {self.name!r}")(log) for name, log in logs.items()}
+        return {name: safe.get(name) or copied(value) for name, value in self.kwargs.items()}
+
+    def _log_metric(self, name: str, value: Any) -> None:
+        if (number := as_float(value)) is None:
+            what = f"log_metric({name!r}) of reward function {self.name!r}"
+            report(what, f"{_brief(value)} (a {type(value).__name__}) is no number and is left out")
+        else:
+            self.kwargs["log_metric"](str(name), number)
 
     def limit(self, seconds: float) -> Limit:
         message = (

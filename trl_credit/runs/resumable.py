@@ -24,6 +24,7 @@ from .folder import RunFolder
 from .identity import functions_of, identity
 from .model_identity import is_folder, weights_digest
 from .schedule import schedule_jump, set_learning_rate
+from .showing import shows_safely
 
 
 logger = get_logger(__name__)
@@ -57,6 +58,7 @@ class _AlreadyDone(Exception):
     """Leaves the training loop of a run that had already reached its end, after everything is loaded."""
 
 
+@shows_safely
 class ResumableTrainer(GRPOTrainer):
     """[`~trl.GRPOTrainer`] that keeps more state in its checkpoints, and knows which run they belong to.
 

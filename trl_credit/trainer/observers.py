@@ -16,6 +16,7 @@ from ..observe.samples import Sample
 from ..observe.selector_warning import SelectorWarning, has_selector
 from ..rollouts.prompt_order import PromptOrder
 from ..runs.resumable import ResumableTrainer
+from ..support.shown import reported
 
 
 def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallback]:
@@ -41,6 +42,7 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
 @contextmanager
 def console_closed(trainer: ResumableTrainer) -> Iterator[None]:
     """Context manager of a training, at whose end the console stops, also where it was interrupted."""
+    reported.clear()  # of an earlier run
     try:
         yield
     finally:

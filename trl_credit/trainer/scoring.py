@@ -14,6 +14,7 @@ from ..rewards.steps import StepLedger
 from ..rewards.watchdog import default_watchdog
 from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
+from ..support.shown import report
 from .step_rewards import place_steps
 
 
@@ -95,6 +96,10 @@ class TrlScoring:
                     what = f"{type(self._trainer).__name__}._calculate_rewards returned a tensor of shape {found}"
                     raise RewardError(f"{what}, not {shape}: (responses of all processes, reward functions).")
                 self._ledger.keep_unchanged(rewards[processes.rank * len(prompts) :][: len(prompts)])
+                columns, count = self._trainer._pending_extra_logs, len(prompts)
+                for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
+                    what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
+                    report(f"column {name!r} of log_extra", what)
                 return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             default_watchdog().forget()

@@ -42,8 +42,8 @@ class CreditPageCallback(TrainerCallback):
     `credit/` as a section of their own; Trackio makes a part of `train` of them by itself. A subclass of a tracker's
     callback is left as it is.
 
-    A step that cannot be read or written (a full disk) is reported once, and no further one is sent. Other errors of a
-    tracker stop the run, as they do when it takes the metrics. `trl-credit train` adds this callback by itself.
+    A step that cannot be read or sent is reported once, and no further one is sent. `trl-credit train` adds this
+    callback by itself.
 
     Example:
 
@@ -93,7 +93,7 @@ class CreditPageCallback(TrainerCallback):
         for step in steps if not self._is_off else ():
             try:
                 self._send(read_shard(shard_path(args.output_dir, step)), step)
-            except (OSError, ValueError) as error:
+            except Exception as error:  # of any tracker: what is shown is not needed
                 self._is_off = True
                 logger.warning("no credit page of step %d, nor of later ones: %s", step, one_line(error))
 

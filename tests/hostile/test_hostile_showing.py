@@ -1,0 +1,325 @@
+"""Consoles, pipes, trackers, the table of completions, text as a metric, plots: whatever fails of what is shown, no run
+ends by it, and it is reported once."""
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import count_a, sums
+from script_helpers import QUICK
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.integrations import TensorBoardCallback
+from trl import RichProgressCallback
+
+import trl_credit
+from trl_credit import cli
+from trl_credit.observe.console import ConsoleCallback
+from trl_credit.runs.showing import SHOWN
+from trl_credit.support.shown import reported, safe_console, shown
+
+
+KIND = "consoles, trackers and tables"
+survived = pytest.mark.hostile(KIND, "survived")
+
+
+def closed_pipe() -> io.TextIOWrapper:
+    gone, end = os.pipe()
+    os.close(gone)
+    return os.fdopen(end, "w", encoding="utf-8", buffering=1)
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+class Tee:
+    """A user's own stream, with no more than `print` needs."""
+
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self):
+        self.write("")
+
+
+STREAMS = {
+    **{name: lambda name=name: io.TextIOWrapper(io.BytesIO(), name, "strict") for name in ("cp1252", "gbk", "latin-1")},
+    "ascii": lambda: io.TextIOWrapper(io.BytesIO(), "ascii", "strict", line_buffering=True),
+    "closed pipe": closed_pipe,
+    "closed": closed,
+    "full": lambda: open("/dev/full", "w", buffering=1, encoding="utf-8"),
+    "none": lambda: None,
+    "tee": Tee,
+}
+
+
+@survived
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_run_prints_anywhere(make_trainer, tmp_path, monkeypatch, stream):
+    """Both streams fail, from the loading of a model to its saving; the reward prints too."""
+
+    def says(completions, **columns):
+        print("→ 奖励 λ", *completions)
+        print("\ud800", file=sys.stderr)
+        return count_a(completions)
+
+    streams = STREAMS[stream](), STREAMS[stream]()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", streams[0])
+        patch.setattr(sys, "stderr", streams[1])
+        trainer = make_trainer("s_trace", reward_funcs=says, disable_tqdm=False, log_completions=True, log_credit=1)
+        trainer.results.writes_at_end = stream == "closed pipe"
+        trainer.train()
+        trainer.save_model()
+        assert (sys.stdout, sys.stderr) == streams  # restored
+    folder = tmp_path / "run"
+    assert trainer.state.global_step == 2 and (folder / "model.safetensors").stat().st_size
+    assert len([*folder.glob("completions/*.parquet")]) == 2
+    assert (folder / "README.md").is_file() == (stream == "closed pipe")
+
+
+@survived
+@pytest.mark.parametrize("encoding", ["cp1252", "gbk", "ascii", "latin-1"])
+@pytest.mark.parametrize("words", ["--help", "recipes", "help", "help knobs", "train --help", "eval --help"])
+def test_commands_print_in_every_encoding(monkeypatch, encoding, words):
+    out = io.TextIOWrapper(io.BytesIO(), encoding, "strict")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        try:
+            code = cli.main(words.split())
+        except SystemExit as stop:
+            code = stop.code
+    printed = out.buffer.getvalue()
+    assert not code and len(printed) > 200 and (b"?" in printed or encoding != "ascii")
+
+
+def test_a_failed_stream_is_reported_once_on_the_other_and_lost_to_the_end(capsys, monkeypatch):
+    out = closed_pipe()
+    monkeypatch.setattr(sys, "stdout", out)
+    with safe_console(), safe_console():  # as a training inside of a command
+        for _ in range(3):
+            print("something")
+    print("more")  # as a script may after its training
+    out.flush()
+    assert capsys.readouterr().err.count("warning: standard output: [Errno 32] Broken pipe") == 1
+
+
+@survived
+@pytest.mark.parametrize("both", [False, True])
+def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeypatch, both):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed_pipe())
+        if both:
+            patch.setattr(sys, "stderr", closed_pipe())
+        flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--log_completions", "true"]
+        assert cli.main(["train", *flags, "--output_dir", str(tmp_path)]) == 0
+    assert {"model.safetensors", "README.md", "checkpoint-1"} <= set(os.listdir(tmp_path))
+
+
+@survived
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["2>/dev/null | head -n 2", "2>&1 | head -n 1", ">/dev/full", ">&- 2>&-"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8"])
+def test_the_command_in_a_shell(tmp_path, shell, encoding):
+    train = f"{sys.executable} -m trl_credit train {' '.join(QUICK)} --max_steps 2 --output_dir run --report_to none"
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        ["bash", "-c", f"{train} {shell}; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "model.safetensors").stat().st_size and b"Traceback" not in done.stderr
+
+
+def test_interrupts_are_no_failures_of_what_is_shown():
+    for stop in (KeyboardInterrupt, SystemExit):
+        with pytest.raises(stop), safe_console(), shown("this"):
+            raise stop
+
+
+# Callbacks
+
+
+class Fails(TensorBoardCallback):
+    """A tracker that cannot reach its server."""
+
+
+def unreachable(*args, **kwargs):
+    raise ConnectionError("the server is gone")
+
+
+HOOKS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
+
+
+@survived
+@pytest.mark.parametrize("hooks", [["on_train_begin"], ["on_log"], ["on_step_end"], ["on_train_end"], HOOKS])
+def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
+    trainer = make_trainer("s_trace", report_to="tensorboard", save_strategy="steps", save_steps=1)
+    for name in hooks:
+        setattr(Fails, name, unreachable)
+    try:
+        tracker = Fails()
+        trainer.add_callback(tracker)
+        trainer.train()
+        trainer.evaluate(sums(4))
+    finally:
+        for name in hooks:
+            delattr(Fails, name)
+    assert trainer.state.global_step == 2 and (tmp_path / "run" / "checkpoint-2").is_dir()
+    reports = [record.message for record in caplog.records if "the server is gone" in record.message]
+    assert reports == ["Fails: ConnectionError: the server is gone. The run goes on"]
+    assert not set(vars(tracker)) & set(HOOKS)  # a later training finds it as it was
+
+
+@survived
+@pytest.mark.parametrize("console", [ConsoleCallback, ProgressCallback, PrinterCallback, RichProgressCallback])
+def test_a_console_that_fails(make_trainer, monkeypatch, caplog, console):
+    monkeypatch.setattr(console, "on_log", unreachable)
+    trainer = make_trainer("s_trace", disable_tqdm=False)
+    if console is not ConsoleCallback:
+        trainer.add_callback(console)
+    trainer.train()
+    assert trainer.state.global_step == 2 and caplog.text.count("the server is gone") == 1
+
+
+def test_what_counts_as_shown():
+    from transformers.integrations import INTEGRATION_TO_CALLBACK
+
+    assert set(INTEGRATION_TO_CALLBACK.values()) < set(SHOWN)
+
+
+@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_log", "on_step_end", "on_train_end"])
+def test_another_callback_ends_the_run_as_in_trl(make_trainer, hook):
+    """Also with a table of completions, which TRL shows in the same method that calls `on_log`."""
+    trainer = make_trainer("s_trace", log_completions=True, max_steps=1)
+    trainer.add_callback(type("Mine", (TrainerCallback,), {hook: unreachable}))
+    with pytest.raises(ConnectionError, match="the server is gone"):
+        trainer.train()
+
+
+# Completions and metrics
+
+
+@survived
+def test_columns_that_no_table_takes(make_trainer, caplog, tmp_path):
+    columns = {
+        "mixed": lambda n: [{"a": 1} if i % 2 else "x" for i in range(n)],
+        "short": lambda n: ["a"],
+        "text": lambda n: "hello",
+        "none": lambda n: None,
+        "tensor": torch.arange,
+        "right": lambda n: list(range(n)),
+    }
+    for names in (list(columns), ["short", "text", "none", "right"]):
+        caplog.clear()
+
+        def logs(completions, log_extra, names=names, **others):
+            for name in names:
+                log_extra(name, columns[name](len(completions)))
+            return count_a(completions)
+
+        folder = tmp_path / str(len(names))
+        trainer = make_trainer(reward_funcs=logs, log_completions=True, output_dir=str(folder))
+        trainer.train()
+        assert trainer.state.global_step == 2
+        reports = [record.message for record in caplog.records if record.name.startswith("trl_credit.support")]
+        assert len(reports) == len(set(reports))
+        assert any(report.startswith("column 'short' of log_extra: 1 values for 8 responses") for report in reports)
+        assert ("the table of log_completions: Arrow" in str(reports)) == ("mixed" in names)
+    import pandas
+
+    table = pandas.read_parquet(folder / "completions" / "completions_00002.parquet")
+    assert table["right"].tolist() == list(range(8)) and not {"short", "text", "none"} & set(table)
+
+
+@survived
+@pytest.mark.parametrize("fails", ["rich.console.Console.print", "pandas.DataFrame.to_parquet"])
+def test_a_table_that_cannot_be_shown_or_written(make_trainer, monkeypatch, caplog, fails):
+    monkeypatch.setattr(fails, unreachable)
+    evaluates = {"eval_strategy": "steps", "eval_steps": 1, "trainer_kwargs": {"eval_dataset": sums(4)}}
+    trainer = make_trainer(log_completions=True, **evaluates)
+    trainer.train()
+    assert trainer.state.global_step == 2 and caplog.text.count("the table of log_completions: ConnectionError") == 1
+
+
+NUMBERS = {"bool": True, "float32": np.float32(0.5), "tensor": torch.tensor([0.5]), "array": np.array(0.5), 3: 2}
+NO_NUMBERS = {"text": "no number", "digits": "0.5", "none": None, "several": torch.ones(2), "list": [1], "dict": {}}
+
+
+class Metrics(trl_credit.STraceTrainer):
+    """Writes into TRL's metrics, as scripts do."""
+
+    def _calculate_rewards(self, *args, **kwargs):
+        self._metrics["train"]["own"] += ["text", torch.tensor(0.25), None]
+        self._metrics["train"]["own_text"].append("text")
+        return super()._calculate_rewards(*args, **kwargs)
+
+
+@survived
+def test_metrics_that_are_no_numbers_are_left_out(make_trainer, caplog, tmp_path):
+    def judge(completions, log_metric, **columns):
+        for name, value in {**NUMBERS, **NO_NUMBERS}.items():
+            log_metric(name, value)
+        return count_a(completions)
+
+    settings = {"save_strategy": "steps", "save_steps": 2, "report_to": "tensorboard"}
+    make_trainer((trl_credit.STraceConfig, Metrics), reward_funcs=judge, **settings).train()
+    state = json.loads((tmp_path / "run" / "checkpoint-2" / "trainer_state.json").read_text())
+    for row in state["log_history"][:2]:
+        assert [row[str(name)] for name in NUMBERS] == [1, 0.5, 0.5, 0.5, 2]
+        assert not set(NO_NUMBERS) & set(row) and row["own"] == 0.25 and row["own_text"] is None
+    for name in NO_NUMBERS:
+        assert caplog.text.count(f"log_metric({name!r}) of reward function 'judge': ") == 1
+    assert "'no number' (a str) is no number and is left out" in caplog.text
+    assert {"metric 'own'", "metric 'own_text'"} < reported
+
+
+# Plots and card
+
+
+@survived
+def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkeypatch, caplog):
+    """And plots that do not fit on the disk are a warning."""
+    there = []
+
+    def full(*args, **kwargs):
+        there.append((tmp_path / "model.safetensors").is_file())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for hook in ("on_log", "on_train_end"):
+        monkeypatch.setattr(ConsoleCallback, hook, full)
+    monkeypatch.setattr("trl_credit.hub.results.plot_rewards", full)
+    flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--output_dir", str(tmp_path)]
+    assert cli.main(["train", *flags]) == 0
+    assert there == [True] * 4 and not (tmp_path / "README.md").exists()  # of a step, the end, and its last lines
+    assert caplog.text.count("no plots and no card in ") == 1
+    written = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    assert cli.main(["train", *flags, "--resume_from_checkpoint", "true"]) == 0  # it is at its end
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == written
+
+
+@survived
+@pytest.mark.slow
+def test_two_processes_stay_together_whatever_the_main_one_cannot_show(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\n\ndef mine(completions, log_extra, log_metric, **columns):\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        log_extra('short', ['a'])\n        log_extra('mixed', [{}, 'a'] * (len(completions) // 2))\n"
+        "    log_metric('judge', 'text' if os.environ['RANK'] == '0' else 0.5)\n"
+        "    return [float(len(set(c))) for c in completions]\n"
+    )
+    flags = [*QUICK, "--max_steps", "2", "--save_steps", "1", "--log_completions", "true", "--reward", "mine.py:mine"]
+    command = f"{sys.executable} -m trl_credit train --accelerate_config cpu_2proc {' '.join(flags)} --output_dir run"
+    shell = ["bash", "-c", f"{command} 2>&1 | head -n 1; exit ${{PIPESTATUS[0]}}"]
+    assert subprocess.run(shell, cwd=tmp_path, timeout=600).returncode == 0
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    state = json.loads((tmp_path / "run" / "checkpoint-2" / "trainer_state.json").read_text())
+    assert [row["judge"] for row in state["log_history"]] == [0.5, 0.5]
