@@ -15,7 +15,7 @@ def clip_cov_tokens(
     generator: torch.Generator,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: max(1, ⌊s·N⌋) of the tokens with low < c_t < high, at random.
+    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: max(1, ⌊s·N⌋) of the tokens with low < c_t < high, at random; none if s = 0.
 
     The means run over the N tokens of the mask. If there are fewer candidates, all are chosen. One random number is
     drawn for each token of the mask, row by row, so that padding does not matter.
@@ -59,9 +59,9 @@ def clip_cov_tokens(
 def kl_cov_tokens(
     logp_t: torch.Tensor, *, advantage_t: torch.Tensor, share: float, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: the max(1, ⌊s·N⌋) tokens of largest c_t. Ties keep the earlier one.
+    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: the max(1, ⌊s·N⌋) tokens of largest c_t; none if s = 0.
 
-    The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row.
+    Ties keep the earlier token. The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row.
 
     Args:
         logp_t (`torch.Tensor`):
@@ -97,7 +97,7 @@ def _covariances(logp_t: torch.Tensor, advantage_t: torch.Tensor, mask_t: torch.
 
 def _count(share: float, tokens: int) -> int:
     # 0.29 * 100 is 28.999999999999996 in binary: without the slack its floor would be 28
-    return min(tokens, max(1, int(share * tokens + 1e-9)))
+    return min(tokens, max(int(share > 0.0), int(share * tokens + 1e-9)))
 
 
 def _marked(chosen: torch.Tensor, inside: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
