@@ -15,10 +15,10 @@ def clip_cov_tokens(
     generator: torch.Generator,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: max(1, ⌊s·N⌋) of the tokens with low < c_t < high, at random; none if s = 0.
+    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: max(1, ⌊s·N⌋) of the tokens with low < c_t < high, at random.
 
-    The means run over the N tokens of the mask. If there are fewer candidates, all are chosen. One random number is
-    drawn for each token of the mask, row by row, so that padding does not matter.
+    The means run over the N tokens of the mask. If there are fewer candidates, all are chosen; with s = 0 none. One
+    random number is drawn for each token of the mask, row by row, so that padding does not matter.
 
     Args:
         logp_t (`torch.Tensor`):
@@ -59,9 +59,10 @@ def clip_cov_tokens(
 def kl_cov_tokens(
     logp_t: torch.Tensor, *, advantage_t: torch.Tensor, share: float, mask_t: torch.Tensor
 ) -> torch.Tensor:
-    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: the max(1, ⌊s·N⌋) tokens of largest c_t; none if s = 0.
+    """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: the max(1, ⌊s·N⌋) tokens of largest c_t. Ties keep the earlier one.
 
-    Ties keep the earlier token. The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row.
+    The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row. With
+    s = 0 none is chosen.
 
     Args:
         logp_t (`torch.Tensor`):
