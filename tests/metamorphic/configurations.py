@@ -100,7 +100,7 @@ class Case:
         shift: Added to the first reward.
         reverses: Whether the responses to a prompt come in the reverse order.
         stock: Whether `trl.GRPOTrainer` trains.
-        resumes: Whether the second update is made by a trainer that goes on from the first one's checkpoint.
+        resumes: Whether another trainer goes on from the checkpoint after the first generation batch.
     """
 
     algo: str
@@ -121,15 +121,20 @@ class Case:
         return CLASSES[self.algo](folder, **FIXED | self.settings)
 
 
+def updates(config: CreditConfig) -> int:
+    """Updates of a generation batch. A checkpoint is written at its end."""
+    return max(1, config.steps_per_generation * config.num_iterations // config.gradient_accumulation_steps)
+
+
 def draw(seed: int, number: int, attempt: int = 0) -> Case:
     """Case `number`: settings are added as long as the configuration accepts them."""
     rng = random.Random(f"{seed} {number} {attempt}")
-    algo = rng.choice([*OF_TRL, *OF_TRL, *CLASSES])
+    algo = rng.choice([*OF_TRL, *OF_TRL, *OF_TRL, *CLASSES])
     rows, window, batch = rng.choice(SHAPES)
     shape = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": window, "steps_per_generation": batch}
     case = Case(algo, shape | {"num_generations": 4}, rng.choice(["one", "two", "none"]), lora=rng.random() < 0.2)
     case = _accepted(case, shape | {"steps_per_generation": 2 * window})
-    tables = [*TRL_SETTINGS, *(OWN_SETTINGS if rng.random() < 0.75 else [])]
+    tables = [*TRL_SETTINGS, *(OWN_SETTINGS if rng.random() < 0.7 else [])]
     some = rng.sample(tables, rng.randint(2, len(tables) // 2))
     for table in some:
         case = _tried(case, {name: rng.choice(values) for name, values in table.items()})
@@ -144,6 +149,8 @@ def draw(seed: int, number: int, attempt: int = 0) -> Case:
         case = replace(case, talks=True)
     if config.reads_correct:
         case = _tried(case, {"difficulty_reward": ["first"]})
+    if (count := updates(config)) > 1 and rng.random() < 0.4:
+        case = case.with_settings(max_steps=count + 1)  # one with the next batch
     return case
 
 

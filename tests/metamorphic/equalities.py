@@ -11,7 +11,7 @@ from trl import GRPOConfig
 
 from trl_credit.config import CreditConfig
 
-from .configurations import OF_TRL, Case, draw
+from .configurations import OF_TRL, Case, draw, updates
 from .training import Refused, Trained, train
 
 
@@ -34,6 +34,11 @@ class Equality(NamedTuple):
 
 def _always(case: Case, config: CreditConfig) -> bool:
     return True
+
+
+def _reaches_a_checkpoint(case: Case, config: CreditConfig) -> bool:
+    """TRL saves no synchronised reference model; a warning says so."""
+    return updates(config) < config.max_steps and not config.sync_ref_model
 
 
 def _sums_over_rows(case: Case, config: CreditConfig) -> bool:
@@ -78,7 +83,7 @@ def _compares(case: Case, config: CreditConfig) -> bool:
 
 
 def _is_of_trl(case: Case, config: CreditConfig) -> bool:
-    return case.algo in OF_TRL and set(case.settings) <= FIELDS_OF_TRL | {"shared_prefix"}
+    return case.algo in OF_TRL and {*case.settings} <= FIELDS_OF_TRL | {"shared_prefix"}
 
 
 PLAIN = {"length_sort": "off", "shared_prefix": "off", "skip_zero_advantage": "off"}
@@ -89,8 +94,8 @@ EQUALITIES = (
     # what is logged is read, not changed
     Equality("logs", lambda case: case.with_settings(**LOGS), _always),
     Equality("no logs", lambda case: case.with_settings(logging_steps=10), _always, logs=False),
-    # the state of a checkpoint is all that the second update reads
-    Equality("resumed", lambda case: replace(case, resumes=True), _always),
+    # a checkpoint has the whole state of a run
+    Equality("resumed", lambda case: replace(case, resumes=True), _reaches_a_checkpoint),
     # a generation batch keeps its rows and their order, and a sum does not depend on how it is cut
     Equality("micro-batches", _halved, _sums_over_rows),
     # group statistics do not depend on the order, and the update sums over all rows of the batch

@@ -23,7 +23,7 @@ import trl_credit
 from trl_credit.config import defaults
 from trl_credit.demo.warm_start import make_tokenizer
 
-from .configurations import CLASSES, FIXED, Case
+from .configurations import CLASSES, FIXED, Case, updates
 
 
 TRAINERS = {name: trainer for name, (_, trainer) in trl_credit.ALGORITHMS.items()} | {"base": trl_credit.CreditTrainer}
@@ -50,16 +50,17 @@ def save_model(folder: str) -> None:
 
 
 def train(case: Case, model_folder: str) -> Trained:
-    """Two updates, in float64: rounding is then far below what the equalities allow."""
+    """Trains in float64: rounding is then far below what the equalities allow."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         if case.resumes:
             case = case.with_settings(save_strategy="steps", save_steps=1)
             _trainer(case, model_folder, folder).train()
         trainer = _trainer(case, model_folder, folder)
         before = _weights(trainer)
-        trainer.train(resume_from_checkpoint=os.path.join(folder, "checkpoint-1") if case.resumes else None)
-        if trainer.state.global_step != 2:
-            raise AssertionError(f"{trainer.state.global_step} updates were made, not 2")
+        checkpoint = os.path.join(folder, f"checkpoint-{updates(trainer.args)}")
+        trainer.train(resume_from_checkpoint=checkpoint if case.resumes else None)
+        if trainer.state.global_step != trainer.args.max_steps:
+            raise AssertionError(f"{trainer.state.global_step} updates were made, not {trainer.args.max_steps}")
         rows = [(row["step"], name, x) for row in trainer.state.log_history for name, x in row.items()]
         return Trained(_weights(trainer) - before, {(i, name): x for i, name, x in rows if name.startswith("reward")})
 
