@@ -58,7 +58,7 @@ OWN_SETTINGS: list[dict[str, list]] = [
     {"step_baseline": ["response"]},
     {"rollouts": ["chain"], "segmentation": ["cutpoints", "fixed_count", "fixed_length"], "rollouts_per_state": [2, 3]},
     {"initial_value": ["group"]},
-    {"rollouts": ["tree"], "tree_branching": [[3, 2], [2, 2, 2]], "loss_type": ["dapo", "grpo"]},
+    {"rollouts": ["tree"], "tree_branching": [[3, 2], [2, 2, 2], [3, 3]], "loss_type": ["dapo", "grpo"]},
     {"tree_rows": ["paths", "packed", "nodes"]},
     {"segment_advantage": ["loo", "std"]},
     {"replay_iterations": [1, 2]},
