@@ -1,6 +1,5 @@
 """What must come to the same weights and logged rewards, when, and why."""
 
-import contextlib
 import itertools
 import random
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from trl import GRPOConfig
 
 from trl_credit.config import CreditConfig
 
-from .configurations import OF_TRL, Case, draw, updates
+from .configurations import OF_TRL, SHAPE, Case, draw, updates
 from .training import Refused, Trained, train
 
 
@@ -30,10 +29,6 @@ class Equality(NamedTuple):
     change: Callable[[Case], Case]
     holds: Callable[[Case, CreditConfig], bool]
     logs: bool = True
-
-
-def _always(case: Case, config: CreditConfig) -> bool:
-    return True
 
 
 def _reaches_a_checkpoint(case: Case, config: CreditConfig) -> bool:
@@ -56,11 +51,9 @@ def _sums_over_rows(case: Case, config: CreditConfig) -> bool:
 
 
 def _halved(case: Case) -> Case:
-    s = case.settings
+    """Half as many rows in a pass, and twice as many passes in an update and in a generation batch."""
     return case.with_settings(
-        per_device_train_batch_size=s["per_device_train_batch_size"] // 2,
-        gradient_accumulation_steps=s["gradient_accumulation_steps"] * 2,
-        steps_per_generation=s["steps_per_generation"] * 2,
+        **{name: int(case.settings[name] * k) for name, k in zip(SHAPE, (0.5, 2, 2), strict=True)}
     )
 
 
@@ -88,12 +81,13 @@ def _is_of_trl(case: Case, config: CreditConfig) -> bool:
 
 PLAIN = {"length_sort": "off", "shared_prefix": "off", "skip_zero_advantage": "off"}
 LOGS = {"log_credit": 1, "log_completions": True}
+ALWAYS = lambda case, config: True  # noqa: E731
 EQUALITIES = (
     # the same rows in the same updates: sorting, trimming and sharing change rounding, and what is skipped is 0
-    Equality("speed-ups off", lambda case: case.with_settings(**PLAIN), _always),
+    Equality("speed-ups off", lambda case: case.with_settings(**PLAIN), ALWAYS),
     # what is logged is read, not changed
-    Equality("logs", lambda case: case.with_settings(**LOGS), _always),
-    Equality("no logs", lambda case: case.with_settings(logging_steps=10), _always, logs=False),
+    Equality("logs", lambda case: case.with_settings(**LOGS), ALWAYS),
+    Equality("no logs", lambda case: case.with_settings(logging_steps=10), ALWAYS, logs=False),
     # a checkpoint has the whole state of a run
     Equality("resumed", lambda case: replace(case, resumes=True), _reaches_a_checkpoint),
     # a generation batch keeps its rows and their order, and a sum does not depend on how it is cut
@@ -108,27 +102,28 @@ EQUALITIES = (
 
 
 def checked(seed: int, number: int, model: str, *, most: int = len(EQUALITIES)) -> tuple[Case, dict[str, str | None]]:
-    """Configuration `number`, and for each equality that it has, by name, what is unequal, or `None`. Configurations
-    that the trainer refuses are drawn again. `most`: of more equalities, so many are drawn."""
+    """Configuration `number`, and for each equality that it has, by name, what is unequal, or `None`. What the trainer
+    refuses is drawn again. `most`: of more equalities, so many are drawn."""
     for attempt in itertools.count():
         case = draw(seed, number, attempt)
-        with contextlib.suppress(Refused):
+        try:
             plain = train(case, model)
             break
-    config = case.config()
-    claimed = [equality for equality in EQUALITIES if equality.holds(case, config)]
-    claimed = random.Random(f"{seed} {number}").sample(claimed, min(most, len(claimed)))
-    return case, {e.name: _problem(plain, e.change(case), model, logs=e.logs) for e in claimed}
+        except Refused:
+            continue
+        except Exception as error:  # whatever it is, the configuration is to be printed, also below
+            return case, {"plain": f"{type(error).__name__}: {error}"}
+    claimed = [equality for equality in EQUALITIES if equality.holds(case, case.config())]
+    problems = {}
+    for name, change, _, logs in random.Random(f"{seed} {number}").sample(claimed, min(most, len(claimed))):
+        try:
+            problems[name] = difference(plain, train(change(case), model), logs=logs)
+        except Exception as error:
+            problems[name] = f"{type(error).__name__}: {error}"
+    return case, problems
 
 
-def _problem(plain: Trained, changed: Case, model: str, *, logs: bool) -> str | None:
-    try:
-        return _difference(plain, train(changed, model), logs=logs)
-    except Exception as error:  # whatever it is, the configuration is to be printed
-        return f"{type(error).__name__}: {error}"
-
-
-def _difference(left: Trained, right: Trained, *, logs: bool) -> str | None:
+def difference(left: Trained, right: Trained, *, logs: bool) -> str | None:
     error, size = (left.change - right.change).abs().max().item(), left.change.abs().max().item()
     if not error <= TOLERANCE * size:  # also where one is NaN
         return f"weights by {error:.3g} of a change of {size:.3g}"

@@ -19,16 +19,14 @@ from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-import trl_credit
 from trl_credit.config import defaults
 from trl_credit.demo.warm_start import make_tokenizer
 
-from .configurations import CLASSES, FIXED, Case, updates
+from .configurations import FIXED, PAIRS, Case, updates
 
 
-TRAINERS = {name: trainer for name, (_, trainer) in trl_credit.ALGORITHMS.items()} | {"base": trl_credit.CreditTrainer}
 EOS, FIRST, WRITTEN = 1, 3, 8  # ids of the end and of the first character; how many characters are written
-PROMPTS = [f"{'1234567'[: i % 7 + 1]}{'+-'[i % 2]}{i}=" for i in range(48)]
+PROMPTS = [f"{'1234567'[: 3 * (i % 3) + 1]}{'+-'[i % 2]}{i}=" for i in range(48)]
 
 
 class Refused(Exception):
@@ -70,9 +68,9 @@ def _weights(trainer: GRPOTrainer) -> torch.Tensor:
 
 
 def _trainer(case: Case, model_folder: str, folder: str) -> GRPOTrainer:
-    args, trainer_class = case.config(folder), TRAINERS[case.algo]
+    args, trainer_class = case.config(folder), PAIRS[case.algo][1]
     if case.stock:
-        plain, ours = defaults(GRPOConfig), defaults(CLASSES[case.algo])
+        plain, ours = defaults(GRPOConfig), defaults(PAIRS[case.algo][0])
         preset = {name: x for name, x in ours.items() if name in plain and x != plain[name]}
         settings = preset | FIXED | {name: x for name, x in case.settings.items() if name in plain}
         args, trainer_class = GRPOConfig(folder, **settings), GRPOTrainer
@@ -136,8 +134,7 @@ def _responses(prefixes: list[tuple[int, ...]], limit: int, reverses: bool) -> l
 
 def _generate(model: Any, *, input_ids: torch.Tensor, attention_mask: torch.Tensor, reverses: bool, **kwargs: Any):
     """In place of transformers' `generate`."""
-    pairs = zip(input_ids, attention_mask.bool(), strict=True)
-    prefixes = [tuple(row[kept].tolist()) for row, kept in pairs]
+    prefixes = [tuple(row[kept].tolist()) for row, kept in zip(input_ids, attention_mask.bool(), strict=True)]
     rows = _responses(prefixes, kwargs["generation_config"].max_new_tokens, reverses)
     width = max(map(len, rows))
     written = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=input_ids.device)
