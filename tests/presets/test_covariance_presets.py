@@ -8,7 +8,7 @@ from custom_functions import args_of
 from toy_loss import check_loss, check_same, run, toy
 from weight_helpers import same_weights
 
-from trl_credit import ClipCovConfig, KLCovConfig
+from trl_credit import ClipCovConfig, FIPOConfig, KLCovConfig
 from trl_credit.testing import check_credit
 
 
@@ -200,6 +200,14 @@ def test_what_does_not_go_together_is_refused_with_the_fix(config_class, setting
 def test_kl_cov_refuses_what_it_does_not_read(settings, said):
     with pytest.raises(ValueError, match=said):
         args_of(KLCovConfig, **settings)
+
+
+@pytest.mark.parametrize("config_class", [ClipCovConfig, FIPOConfig])
+def test_a_kl_term_with_a_weight_that_is_not_per_token_is_refused_before_the_run(config_class):
+    corrected = {"beta": 0.1, "use_bias_correction_kl": True}
+    with pytest.raises(ValueError, match="importance='sequence_token'.*Set use_bias_correction_kl=False"):
+        args_of(config_class, importance="sequence_token", **corrected)
+    args_of(config_class, **corrected)
 
 
 def test_statistics_of_a_micro_batch_need_no_old_policy_and_take_what_changes_advantages():
