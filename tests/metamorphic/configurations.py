@@ -21,7 +21,7 @@ OF_TRL_ALONE: list[dict[str, list]] = [
     {"num_generations": [2, 4, 8], "mask_truncated_completions": [True, False], "top_entropy_quantile": [0.5, 0.8]},
     {"off_policy_mask_threshold": [0.001, 0.1], "delta": [1.05, 2.0], "use_bias_correction_kl": [True]},
     {"importance_sampling_level": ["sequence"], "multi_objective_aggregation": ["normalize_then_sum"]},
-    {"entropy_coef": [0.01], "max_grad_norm": [0.0, 0.1]},
+    {"entropy_coef": [0.01], "max_grad_norm": [0.0, 0.1], "gradient_checkpointing": [True]},
 ]
 OWN_ALONE: list[dict[str, list]] = [
     {"importance": ["sequence", "sequence_token", "turn", "turn_token", "eligible", "lambda_trace"]},
@@ -53,7 +53,7 @@ OWN_TOGETHER: list[dict[str, list]] = [
 ]
 SMALL = {"cutpoint_interval": 2, "segment_length": 3, "num_segments": 3, "tree_segment_length": 2}
 FIXED = {"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
-FIXED |= {"logging_steps": 1, "max_steps": 2, "max_completion_length": 9}
+FIXED |= {"logging_steps": 1, "max_steps": 2, "max_completion_length": 9, "gradient_checkpointing": False}
 # a change of the weights in proportion to the gradient, and large enough that the second update is off-policy
 FIXED |= {"optim": "sgd", "learning_rate": 0.2}
 
@@ -127,7 +127,7 @@ def draw(seed: int, number: int, attempt: int = 0) -> Case:
         case = replace(case, talks=True)
     if config.reads_correct:
         case = _tried(case, {"difficulty_reward": ["first"]})
-    if (count := updates(config)) > 1 and rng.random() < 0.4:
+    if 1 < (count := updates(config)) < 5 and rng.random() < 0.4:
         case = case.with_settings(max_steps=count + 1)  # one with the next batch
     return case
 

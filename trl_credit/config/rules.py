@@ -81,11 +81,8 @@ PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that a
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
 # of algorithms whose function of credit returns the W of the knobs
-WEIGHTED_RULE = Rule(
-    WEIGHTED_KL | when(importance=anything_but("token")),
-    NO_WEIGHTED_KL,
-    "TRL would multiply the KL term by that weight",
-)
+CORRECTED_KL = WEIGHTED_KL | when(importance=anything_but("token"))
+WEIGHTED_RULE = Rule(CORRECTED_KL, NO_WEIGHTED_KL, "TRL would multiply the KL term by that weight")
 ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
 
 RULES = (
