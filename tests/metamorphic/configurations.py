@@ -125,6 +125,8 @@ def draw(seed: int, number: int, attempt: int = 0) -> Case:
     config = case.config()
     if config.rollouts == "none" and not config.td_upper_bound and rng.random() < 0.3:
         case = replace(case, talks=True)
+    if config.process_reward_weight != 0.0:
+        case = case.with_settings(reward_range=[0.0, 5.0])
     if config.reads_correct:
         case = _tried(case, {"difficulty_reward": ["first"]})
     if 1 < (count := updates(config)) < 5 and rng.random() < 0.4:
