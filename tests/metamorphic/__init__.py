@@ -1,4 +1,4 @@
-"""Random valid configurations, each trained twice or more in ways that must come to the same weights.
+"""Random valid configurations, each trained in ways that must come to the same weights.
 
     python -m tests.metamorphic --count 500 [--seed N] [--first I]
 

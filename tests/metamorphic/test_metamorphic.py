@@ -1,4 +1,4 @@
-"""Some tens of configurations, each in two variants. `python -m tests.metamorphic` trains more, in all variants."""
+"""Some tens of configurations, each in one variant. `python -m tests.metamorphic` trains more, in all variants."""
 
 from dataclasses import replace
 
@@ -10,13 +10,13 @@ from .equalities import EQUALITIES, checked, difference
 from .training import Trained
 
 
-SEED, COUNT, PART = 0, 24, 4
+SEED, COUNT, PART = 0, 30, 5
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, PART))
 def test_variants_come_to_the_same_weights_and_rewards(tiny_model, first):
     for number in range(first, first + PART):
-        case, problems = checked(SEED, number, tiny_model, most=2)
+        case, problems = checked(SEED, number, tiny_model, most=1)
         wrong = {name: problem for name, problem in problems.items() if problem}
         assert not wrong, f"python -m tests.metamorphic --seed {SEED} --first {number} --count 1: {wrong}, {case}"
 
