@@ -54,6 +54,11 @@ def test_clip_cov_chooses_so_many_of_the_candidates_alone():
     assert max(counts) < 25  # of 40, where one in three or four is expected
 
 
+def test_a_share_of_0_chooses_nothing_and_a_small_one_a_token():
+    counts = [len(chosen(clip(*batch(), share=share))) for share in (0.0, 1e-9, 0.001)]
+    assert counts == [0, 1, 1]
+
+
 def test_clip_cov_leaves_out_what_ppo_clips():
     given = batch()
     candidates = sorted(place for place, c in slow(*given).items() if 0.3 < c < 1.5)
@@ -75,7 +80,7 @@ def test_kl_cov_chooses_the_largest():
     given = batch()
     cov = slow(*given)
     ranked = sorted(cov, key=cov.get, reverse=True)
-    for share, count in ((0.0, 1), (0.001, 1), (0.05, 10), (0.5, 105), (1.0, len(cov))):
+    for share, count in ((0.0, 0), (0.001, 1), (0.05, 10), (0.5, 105), (1.0, len(cov))):
         assert chosen(kl(*given, share=share)) == set(ranked[:count])
 
 

@@ -86,6 +86,8 @@ def test_random_selection_has_the_expected_share_and_a_seed():
     assert torch.equal(*draw) and draw[0][:, 150:].sum() == 0
     share = draw[0].sum() / mask.sum()
     assert abs(share - 0.2) < 4 * (0.2 * 0.8 / mask.sum()) ** 0.5
+    narrow = selection.select_random(0.2, generator=torch.Generator().manual_seed(7), mask_t=mask[:, :150])
+    assert torch.equal(draw[0][:, :150], narrow)  # whatever the padding
 
 
 def test_probability_mask_is_strict():
@@ -120,7 +122,7 @@ def test_optimal_advantage_by_hand():
         (lambda x: trace_loss_weight("x", decay=0.5, mask_t=x), "direction"),
         (lambda x: trace_loss_weight("future", decay=0.5, style="x", mask_t=x), "style"),
         (lambda x: selection.select_high_entropy(x, rate=1.5, mask_t=x), "rate"),
-        (lambda x: selection.select_random(-0.5, mask_t=x), "rate"),
+        (lambda x: selection.select_random(-0.5, generator=torch.Generator(), mask_t=x), "rate"),
         (lambda x: selection.probability_mask(x, threshold=0.0, mask_t=x), "threshold"),
         (lambda x: group_advantage(x[0], num_generations=2), "whole groups of 2"),
         (lambda x: optimal_advantage(x[0], lengths=x[0], num_generations=2), "whole groups of 2"),

@@ -179,7 +179,6 @@ class CustomLoss(trl_credit.CreditTrainer):
         ("base", {"beta": 0.1}),
         ("base", {"entropy_coef": 0.01}),
         ("base", {"advantage_floor": 0.1}),
-        ("s_trace", {"beta": 0.0, "selector": "random"}),
         ("base", {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1}),
         ("base", {"neftune_noise_alpha": 1.0}),
         ((trl_credit.CreditConfig, CustomMethod), {}),

@@ -6,8 +6,9 @@ import pytest
 import torch
 from custom_functions import args_of
 from toy_loss import check_loss, check_same, run, toy
+from weight_helpers import same_weights
 
-from trl_credit import ClipCovConfig, KLCovConfig
+from trl_credit import ClipCovConfig, FIPOConfig, KLCovConfig
 from trl_credit.testing import check_credit
 
 
@@ -56,13 +57,15 @@ def test_clip_cov_removes_so_many_tokens_at_random(make_trainer, toy_loss, scope
     cov = toy_covariance(t, t["old"] if scope == BATCH else t["logps"].detach())
     candidates = (cov > 0.1) & (cov < 2.0)
     seen = []
-    for seed in (0, 0, 1, 2):
-        torch.manual_seed(seed)
+    for step in (0, 0, 1, 2):
+        torch.manual_seed(step)
+        global_state, trainer.state.global_step = torch.get_rng_state(), step
         gradient = run(trainer, toy_loss, t)[1]
         gone = (gradient != full) & (full != 0)
         assert gone.sum() == int(0.2 * t["mask"].sum()) and not gradient[gone].any() and candidates[gone].all()
         assert torch.equal(gradient[~gone], full[~gone])
         seen.append(gone)
+        assert torch.equal(torch.get_rng_state(), global_state)  # which samples the responses
     assert torch.equal(seen[0], seen[1])
     assert (scope == BATCH) == (torch.equal(seen[0], seen[2]) and torch.equal(seen[0], seen[3]))
 
@@ -79,9 +82,10 @@ def test_clip_cov_in_a_micro_batch_chooses_among_what_ppo_does_not_clip(make_tra
 
 
 @pytest.mark.parametrize("scope", [BATCH, MICRO])
-def test_clip_cov_without_candidates_is_dapo_to_the_last_bit(make_trainer, toy_loss, scope):
+@pytest.mark.parametrize("none", [{"cov_range": [90.0, 91.0]}, {"cov_range": [-9.0, 9.0], "cov_share": 0.0}], ids=str)
+def test_clip_cov_without_candidates_is_dapo_to_the_last_bit(make_trainer, toy_loss, scope, none):
     same = {"epsilon": 1.0, "epsilon_high": 1.0, "mask_truncated_completions": False, "beta": 0.1}
-    ours = make_trainer("clip_cov", cov_statistics=scope, cov_range=[90.0, 91.0], beta=0.1)
+    ours = make_trainer("clip_cov", cov_statistics=scope, **none, beta=0.1)
     check_same(run(ours, toy_loss, toy()), run(make_trainer("dapo", **same), toy_loss, toy()))
 
 
@@ -99,6 +103,19 @@ def test_kl_cov_in_closed_form(make_trainer, toy_loss, scope, beta, penalty):
     assert chosen.sum() == count == 4 and (log_ratio.exp() > 1.2).any()  # which PPO would clip
     loss_t = -a * log_ratio.exp() + penalty * chosen.double() * log_ratio.abs() + kl_term(t, beta)
     check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
+
+
+@pytest.mark.parametrize("scope", [BATCH, MICRO])
+def test_kl_cov_with_a_share_of_0_has_no_penalty_to_the_last_bit(make_trainer, toy_loss, scope):
+    found = [make_trainer("kl_cov", cov_statistics=scope, **none) for none in ({"cov_share": 0}, {"cov_penalty": 0})]
+    check_same(*(run(trainer, toy_loss, toy()) for trainer in found))
+
+
+def test_a_run_of_clip_cov_by_micro_batches_without_candidates_is_that_of_dapo(trained):
+    """Also its second batch, which torch's global generator samples."""
+    same = {"epsilon": 1.0, "epsilon_high": 1.0, "mask_truncated_completions": False, "steps_per_generation": 1}
+    ours = trained("clip_cov", cov_statistics=MICRO, cov_range=[90.0, 91.0], **same)
+    assert same_weights(ours, trained("dapo", **same))
 
 
 def test_kl_cov_without_drift_is_dapo(make_trainer, toy_loss):
@@ -183,6 +200,14 @@ def test_what_does_not_go_together_is_refused_with_the_fix(config_class, setting
 def test_kl_cov_refuses_what_it_does_not_read(settings, said):
     with pytest.raises(ValueError, match=said):
         args_of(KLCovConfig, **settings)
+
+
+@pytest.mark.parametrize("config_class", [ClipCovConfig, FIPOConfig])
+def test_a_kl_term_with_a_weight_that_is_not_per_token_is_refused_before_the_run(config_class):
+    corrected = {"beta": 0.1, "use_bias_correction_kl": True}
+    with pytest.raises(ValueError, match="importance='sequence_token'.*Set use_bias_correction_kl=False"):
+        args_of(config_class, importance="sequence_token", **corrected)
+    args_of(config_class, **corrected)
 
 
 def test_statistics_of_a_micro_batch_need_no_old_policy_and_take_what_changes_advantages():

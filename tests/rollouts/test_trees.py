@@ -107,6 +107,15 @@ def test_equal_siblings_have_no_advantage_at_all(kind):
     assert not sibling_advantage(torch.tensor([[0.3, 0.3 + 3e-8, 0.3]]), kind=kind).any()
 
 
+@pytest.mark.parametrize("kind", ["mean", "loo", "std"])
+def test_a_child_as_good_as_the_mean_has_no_advantage_whatever_is_added_to_all_rewards(kind):
+    """A rounding error in its place would make it a row to train, which counts in the loss."""
+    for values in ([0.15, 0.3, 0.0], [0.3, 0.325, 0.35], [0.3, 0.0375, 0.5625], [0.35, 0.35, 0.35]):
+        plain, shifted = (sibling_advantage(torch.tensor([values]) + c, kind=kind) for c in (0.0, 2.1))
+        assert torch.equal(plain == 0, shifted == 0) and (plain == 0).sum() == (3 if values[0] == values[1] else 1)
+        torch.testing.assert_close(plain, shifted, rtol=1e-3, atol=0.0)
+
+
 def test_process_reward():
     best_of_four = {"process_reward_weight": 5.0, "process_reward_best_of": 4}
     root = credit([[1, 0], [1, 1]], **best_of_four).root

@@ -154,8 +154,9 @@ def _explained(
     if (trained := as_trained(shard)) is not None:
         found[""] = trained
     left_out: dict[str, str] = {}
+    settings = {**settings, "seed": args.seed}
     for key in [*(args.algo or PRESETS), *dict.fromkeys(args.credit)]:
-        torch.manual_seed(args.seed)  # of random selectors
+        torch.manual_seed(args.seed)  # of custom functions
         name, segments = key, None
         try:
             if key in PRESETS:
@@ -205,7 +206,7 @@ def _with_segments(
         raise ValueError(price)
     reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
     print(f"{PRESETS[key].name}: {price.partition(': give')[0]}", file=sys.stderr)
-    settings = {**settings, "temperature": args.temperature, "seed": args.seed}
+    settings = {**settings, "temperature": args.temperature}
     return rolled_out(shard, key, model=loaded[0], tokenizer=loaded[1], reward=reward, settings=settings)
 
 

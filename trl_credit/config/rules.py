@@ -45,6 +45,9 @@ PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that a
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
 ROLLOUTS_READ = ("rollouts", "segmentation", "segment_length", "tree_branching", "tree_segment_length")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
+# of algorithms whose function of credit returns the W of the knobs
+CORRECTED_KL = WEIGHTED_KL | when(importance=anything_but("token"))
+WEIGHTED_RULE = Rule(CORRECTED_KL, NO_WEIGHTED_KL, "TRL would multiply the KL term by that weight")
 ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
 
 RULES = (

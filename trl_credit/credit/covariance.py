@@ -17,8 +17,8 @@ def clip_cov_tokens(
 ) -> torch.Tensor:
     """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: max(1, ⌊s·N⌋) of the tokens with low < c_t < high, at random.
 
-    The means run over the N tokens of the mask. If there are fewer candidates, all are chosen. One random number is
-    drawn for each token of the mask, row by row, so that padding does not matter.
+    The means run over the N tokens of the mask. If there are fewer candidates, all are chosen; with s = 0 none. One
+    random number is drawn for each token of the mask, row by row, so that padding does not matter.
 
     Args:
         logp_t (`torch.Tensor`):
@@ -61,7 +61,8 @@ def kl_cov_tokens(
 ) -> torch.Tensor:
     """c_t = (A_t − mean A)(ℓ_t − mean ℓ); chosen: the max(1, ⌊s·N⌋) tokens of largest c_t. Ties keep the earlier one.
 
-    The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row.
+    The means run over the N tokens of the mask. A token is earlier if its row is, or its place in the same row. With
+    s = 0 none is chosen.
 
     Args:
         logp_t (`torch.Tensor`):
@@ -97,7 +98,7 @@ def _covariances(logp_t: torch.Tensor, advantage_t: torch.Tensor, mask_t: torch.
 
 def _count(share: float, tokens: int) -> int:
     # 0.29 * 100 is 28.999999999999996 in binary: without the slack its floor would be 28
-    return min(tokens, max(1, int(share * tokens + 1e-9)))
+    return min(tokens, max(int(share > 0.0), int(share * tokens + 1e-9)))
 
 
 def _marked(chosen: torch.Tensor, inside: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

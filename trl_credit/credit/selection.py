@@ -47,17 +47,18 @@ def select_high_entropy(
     return torch.empty_like(order, dtype=kind).scatter_(-1, order, first.to(kind))  # `order` has every place
 
 
-def select_random(rate: float, *, generator: torch.Generator | None = None, mask_t: torch.Tensor) -> torch.Tensor:
+def select_random(rate: float, *, generator: torch.Generator, mask_t: torch.Tensor) -> torch.Tensor:
     """z_k ~ Bernoulli(ρ), independent for each loss token: the ablation of S-trace's Table 5 (same expected size).
 
-    Shapes (B, T). Draws from `generator`, or from torch's global generator, whose state is in every checkpoint.
+    Shapes (B, T). One random number is drawn for each token of the mask, row by row, so that padding does not matter.
 
     Raises:
         ValueError: `rate` is outside [0, 1].
     """
     check_fraction(rate=rate)
-    draws = torch.rand(mask_t.shape, generator=generator, device=mask_t.device)
-    return ((draws < rate) & mask_t.bool()).float()
+    inside = mask_t.bool()
+    draws = torch.rand(int(inside.sum()), generator=generator, device=generator.device).to(mask_t.device)
+    return torch.zeros(mask_t.shape, device=mask_t.device).masked_scatter(inside, (draws < rate).float())
 
 
 def probability_mask(old_logp_t: torch.Tensor, *, threshold: float, mask_t: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,8 @@ class Tokens:
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
         statistics_t: What the function's `batch_statistics` returned for these tokens, shape (B, T), see
             [`BatchTokens`]; `None` without.
+        seed: For random numbers. It follows from the run's `seed`, the optimizer step, the place of the micro-batch in
+            it and the process, so a resumed run draws what the uninterrupted one draws.
         mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that
             were cut off, `released_code=["spo_normalizer"]`). Where it is 0, all tensors but `turn_ids` are meaningless
             and may not be finite.
@@ -48,6 +50,7 @@ class Tokens:
     sampling_logp_t: torch.Tensor | None = None
     ref_entropy_t: torch.Tensor | None = None
     statistics_t: torch.Tensor | None = None
+    seed: int = 0
 
     @cached_property
     def entropy_order(self) -> torch.Tensor:
@@ -102,12 +105,12 @@ class Credit:
 
 
 def as_batch(tokens: Tokens) -> BatchTokens:
-    """A micro-batch as if it were a generation batch: its tokens under the current policy, and torch's generator."""
+    """A micro-batch as if it were a generation batch, with its tokens under the current policy."""
     advantages = tokens.advantages.unsqueeze(1) if tokens.advantages.dim() == 1 else tokens.advantages
     return BatchTokens(
         logp_t=tokens.logp_t.detach(),
         advantage_t=advantages.expand_as(tokens.logp_t),
-        generator=torch.default_generator,
+        generator=torch.Generator().manual_seed(tokens.seed),
         mask_t=tokens.policy_mask_t,
     )
 

@@ -32,11 +32,10 @@ def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Te
         raise ValueError(f"kind must be one of {', '.join(map(repr, SIBLING_ADVANTAGES))}, got {kind!r}")
     centred = children - backed_up_value(children).unsqueeze(1)
     scored = ~children.isnan()
-    # equal values have no advantage, but their mean may be off by a rounding error, which a std would amplify
-    high = torch.where(scored, children, -torch.inf).amax(1, keepdim=True)
-    low = torch.where(scored, children, torch.inf).amin(1, keepdim=True)
-    differ = high - low > 1e-6 * torch.maximum(high.abs(), low.abs())
-    centred = torch.where(scored & differ, centred, 0.0)
+    # a child as good as the mean has no advantage, but the rounding error of the mean would give it one: it would be
+    # trained, and a std would amplify it
+    rounding = 1e-6 * children.nan_to_num().abs().amax(1, keepdim=True)
+    centred = torch.where(scored & (centred.abs() > rounding), centred, 0.0)
     count = scored.sum(1, keepdim=True)
     if kind == "loo":
         return centred * count / (count - 1).clamp(min=1)

@@ -231,21 +231,20 @@ def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
     if config.trace_unit == "turn":
         table = turns.TurnTable(tokens.turn_ids, tokens.mask_t)
         counts = (table.count > 0).to(tokens.mask_t.dtype)
-        chosen = _chosen(config, table.mean(entropy_t.detach()), mask_t=counts)
+        chosen = _chosen(config, tokens, table.mean(entropy_t.detach()), mask_t=counts)
         return table.by_token(chosen)
-    order = tokens.entropy_order if config.selector == "entropy" else None
-    return _chosen(config, entropy_t, order=order, mask_t=tokens.mask_t)
+    return _chosen(config, tokens, entropy_t, mask_t=tokens.mask_t)
 
 
-def _chosen(
-    config: "CreditConfig", entropy_t: torch.Tensor, *, order: torch.Tensor | None = None, mask_t: torch.Tensor
-) -> torch.Tensor:
+def _chosen(config: "CreditConfig", tokens: Tokens, entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """The choice of the selector among tokens or turns, shape (B, T)."""
     if (custom := config.custom_function("selector")) is not None:
         chosen = custom(entropy_t, rate=config.selective_rate, mask_t=mask_t)
         return _checked_mask(chosen, mask_t, "selector", config.selector)
     if config.selector == "random":
-        return selection.select_random(config.selective_rate, mask_t=mask_t)
+        generator = torch.Generator().manual_seed(tokens.seed)
+        return selection.select_random(config.selective_rate, generator=generator, mask_t=mask_t)
+    order = tokens.entropy_order if entropy_t is tokens.entropy_t else None
     return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=mask_t, order=order)
 
 

@@ -118,8 +118,8 @@ def written_into(given: Tokens, tokens: Tokens) -> str | None:
 
 
 def tensors_of(tokens: Tokens) -> dict[str, torch.Tensor]:
-    """The tensors of `tokens` by name, without those that are `None`."""
-    return {f.name: x for f in fields(tokens) if (x := getattr(tokens, f.name)) is not None}
+    """The tensors of `tokens` by name."""
+    return {f.name: x for f in fields(tokens) if isinstance(x := getattr(tokens, f.name), torch.Tensor)}
 
 
 def _kept(credit: Credit, tokens: Tokens) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from ..config import CreditConfig
 from ..credit.advantages import td_upper_bound, whiten
 from ..credit.tokens import Credit, Tokens, turn_numbers
+from ..support.digests import seed_from
 from . import keys
 from .assignment import policy_mask, wide
 from .batch import loss_mask, segments_of
@@ -27,6 +28,7 @@ class LossPass:
         inputs: A copy of TRL's dict, from which TRL's loss reads.
         reduce: Sums a tensor over processes. Collective.
         micro_batches: Number of micro-batches of the generation batch, over all processes.
+        place: Optimizer step, number of the micro-batch in it, and rank: with the run's seed they seed what draws.
         hook_calls: Number of forward passes.
         extra_loss: A term to add to TRL's loss, or `None`.
         seen: Argument and result of the credit function.
@@ -39,6 +41,7 @@ class LossPass:
     inputs: dict[str, Any]
     reduce: Callable[[torch.Tensor], torch.Tensor]
     micro_batches: int = 1
+    place: tuple[int, ...] = ()
     hook_calls: int = 0
     extra_loss: torch.Tensor | None = None
     seen: tuple[Tokens, Credit] | None = None
@@ -126,6 +129,7 @@ class LossPass:
             entropy_t=entropy_t.detach(),
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
             statistics_t=inputs.get(keys.STATISTICS),
+            seed=seed_from(config.seed, *self.place),
             advantages=advantages,
             token_ids=inputs[keys.COMPLETION_IDS],
             segment_ids=segment_ids,

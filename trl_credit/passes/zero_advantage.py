@@ -101,7 +101,6 @@ def _has_other_gradients(trainer: PassTrainer) -> bool:
         or trainer.accelerator.scaler is not None
         or updates_in_backward(trainer)
         # a pass draws random numbers
-        or args.selector == "random"
         or args.neftune_noise_alpha is not None
         or is_random(model)
     )

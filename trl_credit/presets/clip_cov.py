@@ -6,7 +6,7 @@ import torch
 
 from ..config.credit_config import LOW_HIGH
 from ..config.knobs import SHARE, knob, one_of, when
-from ..config.rules import PER_TOKEN, TOKEN_MEANS, Rule
+from ..config.rules import PER_TOKEN, TOKEN_MEANS, WEIGHTED_RULE, Rule
 from ..credit.covariance import clip_cov_tokens
 from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
 from ..loss.assignment import assign_credit
@@ -59,7 +59,7 @@ class ClipCovConfig(GRPOConfig):
             Or `"microbatch"`, as in the released code.
     """
 
-    RULES = (LOSS_RULE, Rule({}, when(credit=CREDIT), "Clip-Cov is this function, which yours may call"))
+    RULES = (LOSS_RULE, WEIGHTED_RULE, Rule({}, when(credit=CREDIT), "Clip-Cov is this function, which yours may call"))
     updates_per_batch = 8
 
     credit: str | None = CREDIT

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ..config.knobs import POSITIVE, Values, anything_but, knob, numbers, when
-from ..config.rules import PER_TOKEN, TOKEN_MEANS, Rule
+from ..config.rules import PER_TOKEN, TOKEN_MEANS, WEIGHTED_RULE, Rule
 from ..credit.future_kl import future_kl_weight
 from ..credit.tokens import Credit, Tokens
 from ..loss.assignment import assign_credit, wide
@@ -57,6 +57,7 @@ class FIPOConfig(DAPOConfig):
         Rule({}, when(credit=CREDIT), "FIPO is this function, which yours may call"),
         Rule({}, when(loss_type=TOKEN_MEANS), "f multiplies the advantage in PPO's minimum"),
         Rule({}, when(importance=PER_TOKEN), "it would average over the response or a turn what f makes differ"),
+        WEIGHTED_RULE,
         Rule({}, when(rollouts=anything_but("tree")), "f reads the rest of a response, which a row of a tree may lack"),
     )
     updates_per_batch = 16

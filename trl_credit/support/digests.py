@@ -38,6 +38,11 @@ def short_digest(value: Any) -> str:
     return sha256(json_text(value).encode())[:16]
 
 
+def seed_from(*parts: Any) -> int:
+    """A seed of 32 bits that follows from some values of plain types, in every process alike."""
+    return int(short_digest(parts)[:8], 16)
+
+
 def sampled_digest(files: Iterable[Path]) -> str:
     """The first 16 hexadecimal digits of a SHA-256 of files that may be too large to be read.
 

@@ -14,7 +14,7 @@ from ..loss.loss_pass import known_policy_mask
 from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.normalizer import Normalizer, prompt_weights
 from ..rollouts.sources import GenerationBatch
-from ..support.digests import short_digest
+from ..support.digests import seed_from
 from .engine import TrlEngine
 
 
@@ -90,8 +90,8 @@ class BatchSteps:
             )
         advantages = batch.advantages if floor is None else batch.advantages.clamp(min=floor)
         kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
-        seed = int(short_digest([self._args.seed, *made.place])[:8], 16)
-        given = {"logp_t": logp_t, "advantages": advantages, "seed": seed, "mask_t": kept_t}
+        given = {"logp_t": logp_t, "advantages": advantages, "mask_t": kept_t}
+        given["seed"] = seed_from(self._args.seed, *made.place)
         batch.statistics_t = statistics.over_processes(self._statistics, self._args, self._processes, **given)
 
     def count_and_log(self, made: GenerationBatch) -> None:

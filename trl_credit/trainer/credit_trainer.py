@@ -314,8 +314,9 @@ class CreditTrainer(ResumableTrainer):
             self._meter.record({"trained_tokens_per_row": (0, len(inputs[keys.PROMPT_IDS]))})
             raise _SkippedUpdate
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
+        place = self.state.global_step, self._step % self.args.gradient_accumulation_steps, self.processes.rank
         # a copy, since TRL uses its own again in every one of num_iterations
-        loss_pass = LossPass(self.args, dict(inputs), reduce=self.processes.sum, micro_batches=parts)
+        loss_pass = LossPass(self.args, dict(inputs), reduce=self.processes.sum, micro_batches=parts, place=place)
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
@@ -369,8 +370,7 @@ class CreditTrainer(ResumableTrainer):
         if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-            credit = with_ratio_clipped(credit, tokens, clip_range=clip_range)
+            credit = with_ratio_clipped(credit, tokens, clip_range=(1 - self.epsilon_low, 1 + self.epsilon_high))
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below

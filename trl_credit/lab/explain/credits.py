@@ -136,6 +136,7 @@ def _tokens(
         entropy_t=torch.zeros_like(old_t) if entropy_t is None else entropy_t,
         advantages=advantages,
         token_ids=_column(responses, "token_ids", default=0).long(),
+        seed=config.seed,
         segment_ids=segment_ids,
         turn_ids=_turns(responses, written_t),
         policy_mask_t=kept_t.to(logp_t.dtype),
