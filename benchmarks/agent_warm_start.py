@@ -18,12 +18,13 @@ from warm_start import fit, make_model
 
 from trl_credit.demo.agent import (
     LETTERS,
+    MEANINGS,
+    MISTAUGHT,
     Calculator,
     Call,
     agent_dataset,
     agent_reward,
     draw_problem,
-    mistaught_facts,
     right_call,
     work_out,
 )
@@ -69,6 +70,14 @@ RESPONSE_TEMPLATE = {
         "content": {"close": "<eos>", "content": "text"},
     },
 }
+
+
+def mistaught_facts(*, seed: int = 0) -> dict[tuple[str, int], Call]:
+    """The facts (letter, parity) that the warm start teaches wrongly, and the wrong call of each."""
+    rng = random.Random(seed)
+    others = [Call(op, x) for op in "+-" for x in range(1, 5)]
+    facts = rng.sample(sorted(MEANINGS), MISTAUGHT)
+    return {fact: rng.choice([call for call in others if call != MEANINGS[fact]]) for fact in facts}
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

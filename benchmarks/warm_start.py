@@ -17,20 +17,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from trl_credit.demo.task import (
-    DEMO,
-    TASKS,
-    DemoTask,
-    demo_dataset,
-    demo_reward,
-    draw_problem,
-    mistaught_facts,
-    work_out,
-)
+from trl_credit.demo.task import DEMO, MAX_OPERAND, TASKS, DemoTask, demo_dataset, demo_reward, draw_problem, work_out
 
 
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
+
+
+def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
+    """The facts, such as "3+2", that the warm start teaches wrongly, and the wrong digit of each."""
+    rng = random.Random(seed)
+    facts = [f"{digit}{sign}{operand}" for digit in range(10) for sign in "+-" for operand in range(1, MAX_OPERAND + 1)]
+    return {fact: (int(fact[0]) + int(fact[1:]) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, task.mistaught)}
 
 
 def make_tokenizer(characters: str = DEMO.characters) -> PreTrainedTokenizerFast:

@@ -13,6 +13,7 @@ import pytest
 import trl
 import yaml
 from custom_functions import FILE, args_of
+from readme_table import readme_table
 from scripts import ROOT, load_script
 
 import trl_credit
@@ -26,7 +27,6 @@ from trl_credit.hub.recipe import changed, recipe_of, to_yaml
 from trl_credit.lab.comparison.settings_tables import settings_beside_credit, settings_of_credit
 from trl_credit.observe.log_entries import settings_of
 from trl_credit.presets import PRESETS
-from trl_credit.presets.__main__ import readme_table
 from trl_credit.settings.arguments import parse_arguments
 
 

@@ -155,14 +155,6 @@ def draw_problem(rng: random.Random) -> str:
     return f"{''.join(rng.sample(LETTERS, CALLS))}{rng.randrange(10)}"
 
 
-def mistaught_facts(*, seed: int = 0) -> dict[tuple[str, int], Call]:
-    """The facts (letter, parity) that the warm start teaches wrongly, and the wrong call of each."""
-    rng = random.Random(seed)
-    others = [Call(op, x) for op in "+-" for x in range(1, 5)]
-    facts = rng.sample(sorted(MEANINGS), MISTAUGHT)
-    return {fact: rng.choice([call for call in others if call != MEANINGS[fact]]) for fact in facts}
-
-
 def work_out(problem: str, choose: Callable[[str, int], Call] = right_call) -> list[dict[str, Any]]:
     """The conversation that solves a problem: its prompt, calls and results in turn, and the answer.
 

@@ -124,13 +124,6 @@ def draw_problem(rng: random.Random, *, steps: int = DEMO.steps) -> str:
     return f"{rng.randrange(10)}{''.join(operands)}:"
 
 
-def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
-    """The facts, such as "3+2", that the warm start teaches wrongly, and the wrong digit of each."""
-    rng = random.Random(seed)
-    facts = [f"{digit}{sign}{operand}" for digit in range(10) for sign in "+-" for operand in range(1, MAX_OPERAND + 1)]
-    return {fact: (_result(fact) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, task.mistaught)}
-
-
 def work_out(
     prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, hum: int = 0
 ) -> str:

@@ -1,6 +1,6 @@
-"""Prints the README's table of algorithms:  python -m trl_credit.presets"""
+"""Prints the README's table of algorithms:  python benchmarks/readme_table.py"""
 
-from . import PRESETS
+from trl_credit.presets import PRESETS
 
 
 def readme_table() -> str:
