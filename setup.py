@@ -17,6 +17,7 @@ SHARED = {
     "docs": (ROOT / "docs", "*.md"),
     "docs/algorithms": (ROOT / "docs" / "algorithms", "*.md"),
     "examples/sums": (ROOT / "examples" / "sums", "*.*"),
+    "examples/verifiers_rollouts": (ROOT / "examples" / "verifiers_rollouts", "*.*"),
     "examples/notebooks": (ROOT / "examples" / "notebooks", "*.*"),
     "recipes": (ROOT / "examples" / "recipes", "**/*.yaml"),
 }

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow
 BUILT = ("trl_credit", "examples", "accelerate_configs", "docs")
+CONVERTER = "verifiers_rollouts/verifiers_rollouts.py"
 QUICK = ["--max_steps", "2", "--logging_steps", "1"]
 
 
@@ -90,7 +91,8 @@ def test_what_a_package_index_is_told(wheel, site):
     docs = ROOT / "docs"
     found = [*docs.glob("*.md"), *docs.glob("algorithms/*.md")]
     pages = {f"trl_credit/share/docs/{path.relative_to(docs).as_posix()}" for path in found}
-    assert pages | {"trl_credit/share/examples/sums/sums.py", "trl_credit/share/examples/sums/smollm2.yaml"} <= {*names}
+    examples = {f"trl_credit/share/examples/{name}" for name in ("sums/sums.py", "sums/smollm2.yaml", CONVERTER)}
+    assert pages | examples <= {*names}
     assert not [name for name in names if name.endswith((".png", ".pyc")) and "/share/" in name]
     assert all(name.startswith(("trl_credit/", "trl_credit-")) for name in names)
     (info,) = site.glob("*.dist-info")

@@ -1,5 +1,5 @@
 """Rollouts of others: JSONL rows, and what verifiers saved (made by tests/helpers/make_verifiers_rollouts.py), which
-examples/verifiers_rollouts.py converts to them."""
+examples/verifiers_rollouts converts to them."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,7 @@ from trl_credit.lab.viewer.runs import read_run
 from trl_credit.observe.schema import Shard
 
 
-SCRIPT = "examples/verifiers_rollouts.py"
-script = load_script(SCRIPT)
+script = load_script("examples/verifiers_rollouts/verifiers_rollouts.py")
 SAVED = Path(__file__).parents[1] / "data" / "verifiers"
 TRAINED, EVALUATED = SAVED / "trained.jsonl", SAVED / "evaluated.jsonl"
 HEADER = {"algorithm", "model", "temperature", "note"}
@@ -189,8 +188,12 @@ def test_what_the_script_and_the_reader_say_of_files_of_the_wrong_kind(changed, 
     path, rows = changed(), tmp_path / "rollouts.jsonl"
     for command in ("view", "explain"):
         code, _, error = command_said(command, path)
-        assert code == 2 and f":1 is an episode of verifiers: convert it with `python {SCRIPT} {path} " in error
+        assert code == 2 and f"{path}:1 is an episode of verifiers: convert the file with the script" in error
         assert error.count("\n") == 1
+    code, said, _ = command_said(
+        "example", error.partition("`trl-credit example ")[2].partition("`")[0], tmp_path / "x"
+    )
+    assert code == 0 and "  python verifiers_rollouts.py traces.jsonl rollouts.jsonl\n" in said
     damaged = changed(set_node(mask=[True]), name="damaged.jsonl")
     none_left = changed(lambda episode: episode["traces"][0].update(ok=False), name="failed.jsonl")
     for words, message in (

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
     args, known = parser.parse_args(argv), examples()
     if args.name is None:
-        rows = [f"  {name:<10}{_says(name)[0]}" for name in known]
+        rows = [f"  {name:<20}{_says(name)[0]}" for name in known]
         print("\n".join(["trl-credit example NAME copies one:\n", *rows]))
         return 0
     if args.name not in known:

@@ -22,12 +22,12 @@ _HELP = """\
 Shows the credit that every algorithm would give to the tokens of the same responses.
 
   trl-credit explain runs/s_trace                                  its log, or responses sampled from its model
-  trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses, or those of verifiers as
-                                                                   examples/verifiers_rollouts.py converts them
+  trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses, or those of verifiers
 
 Each row of your own JSONL file has prompt, completion and reward. It can have logprobs and entropy too, in nats, one
 per token. --model computes them if they are missing. A run without a rollout log (--log_credit) gets a few responses
-sampled from its model. The command prints a table and writes an HTML page."""
+sampled from its model. `trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library
+verifiers saved. The command prints a table and writes an HTML page."""
 
 
 def main(argv: list[str]) -> int:

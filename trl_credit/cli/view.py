@@ -20,7 +20,7 @@ Shows the credit of each token, as one HTML file that needs neither a server nor
   trl-credit view runs/s_trace --terminal              one response in the terminal
   trl-credit view rollouts.jsonl --tokenizer MODEL     JSONL rows with credit, and with tokens or token_ids
 
-examples/verifiers_rollouts.py makes such rows of the rollouts that verifiers saved."""
+`trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library verifiers saved."""
 
 
 def main(argv: list[str]) -> int:

@@ -101,7 +101,7 @@ def _row(row: Any, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"{where} is not a JSON object with prompt, completion and reward")
     if {"traces", "task"} <= row.keys():
-        fix = f"convert it with `python examples/verifiers_rollouts.py {where.rpartition(':')[0]} rollouts.jsonl`"
+        fix = "convert the file with the script that `trl-credit example verifiers_rollouts` copies"
         raise ValueError(f"{where} is an episode of verifiers: {fix}")
     if missing := [name for name in ("prompt", "completion", "reward") if name not in row]:
         raise ValueError(f"{where} has no {missing[0]!r}: every row needs prompt, completion and reward")

@@ -1,13 +1,14 @@
-"""Converts the rollouts that verifiers and prime-rl save (`traces.jsonl`) to the JSONL rows of trl-credit.
+"""Converts the rollouts that verifiers and prime-rl save (`traces.jsonl`) for view and explain.
 
-    python examples/verifiers_rollouts.py traces.jsonl rollouts.jsonl
-    trl-credit view rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B          # the credit of the trainer, token by token
-    trl-credit explain rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B       # beside that of every algorithm
-
-The input has one episode per line, and each trace of it is a graph of messages. A node of the graph is a message with
-the tokens that it adds. A path from the root to a leaf is a response. Where paths fork after a message of the policy,
-its tokens are in the loss of the first path alone, so that none has credit twice. See docs/explain.md.
+python verifiers_rollouts.py traces.jsonl rollouts.jsonl
+trl-credit view rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B        # the credit that the trainer gave to each token
+trl-credit explain rollouts.jsonl --tokenizer Qwen/Qwen3-1.7B        # what every algorithm would give
+trl-credit help explain        # the format of the rows, and what is left out
 """
+
+# The input has one episode per line, and each trace of it is a graph of messages. A node of the graph is a message with
+# the tokens that it adds. A path from the root to a leaf is a response. Where paths fork after a message of the policy,
+# its tokens are in the loss of the first path alone, so that none has credit twice.
 
 import argparse
 import json
