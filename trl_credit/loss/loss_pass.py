@@ -1,7 +1,7 @@
 """One micro-batch in TRL's loss, and the `Tokens` that a credit function gets."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,9 +14,6 @@ from . import keys
 from .assignment import policy_mask, wide
 from .batch import loss_mask, segments_of
 from .metrics import expert_drift, loss_statistics
-
-
-LARGEST = 20.0  # log-ratio outside of the loss that is left as it is, nats
 
 
 @dataclass
@@ -32,6 +29,7 @@ class LossPass:
         hook_calls: Number of forward passes.
         extra_loss: A term to add to TRL's loss, or `None`.
         seen: Argument and result of the credit function.
+        unmasked: `logp_t`, `entropy_t` and the inputs as they were before [`finite_outside`].
         eos_probs: π(EOS) at each token under the current policy, shape (B, T), for `td_upper_bound`.
         experts_t: The experts of each token and layer, shape (B, T, layers, k), for `expert_drift`.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
@@ -45,6 +43,7 @@ class LossPass:
     hook_calls: int = 0
     extra_loss: torch.Tensor | None = None
     seen: tuple[Tokens, Credit] | None = None
+    unmasked: dict[str, Any] = field(default_factory=dict)
     eos_probs: torch.Tensor | None = None
     experts_t: torch.Tensor | None = None
     entropy_mask_t: torch.Tensor | None = None
@@ -86,19 +85,15 @@ class LossPass:
         kept_t = known_policy_mask(self.config, self.inputs, old_logp_t=self.inputs[keys.OLD_LOGPS], mask_t=mask_t)
         self.inputs[keys.TOOL_MASK] = self.inputs[keys.POLICY_MASK] = kept_t
 
-    def tamed(self, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies of the forward pass, whose values outside of the loss are finite. The inputs
-        get log-ratios there whose exponential is finite: TRL forms it at every token, and NaN times a mask of 0 is NaN.
-        """
-        inputs, inside = self.inputs, self.mask_t.bool()
-        logp_t, entropy_t = (torch.where(inside | x.isfinite(), x, 0.0) for x in (logp_t, entropy_t))
-        for key in inputs.keys() & {keys.OLD_LOGPS, keys.REF_LOGPS, keys.SAMPLING_LOGPS}:
-            near = (inputs[key] - logp_t).abs() <= LARGEST
-            inputs[key] = torch.where(inside | near, inputs[key], logp_t.detach())
-        ratio = inputs.get(keys.ENGINE_RATIO)
-        if ratio is not None and ratio.shape == inside.shape:
-            inputs[keys.ENGINE_RATIO] = torch.where(inside, ratio, 1.0)
-        return logp_t, entropy_t
+    def finite_outside(self, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of the forward pass, here and in the inputs 0 outside of the loss: TRL takes
+        exponentials at every token, and NaN or infinity times a mask of 0 is NaN."""
+        inputs, outside = self.inputs, self.mask_t == 0
+        self.unmasked = {"logp_t": logp_t, "entropy_t": entropy_t.detach()} | inputs
+        for key in inputs.keys() & {keys.OLD_LOGPS, keys.REF_LOGPS, keys.SAMPLING_LOGPS, keys.ENGINE_RATIO}:
+            if inputs[key] is not None and inputs[key].shape == outside.shape:  # not a ratio per sequence
+                inputs[key] = inputs[key].masked_fill(outside, 0.0)
+        return logp_t.masked_fill(outside, 0.0), entropy_t.masked_fill(outside, 0.0)
 
     def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> Tokens:
         """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""

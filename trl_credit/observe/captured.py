@@ -140,12 +140,13 @@ class Captured:
 
     def _tensors(self, loss_pass: LossPass, tokens: Tokens, credit: Credit) -> dict[str, torch.Tensor | None]:
         """The tensors that rows of the log are made of: shape (B, T), except for the prompt."""
-        config, inputs, shape = self._config, loss_pass.inputs, tokens.logp_t.shape
+        config, inputs, unmasked, shape = self._config, loss_pass.inputs, loss_pass.unmasked, tokens.logp_t.shape
         kept_t = tokens.mask_t if config.policy_loss != "clip" else tokens.policy_mask_t
         if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
             kept_t = kept_t * (tokens.segment_ids >= 0)
         for mask in (credit.mask, loss_pass.entropy_mask_t):
             kept_t = kept_t if mask is None else kept_t * mask
+        old_logp_t = unmasked.get(keys.OLD_LOGPS)
         return {name: inputs[name] for name in (*_TOKENS, keys.COMPLETION_MASK)} | {
             "segment_ids": inputs.get(keys.SEGMENT_IDS),
             "turn_ids": inputs.get(keys.TURN_IDS),
@@ -153,11 +154,11 @@ class Captured:
             "loss_mask": tokens.mask_t,
             "policy_mask": kept_t,
             "advantages": wide(credit.advantage).expand(shape),
-            "inference_logprobs": tokens.sampling_logp_t,
-            "old_logprobs": tokens.old_logp_t,
-            "trainer_logprobs": tokens.logp_t,
-            "ref_logprobs": tokens.ref_logp_t,
-            "entropy": tokens.entropy_t,
+            "inference_logprobs": unmasked.get(keys.SAMPLING_LOGPS),
+            "old_logprobs": unmasked["logp_t"] if old_logp_t is None else old_logp_t,
+            "trainer_logprobs": unmasked["logp_t"],
+            "ref_logprobs": unmasked.get(keys.REF_LOGPS),
+            "entropy": unmasked["entropy_t"],
             "log_weight": used_log_weight(config, credit, tokens).expand(shape),
             "selected": credit.selected,
             "turns": tokens.turn_ids,

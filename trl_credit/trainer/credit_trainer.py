@@ -346,7 +346,7 @@ class CreditTrainer(ResumableTrainer):
         if loss_pass is not None:
             loss_pass.hook_calls += 1
             if loss_pass.hook_calls == 1:
-                output = (*loss_pass.tamed(*output[:2]), *output[2:])
+                output = (*loss_pass.finite_outside(*output[:2]), *output[2:])
                 self._write_credit(loss_pass, logp_t=output[0], entropy_t=output[1])
         return output
 
