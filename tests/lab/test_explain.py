@@ -301,8 +301,8 @@ def test_compare_imports_it_too(own, command_said, monkeypatch):
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
     (own / "sibling_of_compared.py").write_text(OWN)
     (own / "compared.py").write_text("from sibling_of_compared import f as halved\n")
-    code, _, error = command_said("compare", "--credit", "compared.py:halved", "--seeds", 0, "--max_steps", 0)
-    assert code == 2 and "max_steps must be at least 1" in error  # after the function was read
+    code, _, error = command_said("compare", "--credit", "compared.py:halved", "--seeds", 0, "--num_generations", 1)
+    assert code == 2 and "num_generations must be at least 2" in error  # after the function was read
 
 
 def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):

@@ -166,7 +166,7 @@ def test_micro_batches_without_an_advantage_do_not_count(make_trainer, toy_loss)
     assert run(trainer, toy_loss, t)[1].any()
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Tokens)])
+@pytest.mark.parametrize("name", [f.name for f in fields(Tokens) if f.name != "seed"])
 def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_loss, name):
     """In its first call it is refused, in later ones it changes nothing; past autograd's version counter too."""
     calls = []

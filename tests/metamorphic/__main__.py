@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+sys.path += [str(Path(__file__).parents[1] / "helpers"), str(Path(__file__).parents[2] / "benchmarks")]
 
 from quick_libraries import LOADED_ONCE, make_quick
 

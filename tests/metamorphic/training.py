@@ -18,9 +18,9 @@ from peft import LoraConfig
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
+from warm_start import make_tokenizer
 
 from trl_credit.config import defaults
-from trl_credit.demo.warm_start import make_tokenizer
 
 from .configurations import FIXED, PAIRS, Case, updates
 

@@ -292,7 +292,6 @@ def test_without_step_rewards_nothing_is_added_to_a_batch(make_trainer):
         ({"returns": "difference", "step_gamma": 0.5}, "step_gamma=0.5 does nothing"),
         ({"returns": "state_groups", "step_baseline": "response"}, "step_baseline='response' does nothing"),
         ({"returns": "to_go", "state_weight": 0.5}, "state_weight=0.5 does nothing"),
-        ({"returns": "to_go", "scale_rewards": "batch"}, "scale_rewards='batch' does nothing, since returns='to_go'"),
         ({"returns": "to_go", "baseline": "optimal"}, "baseline='optimal' with returns='to_go'"),
         ({"returns": "to_go", "importance": "sequence"}, "importance='sequence' with returns='to_go'"),
         ({"returns": "to_go", "loss_type": "vespo"}, "loss_type='vespo' with returns='to_go'"),

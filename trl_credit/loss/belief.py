@@ -1,5 +1,6 @@
 """HA-DW's belief during a run: the reward functions that move it, and its state in a checkpoint."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ logger = get_logger(__name__)
 
 # names of reward functions that measure accuracy
 _ACCURACY = ("accuracy", "accuracy_reward", "knights_and_knaves_reward", "demo_reward")
+_NUMBER = re.compile(r"_\d+$")  # of a further function with the same name
 
 
 def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:
@@ -29,14 +31,14 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
             Their weights in the total reward.
 
     Raises:
-        ValueError: a name matches no function or several; no name is given and several functions are possible; or
+        ValueError: a name matches no function; no name is given and several functions are possible; or
             two different rewards would share one `reward_range`.
     """
     if not config.reads_correct:
         return []
     known = ", ".join(names)
     if config.difficulty_reward is None:
-        found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if name in _ACCURACY]
+        found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if _NUMBER.sub("", name) in _ACCURACY]
         if len(found) != 1:
             what = f"{_reader(config)}: it is not clear which of the reward functions {known} measures"
             fix = "set difficulty_reward to its name (or several)"
@@ -63,12 +65,11 @@ def _reader(config: CreditConfig) -> str:
 
 
 def _column(name: str, names: Sequence[str]) -> int:
-    exact = [i for i, known in enumerate(names) if known == name]
-    found = exact or [i for i, known in enumerate(names) if known == f"{name}_reward"]
-    if len(found) != 1:
-        problem = "is not one of the reward functions" if not found else f"names {len(found)} of the reward functions"
-        raise ValueError(f"difficulty_reward={name!r} {problem} {', '.join(names)}: give the name of one of them.")
-    return found[0]
+    for spelled in (name, f"{name}_reward"):
+        if spelled in names:
+            return names.index(spelled)
+    known = ", ".join(names)
+    raise ValueError(f"difficulty_reward={name!r} is not one of the reward functions {known}: give the name of one.")
 
 
 class BeliefState:

@@ -11,6 +11,9 @@ from ..config import CreditConfig
 from ..support.adapters import adapter_base, tokenizer_source
 
 
+_TRL = logging.getLogger("trl.trainer.grpo_trainer")
+
+
 def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
     """The model for `GRPOTrainer`: the folder of an adapter becomes its base with the adapter, which is trained
     further; others are returned as they are. `kwargs` are those of the trainer, and get the adapter's tokenizer.
@@ -33,7 +36,13 @@ def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("processing_class") is None and (source := tokenizer_source(model)) == model:
         tokenizer = {"truncation_side": "left", "padding_side": "left", "trust_remote_code": args.trust_remote_code}
         kwargs["processing_class"] = AutoTokenizer.from_pretrained(source, **tokenizer)
-    # TRL says that it ignores them, and they were used here
-    noise = "You passed `model_init_kwargs`"
-    logging.getLogger("trl.trainer.grpo_trainer").addFilter(lambda record: noise not in record.getMessage())
+    if args.model_init_kwargs:  # TRL says that it ignores them, and they were used here
+        _TRL.addFilter(_is_other)
     return loaded
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    """A filter for one warning of TRL, which removes itself at that warning."""
+    if is_it := "You passed `model_init_kwargs`" in record.getMessage():
+        _TRL.removeFilter(_is_other)
+    return not is_it
