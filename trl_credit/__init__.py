@@ -34,25 +34,11 @@ _MODULES = {
     "presets.vine_ppo": ("VinePPOConfig",),
     "rewards.steps": ("StepRewards",),
     "trainer": ("CreditTrainer",),
-    "trainer.named": (
-        "ALGORITHMS",
-        "ClipCovTrainer",
-        "DAPOTrainer",
-        "DrGRPOTrainer",
-        "FIPOTrainer",
-        "GRPOLambdaTrainer",
-        "GRPOTrainer",
-        "GSPOTokenTrainer",
-        "GSPOTrainer",
-        "HADWTrainer",
-        "KLCovTrainer",
-        "OPOTrainer",
-        "PTraceTrainer",
-        "SPOChainTrainer",
-        "SPOTreeTrainer",
-        "STraceTrainer",
-        "VinePPOTrainer",
-    ),
+    "trainer.named": """
+        ALGORITHMS ClipCovTrainer DAPOTrainer DrGRPOTrainer FIPOTrainer GRPOLambdaTrainer GRPOTrainer
+        GSPOTokenTrainer GSPOTrainer HADWTrainer KLCovTrainer OPOTrainer PTraceTrainer SPOChainTrainer
+        SPOTreeTrainer STraceTrainer VinePPOTrainer
+    """.split(),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
