@@ -10,37 +10,26 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-_MODULES = {
-    "config": ("CreditConfig",),
-    "credit.tokens": ("Credit", "Tokens"),
-    "lab.viewer": ("show_credit",),
-    "lab.viewer.trackers": ("CreditPageCallback",),
-    "loss.assignment": ("assign_credit",),
-    "presets.clip_cov": ("ClipCovConfig",),
-    "presets.dapo": ("DAPOConfig",),
-    "presets.dr_grpo": ("DrGRPOConfig",),
-    "presets.fipo": ("FIPOConfig",),
-    "presets.grpo": ("GRPOConfig",),
-    "presets.grpo_lambda": ("GRPOLambdaConfig",),
-    "presets.gspo": ("GSPOConfig",),
-    "presets.gspo_token": ("GSPOTokenConfig",),
-    "presets.ha_dw": ("HADWConfig",),
-    "presets.kl_cov": ("KLCovConfig",),
-    "presets.opo": ("OPOConfig",),
-    "presets.p_trace": ("PTraceConfig",),
-    "presets.s_trace": ("STraceConfig",),
-    "presets.spo_chain": ("SPOChainConfig",),
-    "presets.spo_tree": ("SPOTreeConfig",),
-    "presets.vine_ppo": ("VinePPOConfig",),
-    "rewards.steps": ("StepRewards",),
-    "trainer": ("CreditTrainer",),
-    "trainer.named": """
-        ALGORITHMS ClipCovTrainer DAPOTrainer DrGRPOTrainer FIPOTrainer GRPOLambdaTrainer GRPOTrainer
-        GSPOTokenTrainer GSPOTrainer HADWTrainer KLCovTrainer OPOTrainer PTraceTrainer SPOChainTrainer
-        SPOTreeTrainer STraceTrainer VinePPOTrainer
-    """.split(),
+# an algorithm's file in `presets`, and how the names of its configuration and its trainer begin
+_ALGORITHMS = """
+    clip_cov ClipCov  dapo DAPO  dr_grpo DrGRPO  fipo FIPO  grpo GRPO  grpo_lambda GRPOLambda  gspo GSPO
+    gspo_token GSPOToken  ha_dw HADW  kl_cov KLCov  opo OPO  p_trace PTrace  s_trace STrace  spo_chain SPOChain
+    spo_tree SPOTree  vine_ppo VinePPO
+""".split()
+_STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
+_MODULE_OF = {
+    "ALGORITHMS": "trainer.named",
+    "Credit": "credit.tokens",
+    "CreditConfig": "config",
+    "CreditPageCallback": "lab.viewer.trackers",
+    "CreditTrainer": "trainer",
+    "StepRewards": "rewards.steps",
+    "Tokens": "credit.tokens",
+    "assign_credit": "loss.assignment",
+    "show_credit": "lab.viewer",
+    **{f"{stem}Config": f"presets.{name}" for name, stem in _STEMS.items()},
+    **{f"{stem}Trainer": "trainer.named" for stem in _STEMS.values()},
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
 

@@ -1,6 +1,5 @@
 """HA-DW's belief during a run: the reward functions that move it, and its state in a checkpoint."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ logger = get_logger(__name__)
 
 # names of reward functions that measure accuracy
 _ACCURACY = ("accuracy", "accuracy_reward", "knights_and_knaves_reward", "demo_reward")
-_NUMBER = re.compile(r"_\d+$")  # of a further function with the same name
 
 
 def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:
@@ -38,7 +36,9 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
         return []
     known = ", ".join(names)
     if config.difficulty_reward is None:
-        found = [0] if len(names) == 1 else [i for i, name in enumerate(names) if _NUMBER.sub("", name) in _ACCURACY]
+        found = (
+            [0] if len(names) == 1 else [i for i, name in enumerate(names) if name.rstrip("_0123456789") in _ACCURACY]
+        )
         if len(found) != 1:
             what = f"{_reader(config)}: it is not clear which of the reward functions {known} measures"
             fix = "set difficulty_reward to its name (or several)"
@@ -68,8 +68,7 @@ def _column(name: str, names: Sequence[str]) -> int:
     for spelled in (name, f"{name}_reward"):
         if spelled in names:
             return names.index(spelled)
-    known = ", ".join(names)
-    raise ValueError(f"difficulty_reward={name!r} is not one of the reward functions {known}: give the name of one.")
+    raise ValueError(f"difficulty_reward={name!r} is not one of the reward functions {', '.join(names)}: name one.")
 
 
 class BeliefState:

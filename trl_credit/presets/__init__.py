@@ -1,7 +1,7 @@
 """Named presets of the knobs, one file per algorithm, and the registry that `--algo` reads. Imports `config`, and may
 import `loss` for a credit function.
 
-`docs/architecture.md` lists the steps to add an algorithm. `python -m trl_credit.presets` prints the README's table.
+`docs/architecture.md` lists the steps to add an algorithm. `benchmarks/readme_table.py` prints the README's table.
 """
 
 from importlib import import_module

@@ -41,7 +41,7 @@ def check_arguments(
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
-        ValueError: the numbers of weights and rewards differ, liger bypasses the loss, segments or `td_upper_bound` go
+        ValueError: liger bypasses the loss, segments or `td_upper_bound` go
             with tools, environments or a rollout function, the total of several rewards may leave `reward_range`, or a
             function of the configuration is missing.
     """
@@ -62,9 +62,6 @@ def check_arguments(
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")
     count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
-    if args.reward_weights is not None and len(args.reward_weights) != count:
-        what = f"reward_weights={args.reward_weights!r} has {len(args.reward_weights)} numbers for {count} reward"
-        raise ValueError(f"{what} functions: give one for each, in their order, or leave it out (all 1).")
     weights = args.reward_weights or [1.0] * count
     if args.process_reward_weight != 0.0 and count > 1 and sum(weights) > 1.0 and is_default(args, "reward_range"):
         what = f"process_reward_weight={args.process_reward_weight} reads the total of {count} reward functions, which"
