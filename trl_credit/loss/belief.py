@@ -36,9 +36,7 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
         return []
     known = ", ".join(names)
     if config.difficulty_reward is None:
-        found = (
-            [0] if len(names) == 1 else [i for i, name in enumerate(names) if name.rstrip("_0123456789") in _ACCURACY]
-        )
+        found = [i for i, name in enumerate(names) if len(names) == 1 or name.rstrip("_0123456789") in _ACCURACY]
         if len(found) != 1:
             what = f"{_reader(config)}: it is not clear which of the reward functions {known} measures"
             fix = "set difficulty_reward to its name (or several)"
