@@ -278,7 +278,7 @@ QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "8", "--logging_st
 def test_the_command_line_trains_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer, _ = build(["--dataset_name", "demo_agent", "--output_dir", "out", *QUICK], command=["trl-credit", "train"])
-    assert trainer.environment_factories == {None: Calculator}
+    assert trainer.given["environment_factory"] is Calculator
     assert trainer.model.config._name_or_path == TASK.model_path
     trainer.train()
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
