@@ -76,6 +76,8 @@ def _compares(case: Case, config: CreditConfig) -> bool:
 
 
 def _is_of_trl(case: Case, config: CreditConfig) -> bool:
+    if case.settings.get("sync_ref_model", False) != config.sync_ref_model:  # TRL's trainer refuses it with β = 0
+        return False
     return case.algo in OF_TRL and {*case.settings} <= FIELDS_OF_TRL | {"shared_prefix"}
 
 

@@ -95,9 +95,9 @@ class Calculator:
         """The state before the next turn: how many calls were done, and the value in memory."""
         return self._done, self._value
 
-    # `snapshot()` copies the state, and `restore(state)` sets it back. TRL offers methods as tools, and no properties
+    # `snapshot()` copies the state, and `restore(state)` sets it back. TRL offers methods as tools: these are functions
     snapshot = property(lambda self: lambda: copy.deepcopy(vars(self)))
-    restore = property(lambda self: self._set_back)
+    restore = property(lambda self: lambda state: self._set_back(state))
 
     def _set_back(self, state: dict) -> None:
         vars(self).clear()
