@@ -121,6 +121,7 @@ def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
         turns, rewards = response["turn_ids"], response["step_rewards"]
         text = "".join(response["tokens"])
         assert text.count("<tool>") == sum(turns[i] < 0 and (i == 0 or turns[i - 1] >= 0) for i in range(len(turns)))
+        assert all(response["trainer_logprobs"]) and all(response["old_logprobs"])  # also those of tools
         known = [x for x in rewards if x is not None]
         assert sum(known) == pytest.approx(response["rewards"]["step_rewards"], abs=1e-5)
         assert all(credit == 0 for credit, turn in zip(response["credit"], turns, strict=True) if turn < 0)
