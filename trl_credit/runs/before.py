@@ -13,11 +13,9 @@ def check_amount(args: CreditConfig, dataset: Any) -> None:
     """
     needed = args.generation_batch_size // args.num_generations
     if hasattr(dataset, "__len__") and len(dataset) < needed:
-        raise ValueError(
-            f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts "
-            f"(generation_batch_size / num_generations): give at least {needed} rows, or lower "
-            "per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation."
-        )
+        what = f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts"
+        fix = f"give at least {needed} rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
+        raise ValueError(f"{what} (generation_batch_size / num_generations): {fix} steps_per_generation.")
 
 
 def check_best_metric(args: CreditConfig, datasets: Any) -> None:

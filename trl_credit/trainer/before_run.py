@@ -20,7 +20,7 @@ from ..support.errors import did_you_mean, one_line
 
 logger = get_logger(__name__)
 
-MOST_ROWS = 200_000  # whose prompts are looked at, in about a second
+MOST_ROWS, MOST_KINDS = 200_000, 64  # whose prompts are looked at, in about a second
 _REMOVE = "write one, or remove the row (.filter)"
 
 # a data set of a trainer: its name in messages, itself, and its first rows
@@ -57,9 +57,8 @@ def limit_to_context(trainer: GRPOTrainer) -> None:
     vLLM always does so."""
     context = context_of(trainer.args, trainer.model.config)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
-        limits = {"max_new_tokens": None, "max_length": context}
-        trainer.generation_config.update(**limits)
-        trainer.generation_kwargs.update(limits)
+        trainer.generation_config.update(max_new_tokens=None, max_length=context)
+        trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
 
 
 def room_after(prompt_length: int, context: float, *, where: str = "") -> float:
@@ -163,12 +162,15 @@ def _fault(prompt: Any, first: Any) -> str | None:
 def _check_tokens(
     trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, most: int, context: float
 ) -> None:
-    """Puts the `first` and the longest prompts, and those of white space alone, through TRL's tokenization."""
+    """Puts the `first` and the longest prompts, and one of each kind, through TRL's tokenization."""
     sizes = [len(p) if isinstance(p, str) else sum(len(str(m["content"])) for m in p) for p in prompts]
     longest = sorted(range(len(prompts)), key=sizes.__getitem__)[-FIRST_ROWS:]
-    blank = [i for i, prompt in enumerate(prompts) if isinstance(prompt, str) and not prompt.strip()][:FIRST_ROWS]
+    kinds: dict[Any, int] = {}  # of text: what has white space alone; of messages: the roles and types of contents
+    for i, p in enumerate(prompts):
+        text = isinstance(p, str)
+        kinds.setdefault(p * (not p.strip()) if text else frozenset((m["role"], type(m["content"])) for m in p), i)
     read, widest = {"assistant", "tool"}, (0, 0)
-    for i in dict.fromkeys([*range(first), *longest, *blank]):
+    for i in dict.fromkeys([*range(first), *longest, *[*kinds.values()][:MOST_KINDS]]):
         prompt, where = prompts[i], f"{what}, row {i}: "
         if not (ids := _ids(trainer, prompt, where)):
             raise ValueError(f"{where}the prompt {prompt!r:.60} has no tokens: {_REMOVE}.")
