@@ -28,6 +28,7 @@ CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}="
 STRICT = (
     "{% for m in messages %}{% if m['role'] != 'user' %}{{ raise_exception('no such role') }}{% endif %}{% endfor %}="
 )
+STRICT_TOO = STRICT.replace("{% endfor", "{{ m['content'] }}{% endfor")
 DEAF = "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}="
 JOINED = "{% for m in messages %}{{ m['content'] + '' }}{% endfor %}="
 
@@ -76,7 +77,11 @@ def transformed(rows):
             "row 40: .*ends with a message of the assistant.*split it off, prompt =",
         ),
         ([[SYSTEM, USER]] * 16, STRICT, r"row 0: .*the roles system, user \(TemplateError: no such role\): write"),
-        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, r"row 40: .*the roles system, user \(TemplateError: no such role\)"),
+        (
+            [[USER]] * 40 + [[SYSTEM, USER]],
+            STRICT_TOO,
+            r"row 40: .*the roles system, user \(TemplateError: no such role\)",
+        ),
         ([[SYSTEM, USER]] * 16, DEAF, r"row 0: .*does not read the content of message 0 \(role 'system'\)"),
         ([[USER, {"role": "human", "content": "1"}]] * 16, DEAF, r"message 1 \(role 'human'\)"),
         ([[PARTS]] * 16, CHAT, r"row 0: .*does not read the content of message 0 \(role 'user'\): write it as text"),

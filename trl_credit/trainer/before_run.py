@@ -168,7 +168,7 @@ def _check_tokens(
     kinds: dict[Any, int] = {}  # of text: what has white space alone; of messages: the roles and types of contents
     for i, p in enumerate(prompts):
         text = isinstance(p, str)
-        kinds.setdefault(p * (not p.strip()) if text else frozenset((m["role"], type(m["content"])) for m in p), i)
+        kinds.setdefault((not p.strip() and p) if text else frozenset((m["role"], type(m["content"])) for m in p), i)
     read, widest = {"assistant", "tool"}, (0, 0)
     for i in dict.fromkeys([*range(first), *longest, *[*kinds.values()][:MOST_KINDS]]):
         prompt, where = prompts[i], f"{what}, row {i}: "
