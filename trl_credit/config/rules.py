@@ -218,7 +218,7 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
         config ([`CreditConfig`]):
             It may be half built, if fields have wrong values.
         wrong (collection of `str`):
-            Fields with wrong values, about which nothing more is said.
+            Fields with wrong values. Errors that may follow from these are left out.
 
     Yields:
         `ValueError`: the message names the fields and the fix.

@@ -190,7 +190,7 @@ def source_of(name: str, *, what: str) -> FunctionSource:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, of which the second of equal ones becomes `name_2`, or the next that is free, and so on."""
+    """Makes names different: a second `name` becomes `name_2`, or the next one that is free."""
     found: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))

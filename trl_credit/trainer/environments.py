@@ -93,8 +93,8 @@ class Environments:
         """
         trainer = self._trainer
         if (factories := getattr(trainer, "environment_factories", None)) is not None:
-            made = {name: lambda factory=x: _guard_reset(factory()) for name, x in factories.items()}
-            trainer.environment_factories = made
+            guarded = {name: lambda factory=x: _guard_reset(factory()) for name, x in factories.items()}
+            trainer.environment_factories = guarded
         pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
         has_rewards = any(_has(one, REWARD) for one in pool)
         if self._reads_states and not any(_has(one, "state_key") for one in pool):
