@@ -39,7 +39,7 @@ def as_text(title: str, plan: Plan, shape: Shape, layout: Layout, rates: Rates |
         phases = ["generation", "rewards", *(["π_old, reference"] if plan.forward_flops else []), "training"]
         if unknown := [name for name in phases if name not in spent]:
             lines.append(f"  not known: {', '.join(unknown)}")
-        # measured on one core: 0.01 s for the embedded task, 0.05 s for 100,000 texts, 0.3 s for as many conversations
+        # measured on one core: 0.01 s for the embedded task, 0.05 s for 100,000 texts, 0.4 s for as many conversations
         lines.append(f"  {'checks before the run, once':<34}{'below 1':>58}")
     lines += ["", "assumed:", *(f"  {note}" for note in plan.notes)]
     if plan.steps is None:
