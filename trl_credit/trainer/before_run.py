@@ -30,7 +30,7 @@ FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
 def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     """The first rows of the data sets of a trainer that is being made with the arguments `given`, in which a stream is
     replaced by one that has these rows too."""
-    found = []
+    sets: list[FirstRows] = []
     for what in ("train_dataset", "eval_dataset"):
         is_named = isinstance(given[what], Mapping)
         for name, data in list(given[what].items()) if is_named else [(None, given[what])]:
@@ -42,8 +42,8 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
-            found.append((f"{what}[{name!r}]" if is_named else what, data, rows))
-    return [one for one in found if one[2]]
+            sets.append((f"{what}[{name!r}]" if is_named else what, data, rows))
+    return [one for one in sets if one[2]]
 
 
 def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
