@@ -19,13 +19,18 @@ _ALGORITHMS = """
 _STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
 _MODULE_OF = {
     "ALGORITHMS": "trainer.named",
+    "BatchTokens": "credit.tokens",
     "Credit": "credit.tokens",
     "CreditConfig": "config",
     "CreditPageCallback": "lab.viewer.trackers",
     "CreditTrainer": "trainer",
+    "Preset": "presets",
     "StepRewards": "rewards.steps",
     "Tokens": "credit.tokens",
+    "accuracy_reward": "rewards",
     "assign_credit": "loss.assignment",
+    "check_credit": "testing",
+    "knob": "config.knobs",
     "show_credit": "lab.viewer",
     **{f"{stem}Config": f"presets.{name}" for name, stem in _STEMS.items()},
     **{f"{stem}Trainer": "trainer.named" for stem in _STEMS.values()},

@@ -5,17 +5,26 @@ from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import fields, replace
 from functools import partial
+from inspect import isclass
 from typing import Any
 
 import torch
 
 from .config import CreditConfig
-from .credit.tokens import Credit, Tokens, turn_numbers
-from .loss.assignment import CreditFunction
-from .loss.custom_credit import credit_problem, has_gradient, no_credit, tensors_of, without_gradient, written_into
+from .config.algorithm import algorithm_of, is_algorithm, settings_of
+from .credit.tokens import Credit, Tokens, turn_numbers, wide
+from .loss.contract import (
+    credit_problem,
+    largest_change_by_cut,
+    no_credit,
+    received,
+    tensors_of,
+    without_gradient,
+    written_into,
+)
+from .loss.loss_pass import policy_credit
 from .loss.statistics import with_statistics
 from .support.digests import function_label
-from .support.functions import declared
 
 
 # each is a method of `_Case`
@@ -23,12 +32,11 @@ PROPERTIES = (
     *("inputs unchanged", "form", "learning", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
     *("float32", "evaluation", "batch statistics"),
 )
-_CLIP = (0.8, 1.2)
 _RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that lacks an input
 
 
 def check_credit(
-    function: CreditFunction,
+    function: Any,
     *,
     config: CreditConfig | None = None,
     is_grpo_when: dict[str, Any] | None = None,
@@ -47,13 +55,14 @@ def check_credit(
     * `row order`, `micro-batches`: a row's gradient depends neither on its place nor on the rows beside it.
     * `float32`: the gradient equals that of float64 to 1e-3 of its size.
     * `evaluation`: W, A and M are the same without a graph.
-    * `batch statistics`: what it declares as `batch_statistics` depends neither on padding nor on values outside of the
-      mask, and draws from the generator alone. The other properties use its result for all rows.
+    * `batch statistics`: its `statistics` depend neither on padding nor on values outside of the mask, and draw from
+      the generator alone. The other properties use their result for all rows.
     * `GRPO`, with `is_grpo_when`: under these knobs the gradient is GRPO's.
 
     Args:
-        function ([`~trl_credit.loss.assignment.CreditFunction`]):
-            `f(config, tokens) -> Credit`.
+        function (`Callable`, `type` or object):
+            `f(config, tokens) -> Credit`, or an object with a method `credit`, or its class
+            ([`~trl_credit.config.algorithm.Algorithm`]).
         config ([`CreditConfig`], *optional*):
             Defaults to a configuration with all knobs at their defaults.
         is_grpo_when (`dict`, *optional*):
@@ -118,27 +127,32 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
 
 
 class _Case:
-    """A credit function, its configuration, and tokens. A check returns what is wrong, or `None`."""
+    """An algorithm, its configuration, and tokens. A check returns what is wrong, or `None`."""
 
-    def __init__(self, function: CreditFunction, config: CreditConfig, tokens: Tokens) -> None:
-        self.function, self.config, self.tokens = function, config, with_statistics(function, config, tokens)
-        self.carries_loss = bool(declared(function, "carries_loss"))
+    def __init__(self, function: Any, config: CreditConfig, tokens: Tokens) -> None:
+        self.source = function
+        self.algorithm, self.config = algorithm_of(function, config, name=function_label(function)), config
+        groups = torch.arange(len(tokens.mask_t)) // 3
+        self.rows = {"group_ids": groups, "rewards": (tokens.advantages > 0).to(tokens.advantages.dtype)}
+        self.rows |= {"reward_columns": self.rows["rewards"].unsqueeze(1), "columns": [{}] * len(groups)}
+        self.tokens = with_statistics(self.algorithm, config, tokens, **self.rows)
+        self.carries_loss = self.algorithm.carries_loss
         self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
         self.size = 1.0
 
     def batch_statistics(self) -> str | None:
-        def taken(tokens: Tokens) -> torch.Tensor | None:
-            return with_statistics(self.function, self.config, tokens).statistics_t
+        def statistics(tokens: Tokens) -> torch.Tensor | None:
+            return with_statistics(self.algorithm, self.config, tokens, **self.rows).statistics_t
 
-        plain, inside = taken(self.tokens), self.tokens.mask_t.bool()
+        plain, inside = statistics(self.tokens), self.tokens.mask_t.bool()
         if plain is None:
             return None
-        if not torch.equal(taken(self.tokens), plain):
+        if not torch.equal(statistics(self.tokens), plain):
             return "differs in a second call: draw from batch.generator"
-        if not torch.equal(taken(self.changed(_padded))[:, : plain.size(1)][inside], plain[inside]):
+        if not torch.equal(statistics(self.changed(_padded))[:, : plain.size(1)][inside], plain[inside]):
             return "columns of padding change it: use batch.mask_t"
         dirty = self.changed(lambda name, x: torch.where(inside, x, 7.0) if name == "old_logp_t" else x)
-        if not torch.equal(taken(dirty)[inside], plain[inside]):
+        if not torch.equal(statistics(dirty)[inside], plain[inside]):
             return "values outside of the mask change it: use batch.mask_t"
         return None
 
@@ -152,7 +166,7 @@ class _Case:
         credit = self.call(self.tokens)
         if problem := no_credit(credit, self.tokens):
             return problem
-        learns = has_gradient(credit, self.tokens, carries_loss=self.carries_loss)
+        learns = received(credit, self.tokens, carries_loss=self.carries_loss).any()
         return None if learns else without_gradient(self.carries_loss)
 
     def inputs(self) -> str | None:
@@ -211,8 +225,8 @@ class _Case:
 
     def micro_batches(self) -> str | None:
         parts = ([0, 1], [2], [3, 4, 5])
-        gradients = torch.cat([self.gradient(self.changed(lambda _, x, part=part: x[part])) for part in parts])
-        problem = self.differs(gradients, self.gradient(self.tokens))
+        change, _ = largest_change_by_cut(self.gradient, self.tokens, parts)
+        problem = self.problem(change, 1e-9)
         return problem and f"{problem}: a row's credit depends on the rows beside it"
 
     def float32(self) -> str | None:
@@ -229,19 +243,23 @@ class _Case:
             if len(present) == 1:
                 return f"{name} is None with a graph or without one, but not both"
             if present:
-                left, right = (_wide(x.detach(), inside)[inside].double() for x in pair)
+                left, right = (wide(x.detach()).expand(inside.shape)[inside].double() for x in pair)
                 if problem := self.differs(left, right):
                     return f"{name} has other values without a graph: {problem}"
         return None
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
-        config = copy(self.config)
+        config, source = copy(self.config), self.source
+        own = {f.name for f in settings_of(source)} if is_algorithm(source) else set()
+        if own:
+            settings = {name: value for name, value in knobs.items() if name in own}
+            source = source(**settings) if isclass(source) else replace(source, **settings)
         for name, value in knobs.items():
-            if name not in {f.name for f in fields(config)}:
+            if name not in own | {f.name for f in fields(config)}:
                 raise ValueError(f"is_grpo_when: there is no knob {name!r}")
             setattr(config, name, value)
         grpo = _Case(lambda config, tokens: Credit(None, tokens.advantages), self.config, self.tokens)
-        limit = _Case(self.function, config, self.tokens)
+        limit = _Case(source, config, self.tokens)
         return self.differs(limit.gradient(self.tokens), grpo.gradient(self.tokens))
 
     def changed(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tokens:
@@ -254,32 +272,25 @@ class _Case:
     def call(self, tokens: Tokens) -> Credit:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return self.function(self.config, tokens)
+            return self.algorithm.credit(self.config, tokens)
 
     def gradient(self, tokens: Tokens) -> torch.Tensor:
-        """∂/∂logp_t of the clipped loss, summed over tokens, shape (B, T)."""
-        credit, inside = self.call(tokens), tokens.mask_t.bool()
-        weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+        """The credit of each token, shape (B, T)."""
+        credit = self.call(tokens)
         if self.carries_loss:
-            weight = torch.zeros_like(weight)
-        ratio = torch.where(inside, weight, 0.0).exp()
-        kept = inside if credit.mask is None else inside & credit.mask.bool()
-        advantage = torch.where(kept, _wide(credit.advantage, inside), 0.0)
-        loss = -torch.minimum(ratio * advantage, ratio.clamp(*_CLIP) * advantage)
-        return torch.autograd.grad(torch.where(inside, loss, 0.0).sum(), tokens.logp_t)[0]
+            credit = replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
+        return policy_credit(self.config, tokens, credit)
 
     def differs(self, found: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
-        error = (found - expected).abs().max().item()
+        return self.problem((found - expected).abs().max().item(), tolerance)
+
+    def problem(self, error: float, tolerance: float) -> str | None:
         if error <= tolerance * max(self.size, 1.0):
             return None
-        return f"by up to {error:.3g}, where gradients are of size {self.size:.3g}"
+        return f"by up to {error:.3g}, where credit is of size {self.size:.3g}"
 
 
 def _padded(name: str, x: torch.Tensor) -> torch.Tensor:
     """With five more columns."""
     fill = -1 if name in ("segment_ids", "turn_ids") else 0
     return torch.nn.functional.pad(x, (0, 5), value=fill) if x.dim() == 2 else x
-
-
-def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return (x.unsqueeze(1) if x.dim() == 1 else x).expand(like.shape)

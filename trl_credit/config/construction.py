@@ -1,6 +1,7 @@
 """How a configuration is made: from keywords, with a hint at a wrong one, and from a configuration of TRL."""
 
 import inspect
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Self
 
@@ -8,8 +9,10 @@ import trl
 from trl import GRPOConfig
 
 from ..support.errors import collected, raise_together
+from ..support.functions import imports_functions, is_custom_function, resolve_function
 from ..support.retired import meant_by
 from ..support.startup import quiet_old_names
+from .algorithm import class_of, with_settings
 from .from_trl import settings_of_trl
 
 
@@ -29,6 +32,12 @@ class Construction:
     updates_per_batch = 1
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        credit = kwargs.get("credit", cls.credit)
+        if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
+            with suppress(ValueError):  # which the checks of the configuration report
+                resolve_function(credit, what="credit", known=())
+        if (algorithm := class_of(credit)) is not None:
+            cls = with_settings(cls, algorithm)
         parameters = inspect.signature(cls.__init__).parameters
         unknown = [name for name in kwargs if name not in parameters]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -41,6 +50,12 @@ class Construction:
             raise_together(errors)
         quiet_old_names()  # TRL's constructor uses them
         return super().__new__(cls)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """Pickles the class of a module: one with the settings of an algorithm is made again where that is known."""
+        make, arguments, *state = super().__reduce_ex__(protocol)
+        plain = vars(type(self)).get("plain_class")
+        return (make, arguments, *state) if plain is None else (_made_again, (plain, self.credit), *state)
 
     def fill_in_updates(self) -> None:
         """Sets `steps_per_generation` to `updates_per_batch` times `gradient_accumulation_steps`.
@@ -84,3 +99,9 @@ class Construction:
         if "generation_batch_size" in knobs:  # TRL takes one of the two
             settings.pop("steps_per_generation", None)
         return cls(**settings | knobs)
+
+
+def _made_again(plain: type, credit: Any) -> Any:
+    """A configuration without values, with the settings of the algorithm if this process has looked it up."""
+    algorithm = class_of(credit)
+    return object.__new__(plain if algorithm is None else with_settings(plain, algorithm))

@@ -152,6 +152,21 @@ def knob(
     return declared
 
 
+def as_knob(setting: Field, *, of: str) -> Any:
+    """A field of another dataclass as a knob: as it was declared there, or with what its default tells of its values.
+
+    `of` is the name of that class, for the help.
+    """
+    default = default_of(setting)
+    if setting not in _DECLARED:
+        is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+        return knob(default, f"A setting of {of}.", FINITE if is_number else None)
+    given = {"default": default} if setting.default_factory is MISSING else {"default_factory": setting.default_factory}
+    declared = field(**given, metadata=setting.metadata)
+    _DECLARED[declared] = _DECLARED[setting]
+    return declared
+
+
 @cache
 def knobs_of(config_class: type) -> dict[str, Knob]:
     """Field → its declaration, from the class itself or from the nearest base class that declares it.
@@ -167,12 +182,12 @@ def knobs_of(config_class: type) -> dict[str, Knob]:
 
 def defaults(config_class: type) -> dict[str, Any]:
     """The default of every field of a dataclass that has one."""
-    found = {f.name: _default(f) for f in fields(config_class)}
+    found = {f.name: default_of(f) for f in fields(config_class)}
     return {name: value for name, value in found.items() if value is not MISSING}
 
 
-def _default(known: Field) -> Any:
-    """The default of a field, or `MISSING`."""
+def default_of(known: Field) -> Any:
+    """The default of a field of a dataclass, or `MISSING`."""
     return known.default if known.default_factory is MISSING else known.default_factory()
 
 
@@ -237,4 +252,4 @@ def is_default(config: Any, name: str) -> bool:
     """Whether a field has its default in the configuration's class or in one of its base classes."""
     value = getattr(config, name)
     found = (_fields_of(base).get(name) for base in type(config).__mro__ if is_dataclass(base))
-    return any(_default(known) == value for known in found if known is not None)
+    return any(default_of(known) == value for known in found if known is not None)

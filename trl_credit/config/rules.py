@@ -1,12 +1,12 @@
 """Which settings of a configuration do not go together."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from trl import GRPOConfig
 
 from ..support.errors import collected
-from ..support.functions import declared, imports_functions
+from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED, check_prompt_rates
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
@@ -253,13 +253,6 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
         yield ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
 
 
-def batch_statistics_of(function: Callable | None, config: GRPOConfig) -> Callable | None:
-    """The function that a credit function declares as `batch_statistics`, or `None` if it has none, or if its attribute
-    `acts`, a condition on a configuration, does not hold."""
-    found = None if function is None else declared(function, "batch_statistics")
-    return None if found is None or unmet(config, declared(found, "acts") or {}) else found
-
-
 def no_batch_logps(config: GRPOConfig) -> str:
     """Why there are no log-probabilities of a generation batch before its first update, and the fix."""
     window, names = config.gradient_accumulation_steps, ("gradient_accumulation_steps", "num_iterations")
@@ -268,25 +261,26 @@ def no_batch_logps(config: GRPOConfig) -> str:
 
 
 _BATCH_STATISTICS = (
-    (when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it"),
     (when(td_upper_bound=False), "it changes the advantages after the statistics"),
     (when(whiten_advantages=("none", "batch")), "it changes the advantages after the statistics"),
 )
 
 
 def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
-    """What does not go with the updates per batch, or with a credit function that takes statistics over it."""
+    """What does not go with the updates per batch, or with an algorithm that takes statistics over it."""
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
         yield ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
-    function = config.custom_function("credit") if imports_functions() else None
-    if (found := batch_statistics_of(function, config)) is None:
+    errors: list[Exception] = []
+    with collected(errors, ValueError, FunctionRaised):
+        algorithm = config.algorithm() if imports_functions() else None
+    yield from errors
+    if errors or algorithm is None or algorithm.statistics is None:
         return
-    others = "".join(f", or change {name}" for name in declared(found, "acts") or ())
     for needed, why in _BATCH_STATISTICS:
         if wrong := unmet(config, needed):
             what = f"{values_of(config, wrong)} with credit={config.credit!r}, which takes statistics over the batch"
-            yield ValueError(f"{what}: {why}. Set {in_words(wrong)}{others}.")
-    if config.is_aligned and not config.use_vllm:
+            yield ValueError(f"{what}: {why}. Set {in_words(wrong)}.")
+    if config.is_aligned and not config.use_vllm and "logps" in algorithm.needs:
         what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
-        yield ValueError(f"{what}, and {no_batch_logps(config)}{others}.")
+        yield ValueError(f"{what}, and {no_batch_logps(config)}.")

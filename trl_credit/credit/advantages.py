@@ -138,16 +138,6 @@ def confidence_weight(logp_t: torch.Tensor, *, kind: str = "sigmoid", mask_t: to
     return torch.where(inside, 1 + (torch.sigmoid(x_t) if name == "sigmoid" else torch.tanh(x_t)), 1.0)
 
 
-def confidence_slope(logp_t: torch.Tensor, *, kind: str, mask_t: torch.Tensor) -> torch.Tensor:
-    """f′(ℓ_t) / f(ℓ_t) of [`confidence_weight`], shape (B, T), detached; 0 at masked tokens, and if f is detached."""
-    if not kind.endswith("_grad"):
-        return torch.zeros_like(logp_t)
-    with torch.enable_grad():
-        logp_t = logp_t.detach().requires_grad_()
-        total = confidence_weight(logp_t, kind=kind, mask_t=mask_t).log().sum()
-        return torch.autograd.grad(total, logp_t)[0]
-
-
 def td_upper_bound(eos_probs: torch.Tensor) -> torch.Tensor:
     """b_t = 1 − Π_{k<t} (1 − π(EOS | s_k)) ≥ ΔV(s_t) = V(s_0) − V(s_t), for rewards in [0, 1].
 

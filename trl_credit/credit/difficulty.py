@@ -141,13 +141,13 @@ class DifficultyBelief:
             "beliefs": list(self._beliefs),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> tuple[float, float]:
+    def load_state_dict(self, state: dict[str, Any]) -> str | None:
         """Continues from what `state_dict` returned. A refused state changes nothing.
 
         η and η_min stay those of this belief: they are for the next steps.
 
         Returns:
-            `tuple[float, float]`: η and η_min of the saved belief.
+            `str` or `None`: a sentence for the user if the saved belief had another η or η_min.
 
         Raises:
             ValueError: the state has another version, mode or window, or `state_dict` did not write it.
@@ -186,7 +186,11 @@ class DifficultyBelief:
                 raise ValueError(f"{name} must be a number, got {state[name]!r}")
         self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
         self._beliefs = deque(map(float, state["beliefs"]), maxlen=self.window)
-        return float(state["rate"]), float(state["rate_min"])
+        before, now = (state["rate"], state["rate_min"]), (self.rate, self.rate_min)
+        if self.mode != "history" or before == now:
+            return None
+        written = f"was written with difficulty_rate {before[0]:g} and difficulty_rate_min {before[1]:g}"
+        return f"{written}, and this run has {now[0]:g} and {now[1]:g}: set the old values to continue as before"
 
 
 def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:

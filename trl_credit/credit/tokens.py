@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -13,11 +14,13 @@ class Tokens:
     """The tokens of a micro-batch when their loss is computed. Log-probabilities are in nats.
 
     Attributes:
-        logp_t: Log-probabilities under the current policy, shape (B, T). They carry the gradient (not in evaluation).
+        logp_t: Log-probabilities under the current policy, shape (B, T). They carry the gradient; in evaluation, where
+            nothing follows from it, too.
         old_logp_t: π_old: under the policy that sampled, computed by the training model, shape (B, T), detached.
         ref_logp_t: Under the reference model, shape (B, T), or `None` if `beta` is 0.
         sampling_logp_t: As returned by the engine that sampled, shape (B, T); NaN where unknown; `None` if all are.
-        entropy_t: Entropy of the next-token distribution, nats, shape (B, T), detached.
+        entropy_t: Entropy of the next-token distribution, nats, shape (B, T); detached, unless the algorithm needs
+            "entropy_gradient".
         ref_entropy_t: The same of the reference model, with `selector="entropy_reference"` only; else `None`.
         advantages: Shape (B,), or (B, T) if tokens differ; after baseline, difficulty weight, whitening,
             `td_upper_bound` and floor.
@@ -28,8 +31,11 @@ class Tokens:
             tokens that the policy did not write (padding, tool results). Without tools the whole response is turn 0.
         policy_mask_t: The part of M that is known before the loss (`token_mask`) and that the normaliser counts: zeros
             and ones of the type of `mask_t`, shape (B, T), never outside `mask_t`.
-        statistics_t: What the function's `batch_statistics` returned for these tokens, shape (B, T), see
-            [`BatchTokens`]; `None` without.
+        statistics_t: What the algorithm's `statistics` returned for these tokens, shape (B, T), see [`BatchTokens`];
+            `None` without.
+        hidden_t: The last layer's states from which the tokens were sampled, shape (B, T, H), if the algorithm needs
+            "hidden"; else `None`. They carry the gradient.
+        is_training: Whether the model trains on these tokens.
         seed: For random numbers. It follows from the run's `seed`, the optimizer step, the place of the micro-batch in
             it and the process, so a resumed run draws what the uninterrupted one draws.
         mask_t: 1 for the tokens of this loss, floating, shape (B, T). It may lack tokens of the response (rows that
@@ -50,6 +56,8 @@ class Tokens:
     sampling_logp_t: torch.Tensor | None = None
     ref_entropy_t: torch.Tensor | None = None
     statistics_t: torch.Tensor | None = None
+    hidden_t: torch.Tensor | None = None
+    is_training: bool = True
     seed: int = 0
 
     @cached_property
@@ -60,25 +68,39 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTokens:
-    """The tokens of a generation batch, of all processes, before it is cut into micro-batches: what a credit function's
-    `batch_statistics` receives.
+    """The rows of a generation batch, of all processes, before it is cut into micro-batches: what the `statistics` of
+    an algorithm receive.
 
-    Rows are in the order in which the batch was generated, whatever the number of processes.
+    Rows are in the order in which the batch was generated, whatever the number of processes. Nothing has a gradient.
 
     Attributes:
-        logp_t: Log-probabilities under π_old, or as returned by the engine that sampled, shape (N, T), nats.
+        logp_t: Log-probabilities under π_old, or as returned by the engine that sampled, shape (N, T), nats; `None`
+            unless the algorithm needs "logps".
         advantage_t: Shape (N, T); after baseline, difficulty weight, whitening of the batch and floor. Whitening of a
             micro-batch and `td_upper_bound` come later.
+        rewards: Total rewards, shape (N,); NaN without a score. `None` for trees, whose rows are segments.
+        reward_columns: Rewards by function, shape (N, F); `None` for trees.
+        group_ids: Number of each row's prompt in the batch, from 0, int64, shape (N,).
+        token_ids, segment_ids, turn_ids: As in [`Tokens`], shape (N, T).
+        columns: The columns of the data set for each row, N dicts, if the algorithm needs "columns"; else, and for
+            trees, `None`.
         generator: Random numbers on the CPU, the same on all processes. Its seed follows from `seed` and the optimizer
             step, so a resumed run draws what the uninterrupted one draws.
-        mask_t: 1 for the tokens of M (`Tokens.policy_mask_t`) whose log-probability is known, floating, shape (N, T).
-            Elsewhere the other tensors may not be finite.
+        mask_t: 1 for the tokens of M (`Tokens.policy_mask_t`), with "logps" those whose log-probability is known,
+            floating, shape (N, T). Elsewhere the other tensors may not be finite.
     """
 
-    logp_t: torch.Tensor
     advantage_t: torch.Tensor
     generator: torch.Generator
     mask_t: torch.Tensor
+    logp_t: torch.Tensor | None = None
+    rewards: torch.Tensor | None = None
+    reward_columns: torch.Tensor | None = None
+    group_ids: torch.Tensor | None = None
+    token_ids: torch.Tensor | None = None
+    segment_ids: torch.Tensor | None = None
+    turn_ids: torch.Tensor | None = None
+    columns: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,14 +126,31 @@ class Credit:
     traced: torch.Tensor | None = None
 
 
-def as_batch(tokens: Tokens) -> BatchTokens:
-    """A micro-batch as if it were a generation batch, with its tokens under the current policy."""
-    advantages = tokens.advantages.unsqueeze(1) if tokens.advantages.dim() == 1 else tokens.advantages
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """(B,) as (B, 1); (B, T) unchanged."""
+    return x.unsqueeze(1) if x.dim() == 1 else x
+
+
+def kept_tokens(credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """The tokens of the policy term, bool, shape (B, T): M before the loss and that of the credit."""
+    kept_t = tokens.policy_mask_t.bool()
+    return kept_t if credit.mask is None else kept_t & credit.mask.bool()
+
+
+def as_batch(tokens: Tokens, **rows: Any) -> BatchTokens:
+    """A micro-batch as if it were a generation batch, with its tokens under the current policy.
+
+    `rows` are other attributes, such as `rewards` and `group_ids`.
+    """
     return BatchTokens(
-        logp_t=tokens.logp_t.detach(),
-        advantage_t=advantages.expand_as(tokens.logp_t),
-        generator=torch.Generator().manual_seed(tokens.seed),
-        mask_t=tokens.policy_mask_t,
+        **{
+            "logp_t": tokens.logp_t.detach(),
+            "advantage_t": wide(tokens.advantages).expand_as(tokens.logp_t),
+            "generator": torch.Generator().manual_seed(tokens.seed),
+            "mask_t": tokens.policy_mask_t,
+            **{name: getattr(tokens, name) for name in ("token_ids", "segment_ids", "turn_ids")},
+            **rows,
+        }
     )
 
 

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import torch
 
-from .scan import discounted_scan, reverse_discounted_scan
-from .weights import masked, sequence_log_weight, sequence_token_log_weight, traced_credit, traced_sum
+from .scan import discounted_scan
+from .weights import masked, sequence_log_weight, sequence_token_log_weight, traced_sum
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,6 @@ def turn_token_log_weight(
     return value + masked(logp_t - logp_t.detach(), mask_t)
 
 
-def turn_gradient(coefficient_t: torch.Tensor, *, turn_ids: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
-    """Σ_t c_t ∂W_t/∂ℓ_k = C_τ(k) / n_τ(k), C_σ = Σ_{t∈σ} c_t, for W of [`turn_log_weight`]. Shapes (B, T) → (B, T)."""
-    turns = TurnTable(turn_ids, mask_t)
-    return turns.by_token(turns.mean(coefficient_t))
-
-
 def eligible_turn_log_weight(
     logp_t: torch.Tensor,
     *,
@@ -165,28 +159,6 @@ def eligible_turn_log_weight(
     return value + own + turns.by_token(discounted_scan(left, decay=decay) - left)
 
 
-def eligible_turn_gradient(
-    coefficient_t: torch.Tensor,
-    *,
-    decay: float,
-    selected_t: torch.Tensor | None = None,
-    leave_own_out: bool = True,
-    turn_ids: torch.Tensor,
-    mask_t: torch.Tensor,
-) -> torch.Tensor:
-    """Σ_t c_t ∂W_t/∂ℓ_k = c_k + (z_τ/n_τ) Σ_{σ>τ} g^{σ−τ} C_σ, C_σ = Σ_{t∈σ} c_t, for [`eligible_turn_log_weight`].
-
-    Shapes (B, T) → (B, T), 0 at masked tokens. Arguments and errors as there.
-    """
-    turns = TurnTable(turn_ids, mask_t)
-    own, totals = masked(coefficient_t, mask_t), turns.sum(coefficient_t)
-    traced_t = turns.by_token((reverse_discounted_scan(totals, decay=decay) - totals) / turns.count.clamp(min=1))
-    if selected_t is None:
-        return own + traced_t
-    selected_t = selected_t.to(own.dtype)
-    return (own if leave_own_out else own * selected_t) + selected_t * traced_t
-
-
 def lambda_trace_turn_log_weight(
     logp_t: torch.Tensor,
     *,
@@ -210,19 +182,6 @@ def lambda_trace_turn_log_weight(
     difference = masked(logp_t - old_logp_t, mask_t)
     means = turns.mean(difference)
     return difference + turns.by_token(traced_sum(means, decay=decay, style=style) - means)
-
-
-def lambda_trace_turn_gradient(
-    coefficient_t: torch.Tensor, *, decay: float, style: str = "recent", turn_ids: torch.Tensor, mask_t: torch.Tensor
-) -> torch.Tensor:
-    """Σ_t c_t ∂W_t/∂ℓ_k = c_k + (1/n_τ) Σ_{σ>τ} tr(σ,τ) C_σ, C_σ = Σ_{t∈σ} c_t: [`lambda_trace_turn_log_weight`].
-
-    Shapes (B, T) → (B, T), 0 at masked tokens. Arguments and errors as there.
-    """
-    turns = TurnTable(turn_ids, mask_t)
-    totals = turns.sum(coefficient_t)
-    traced = (traced_credit(totals, decay=decay, style=style) - totals) / turns.count.clamp(min=1)
-    return masked(coefficient_t, mask_t) + turns.by_token(traced)
 
 
 def turn_average_factor(turn_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor | None:

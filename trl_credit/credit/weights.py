@@ -79,26 +79,6 @@ def eligible_log_weight(
     return value + own + (traced - left)
 
 
-def eligible_gradient(
-    coefficient_t: torch.Tensor,
-    *,
-    decay: float,
-    selected_t: torch.Tensor | None = None,
-    leave_own_out: bool = True,
-    mask_t: torch.Tensor,
-) -> torch.Tensor:
-    """Σ_t c_t ∂W_t/∂ℓ_k = c_k + z_k Σ_{t>k} g^{t−k} c_t, for W of [`eligible_log_weight`].
-
-    Shapes (B, T) → (B, T), 0 at masked tokens. Arguments and errors as there.
-    """
-    own = masked(coefficient_t, mask_t)
-    traced = masked(reverse_discounted_scan(own, decay=decay), mask_t)
-    if selected_t is None:
-        return traced
-    selected_t = selected_t.to(traced.dtype)
-    return own + selected_t * (traced - own) if leave_own_out else selected_t * traced
-
-
 def lambda_trace_log_weight(
     logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, decay: float, style: str = "recent", mask_t: torch.Tensor
 ) -> torch.Tensor:

@@ -139,8 +139,8 @@ def write_model_card(
         repo_name=repo_name,
         algorithm=public.text(name),
         preset=preset_of(args),
-        credit=[row._replace(value=public.text(row.value)) for row in describe_credit(args, trainer.credit_method)],
-        own=own_functions(args, trainer.credit_method),
+        credit=[row._replace(value=public.text(row.value)) for row in describe_credit(args)],
+        own=own_functions(args),
         sampling=describe_sampling(args, trainer.state.log_history),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],
@@ -161,7 +161,7 @@ def write_model_card(
 def _comments(trainer: CardTrainer, choices: tuple[Any, ...], public: Public) -> str:
     named = any(hasattr(part, "reward") for part in choices)
     rewards = [] if named else trainer.reward_func_names
-    comments = function_comments(trainer.args, method=trainer.credit_method, rewards=rewards)
+    comments = function_comments(trainer.args, rewards=rewards)
     return "\n".join(map(public.text, comments.splitlines()))
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
-from ..support.digests import FunctionSource, source_of_object
-from ..support.functions import is_object_name, method_label, source_of
+from ..support.digests import FunctionSource
+from ..support.functions import is_object_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
 
@@ -41,16 +41,16 @@ def preset_of(args: CreditConfig) -> Preset | None:
     return next((by_config[base] for base in type(args).__mro__ if base in by_config), None)
 
 
-def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[Setting]:
+def describe_credit(args: CreditConfig) -> list[Setting]:
     """The fields of `PARTS` and the knobs of credit, without those that have no effect beside the others.
 
-    `method` is the `credit` of a trainer's subclass. Names and docstrings of custom functions are not escaped.
+    Names and docstrings of custom functions are not escaped.
     """
     preset = preset_of(args)
     published = args if preset is None else build(preset.config, output_dir=args.output_dir, report_to="none")
     own = defaults(type(args))  # of a knob that only a subclass of the preset's configuration declares
     functions: dict[str, list[str]] = {}
-    for function in custom_functions(args, method=method):
+    for function in custom_functions(args):
         text = f"{function.text}: “{function.doc}”" if function.doc else function.text
         functions.setdefault(function.setting, []).append(text)
     rows = []
@@ -63,11 +63,10 @@ def describe_credit(args: CreditConfig, method: Callable | None = None) -> list[
     return rows
 
 
-def own_functions(args: CreditConfig, method: Callable | None = None) -> list[str]:
-    """The settings that have a custom function which is not the preset's; `method` is as in `describe_credit`."""
-    custom = {function.setting for function in custom_functions(args, method=method)}
-    rows = [row for row in describe_credit(args, method) if row.name in custom]
-    return [row.name for row in rows if row.published or (row.name == "credit" and method is not None)]
+def own_functions(args: CreditConfig) -> list[str]:
+    """The settings that have a custom function which is not the preset's."""
+    custom = args.custom_functions()
+    return [row.name for row in describe_credit(args) if row.name in custom and row.published]
 
 
 def _names(args: CreditConfig) -> dict[str, list[str]]:
@@ -95,10 +94,10 @@ class CustomFunction(NamedTuple):
     """A function from outside of the package.
 
     Attributes:
-        setting: The field that names it; "credit" for the method of a trainer's subclass.
+        setting: The field that names it.
         text: "half of mine.py, SHA-256 1a2b…", of the file as it was loaded (of the source of a function without file).
         doc: First line of its docstring.
-        given_as: The field or class that got it as an object, which a recipe cannot hold. Empty if it has a name.
+        given_as: The field that got it as an object, which a recipe cannot hold. Empty if it has a name.
     """
 
     setting: str
@@ -107,13 +106,9 @@ class CustomFunction(NamedTuple):
     given_as: str = ""
 
 
-def custom_functions(args: CreditConfig, *, method: Callable | None = None) -> list[CustomFunction]:
-    """The custom functions that compute credit; `method` is the `credit` of a trainer's subclass."""
+def custom_functions(args: CreditConfig) -> list[CustomFunction]:
+    """The custom functions that compute credit."""
     found = []
-    if method is not None:
-        label = method_label(method)
-        text = _text(label, source_of_object(method))
-        found.append(CustomFunction("credit", text, _first_line(method), "the trainer's class"))
     for setting, name in args.custom_functions().items():
         given_as = setting if is_object_name(name) else ""
         try:
@@ -124,14 +119,14 @@ def custom_functions(args: CreditConfig, *, method: Callable | None = None) -> l
     return found
 
 
-def function_comments(args: CreditConfig, *, method: Callable | None = None, rewards: Collection[str] = ()) -> str:
+def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> str:
     """A YAML comment for each custom function, and one for each that the recipe cannot hold.
 
-    `method` is the `credit` of a trainer's subclass. `rewards` are the names of rewards that no setting names.
+    `rewards` are the names of rewards that no setting names.
     """
     lines = []
     unnamed = [CustomFunction("reward", name, given_as="reward") for name in rewards]
-    for function in [*custom_functions(args, method=method), *unnamed]:
+    for function in [*custom_functions(args), *unnamed]:
         lines.append(f"{function.setting}: {function.text}")
         if function.given_as:
             fix = "put it into a file, and name it file.py:function"

@@ -1,6 +1,5 @@
 """The parts of a trainer that the model card reads."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from transformers import TrainerState
@@ -15,7 +14,6 @@ class CardTrainer(IdentifiedTrainer, Protocol):
     Attributes:
         state, hub_model_id: As in `GRPOTrainer`.
         preset: The preset of the trainer's class, if it is a named one.
-        credit_method: The `credit` of a subclass, or `None`.
         _tag_names: Tags on the Hub, as in TRL.
     """
 
@@ -23,9 +21,6 @@ class CardTrainer(IdentifiedTrainer, Protocol):
     hub_model_id: str | None
     preset: Preset | None
     _tag_names: list[str]
-
-    @property
-    def credit_method(self) -> Callable | None: ...
 
     def changes_of_run(self) -> list[str]:
         """A sentence for each change of the settings between a checkpoint and a resume."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,36 +10,14 @@ from ..credit import selection, turns, weights
 from ..credit.advantages import confidence_weight, optimal_advantage, trace_loss_weight
 from ..credit.clipping import clip_ratio_alone
 from ..credit.segments import policy_iteration_loss, segment_ends
-from ..credit.tokens import Credit, Tokens
+from ..credit.tokens import Credit, Tokens, wide
 
 
 if TYPE_CHECKING:  # so that assigning credit needs only torch
     from ..config import CreditConfig
 
 
-class CreditFunction(Protocol):
-    """An algorithm: `f(config, tokens) -> Credit`. Optional attributes of the function declare what it does:
-
-    * `carries_loss = True`: A is minus a custom loss and may have a graph; W is then `None` or 0.
-    * `replaces_kl = True`: that loss contains β, and TRL's KL term is left out.
-    * `replaces_correction = True`: the function weighs by `sampling_logp_t` itself, and TRL's correction for the
-      sampling engine is left out.
-    * `needs_drift = True`: the function changes nothing while the policy is still the one that sampled. A run with one
-      update per generation batch says so once.
-    * `by_row = condition`: the credit of a row does not depend on the other rows of its micro-batch, in configurations
-      for which the condition holds (`{}`: always). Then `length_sort` may sort the rows.
-    * `batch_statistics = g`: `g(config, batch) -> (N, T)`, called once per generation batch with a
-      [`~trl_credit.credit.tokens.BatchTokens`]. The function gets its result as `tokens.statistics_t`, so how the batch
-      is cut into micro-batches does not matter. An attribute `g.acts`, a condition on a configuration
-      ([`~trl_credit.config.knobs.when`]), says when it is called.
-    """
-
-    def __call__(self, config: "CreditConfig", tokens: Tokens) -> Credit: ...
-
-
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """(B,) as (B, 1); (B, T) unchanged."""
-    return x.unsqueeze(1) if x.dim() == 1 else x
+CreditFunction = Callable[["CreditConfig", Tokens], Credit]  # an algorithm as a function
 
 
 def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
@@ -101,11 +79,13 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     return Credit(torch.zeros_like(tokens.logp_t), -loss_t)
 
 
-policy_iteration.carries_loss = True
-policy_iteration.replaces_kl = True
-policy_iteration.replaces_correction = True
-
-_CREDIT = {"clip": assign_credit, "policy_iteration": policy_iteration}
+def log_weight_of(config: "CreditConfig", credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """The W whose exponential the loss uses, shape (B, T): that of the credit, or TRL's own."""
+    if credit.log_weight is not None:
+        return credit.log_weight
+    if config.importance == "sequence":
+        return weights.sequence_log_weight(tokens.logp_t, old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
+    return tokens.logp_t - tokens.old_logp_t
 
 
 def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[float, float]) -> Credit:
@@ -113,11 +93,6 @@ def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[floa
     log_weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
     log_weight, advantage = clip_ratio_alone(log_weight, wide(credit.advantage), clip_range=clip_range)
     return replace(credit, log_weight=log_weight, advantage=advantage)
-
-
-def credit_function(config: "CreditConfig") -> CreditFunction:
-    """The credit function of a run: a custom one, or the built-in one that the knobs choose."""
-    return config.custom_function("credit") or _CREDIT[config.policy_loss]
 
 
 def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | None:
@@ -154,49 +129,8 @@ def policy_mask(
     return kept_t if custom is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
 
 
-def log_probability_gradient(
-    config: "CreditConfig",
-    *,
-    coefficient_t: torch.Tensor,
-    selected_t: torch.Tensor | None,
-    turn_ids: torch.Tensor,
-    mask_t: torch.Tensor,
-) -> torch.Tensor:
-    """∂/∂ℓ_k Σ_t c_t exp(W_t) at W = 0, which is Σ_t c_t ∂W_t/∂ℓ_k: the credit of token k including traces.
-
-    For the W of the knobs. In closed form and O(T), without a graph.
-
-    Args:
-        config ([`CreditConfig`]):
-            With the knobs of W. `importance` is not "sequence", whose W is TRL's.
-        coefficient_t (`torch.Tensor`):
-            c, shape (B, T), such as A·M; 0 outside of the loss.
-        selected_t (`torch.Tensor` or `None`):
-            z, from which W was made, shape (B, T).
-        turn_ids, mask_t (`torch.Tensor`):
-            Shape (B, T).
-
-    Returns:
-        `torch.Tensor`: shape (B, T).
-    """
-    by_turn = {"turn_ids": turn_ids, "mask_t": mask_t}
-    if config.importance == "turn":
-        return turns.turn_gradient(coefficient_t, **by_turn)
-    if config.importance == "lambda_trace":
-        trace = {"decay": config.trace_decay, "style": config.trace_style}
-        if config.trace_unit == "turn":
-            return turns.lambda_trace_turn_gradient(coefficient_t, **trace, **by_turn)
-        return weights.traced_credit(coefficient_t, **trace) * mask_t
-    if config.importance == "eligible":
-        trace = _eligibility(config, selected_t)
-        if config.trace_unit == "turn":
-            return turns.eligible_turn_gradient(coefficient_t, **trace, **by_turn)
-        return weights.eligible_gradient(coefficient_t, **trace, mask_t=mask_t)
-    return coefficient_t  # no trace
-
-
 def _eligibility(config: "CreditConfig", selected_t: torch.Tensor | None) -> dict[str, Any]:
-    """Arguments of both functions of the eligibility trace. Without z every token leaves a trace."""
+    """Arguments of the eligibility trace, by tokens or turns. Without z every token leaves a trace."""
     selected_t = None if config.selector == "none" else selected_t
     return {"decay": config.trace_decay, "selected_t": selected_t, "leave_own_out": config.leave_own_out}
 
@@ -248,12 +182,16 @@ def _chosen(config: "CreditConfig", tokens: Tokens, entropy_t: torch.Tensor, *, 
     return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=mask_t, order=order)
 
 
+def described(found: object) -> str:
+    """Type and shape of what a custom function returned, for an error message."""
+    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+
+
 def _checked_mask(found: torch.Tensor, mask_t: torch.Tensor, knob: str, name: str) -> torch.Tensor:
     """The result of a custom mask function, with the type of `mask_t` and 0 outside of it."""
     rule = f"{knob} {name!r} must return a tensor of zeros and ones of the shape of mask_t, {tuple(mask_t.shape)}"
     if not isinstance(found, torch.Tensor) or found.shape != mask_t.shape:
-        got = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
-        raise ValueError(f"{rule}; it returned {got}.")
+        raise ValueError(f"{rule}; it returned {described(found)}.")
     found = found.detach().masked_fill(~mask_t.bool(), 0)
     if not ((found == 0) | (found == 1)).all():  # before the cast, which would round 0.9 down to 0
         raise ValueError(f"{rule}; it returned other values.")

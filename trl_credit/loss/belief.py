@@ -1,16 +1,8 @@
-"""HA-DW's belief during a run: the reward functions that move it, and its state in a checkpoint."""
+"""The reward functions that say what is correct, for HA-DW's belief and for groups."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from accelerate.logging import get_logger
 
 from ..config import CreditConfig
-from ..credit.difficulty import DifficultyBelief
-
-
-logger = get_logger(__name__)
 
 
 # names of reward functions that measure accuracy
@@ -67,38 +59,3 @@ def _column(name: str, names: Sequence[str]) -> int:
         if spelled in names:
             return names.index(spelled)
     raise ValueError(f"difficulty_reward={name!r} is not one of the reward functions {', '.join(names)}: name one.")
-
-
-class BeliefState:
-    """The difficulty belief of a run, kept in its checkpoints.
-
-    Args:
-        config ([`CreditConfig`]):
-            With a `difficulty`.
-
-    Attributes:
-        belief ([`~trl_credit.credit.difficulty.DifficultyBelief`]): The belief.
-    """
-
-    name = "difficulty"
-
-    def __init__(self, config: CreditConfig) -> None:
-        self.setting = f"difficulty={config.difficulty!r}"
-        knobs = {name: getattr(config, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
-        self.belief = DifficultyBelief(config.difficulty, **knobs)
-
-    def state_dict(self, folder: Path) -> dict[str, Any]:
-        """The belief as JSON types."""
-        return self.belief.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
-        """Restores the belief, and warns if its step sizes have changed.
-
-        Raises:
-            ValueError: the state belongs to another kind of belief.
-        """
-        before, belief = self.belief.load_state_dict(state), self.belief
-        if belief.mode == "history" and before != (belief.rate, belief.rate_min):
-            message = "%s was written with difficulty_rate %g and difficulty_rate_min %g, and this run has %g and %g: "
-            message += "set the old values to continue as before"
-            logger.warning(message, folder, *before, belief.rate, belief.rate_min)

@@ -1,19 +1,23 @@
 """One micro-batch in TRL's loss, and the `Tokens` that a credit function gets."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import td_upper_bound, whiten
-from ..credit.tokens import Credit, Tokens, turn_numbers
+from ..credit.gradient import PolicyTerm, kl_credit, token_credit
+from ..credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
 from ..support.digests import seed_from
 from . import keys
-from .assignment import policy_mask, wide
+from .assignment import log_weight_of, policy_mask, with_ratio_clipped
 from .batch import loss_mask, segments_of
+from .contract import Contract
 from .metrics import expert_drift, loss_statistics
+from .order import in_loss
 
 
 @dataclass
@@ -22,6 +26,7 @@ class LossPass:
 
     Attributes:
         config: The run's knobs.
+        contract: The run's algorithm.
         inputs: A copy of TRL's dict, from which TRL's loss reads.
         reduce: Sums a tensor over processes. Collective.
         micro_batches: Number of micro-batches of the generation batch, over all processes.
@@ -32,10 +37,14 @@ class LossPass:
         unmasked: `logp_t`, `entropy_t` and the inputs as they were before [`finite_outside`].
         eos_probs: π(EOS) at each token under the current policy, shape (B, T), for `td_upper_bound`.
         experts_t: The experts of each token and layer, shape (B, T, layers, k), for `expert_drift`.
+        hidden_t: The last layer's states, shape (B, T, H), for an algorithm that needs them.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
+        off_policy_mask_t: Rows that TRL's `off_policy_mask_threshold` keeps, shape (B, 1) or (B, T), or `None`.
+        turn_factor_t: What `turn_average` multiplies A by, shape (B, T), or `None`.
     """
 
     config: CreditConfig
+    contract: Contract
     inputs: dict[str, Any]
     reduce: Callable[[torch.Tensor], torch.Tensor]
     micro_batches: int = 1
@@ -46,7 +55,10 @@ class LossPass:
     unmasked: dict[str, Any] = field(default_factory=dict)
     eos_probs: torch.Tensor | None = None
     experts_t: torch.Tensor | None = None
+    hidden_t: torch.Tensor | None = None
     entropy_mask_t: torch.Tensor | None = None
+    off_policy_mask_t: torch.Tensor | None = None
+    turn_factor_t: torch.Tensor | None = None
 
     @property
     def mask_t(self) -> torch.Tensor:
@@ -64,19 +76,50 @@ class LossPass:
         count = self.inputs.get(keys.NUM_ITEMS)
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
-    def statistics(
-        self, carries_loss: bool, *, clip_range: tuple[float, float], in_detail: bool
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and `expert_drift`
-        if the experts are known."""
+    def statistics(self, *, in_detail: bool) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], `expert_drift` if
+        the experts are known, and the algorithm's own.
+
+        Raises:
+            ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
+        """
         tokens, credit = self.seen
         how = {"quarter_t": self.inputs.get(keys.QUARTERS), "entropy_mask_t": self.entropy_mask_t}
-        how |= {"carries_loss": carries_loss, "clip_range": clip_range, "in_detail": in_detail}
-        found = loss_statistics(self.config, credit, tokens, **how)
+        how |= {"gradient_t": self.credit_t if in_detail else None}
+        stats = loss_statistics(self.config, credit, tokens, carries_loss=self.contract.algorithm.carries_loss, **how)
         if self.experts_t is not None:
             old_t = self.inputs[keys.OLD_EXPERTS]
-            found["expert_drift"] = expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)
-        return found
+            stats["expert_drift"] = expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)
+        own = self.contract.metrics(self.config, tokens, credit)
+        if taken := own.keys() & stats.keys():
+            raise ValueError(
+                f"a metric of credit={self.config.credit!r} is called {min(taken)!r}, as one of ours: rename it."
+            )
+        return stats | own
+
+    @cached_property
+    def credit_t(self) -> torch.Tensor:
+        """The credit of each token in this loss, shape (B, T): see [`~trl_credit.credit.gradient.token_credit`]."""
+        factors = [x for x in (self.turn_factor_t, self.entropy_mask_t, self.off_policy_mask_t) if x is not None]
+        how = {
+            "factor_t": math.prod(factors) if factors else None,
+            "engine_ratio_t": self.inputs.get(keys.ENGINE_RATIO),
+        }
+        return policy_credit(self.config, *self.seen, **how)
+
+    @property
+    def kl_credit_t(self) -> torch.Tensor | None:
+        """What the KL term gives each token, before it is divided, shape (B, T); `None` without that term."""
+        tokens, credit = self.seen
+        if self.config.beta == 0.0 or self.contract.algorithm.replaces_kl:
+            return None
+        counted_t, dull = tokens.mask_t, self.inputs.get(keys.DULL_ROW)
+        if self.turn_factor_t is not None:
+            counted_t = counted_t * self.turn_factor_t
+        counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
+        weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
+        how = {"logp_t": tokens.logp_t, "ref_logp_t": tokens.ref_logp_t, "beta": self.config.beta}
+        return kl_credit(weight_t, **how, mask_t=counted_t)
 
     def hide_masked(self) -> None:
         """Hides the tokens outside of M from the whole loss."""
@@ -92,12 +135,16 @@ class LossPass:
         self.unmasked = {"logp_t": logp_t, "entropy_t": entropy_t.detach()} | inputs
         for key in inputs.keys() & {keys.OLD_LOGPS, keys.REF_LOGPS, keys.SAMPLING_LOGPS, keys.ENGINE_RATIO}:
             if inputs[key] is not None and inputs[key].shape == outside.shape:  # not a ratio per sequence
-                inputs[key] = inputs[key].masked_fill(outside, 0.0)
+                # VESPO takes the logarithm of the engine's ratio at every token
+                inputs[key] = inputs[key].masked_fill(outside, float(key == keys.ENGINE_RATIO))
         return logp_t.masked_fill(outside, 0.0), entropy_t.masked_fill(outside, 0.0)
 
-    def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> Tokens:
+    def tokens(self, *, logp_t: torch.Tensor, entropy_t: torch.Tensor, is_training: bool = True) -> Tokens:
         """The argument of the credit function, after the forward pass. Whitening by micro-batch is collective."""
-        inputs, config, mask_t = self.inputs, self.config, self.mask_t
+        inputs, config, mask_t, needs = self.inputs, self.config, self.mask_t, self.contract.algorithm.needs
+        if "entropy_gradient" in needs and logp_t.requires_grad and not entropy_t.requires_grad:
+            what = f"credit={config.credit!r} needs entropies with a gradient, which the installed trl lacks"
+            raise ValueError(f"{what}: set entropy_coef to a small number such as 1e-12, or install trl>=1.16.")
         old_logp_t, turn_ids = inputs.get(keys.OLD_LOGPS), inputs.get(keys.TURN_IDS)
         segment_ids = segments_of(inputs, mask_t)
         if turn_ids is None:  # without tools a response is one turn, and without segments one segment
@@ -105,33 +152,73 @@ class LossPass:
             turn_ids = turn_numbers(mask_t) if has_parts else segment_ids
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
-        advantages = inputs[keys.ADVANTAGES]
-        if config.whiten_advantages == "microbatch":
-            advantages = whiten(advantages, mask_t=kept_t if kept_t.any() else mask_t, reduce=self.reduce)
-        if config.td_upper_bound:
-            advantages = wide(advantages) + td_upper_bound(self.eos_probs.masked_fill(turn_ids < 0, 0.0))
-        if config.advantage_floor is not None:  # once, after all other changes of the advantages
-            advantages = advantages.clamp(min=config.advantage_floor)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
         ref_logp_t, dull = inputs.get(keys.REF_LOGPS), inputs.get(keys.DULL_ROW)
         if dull is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
             inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, ref_logp_t)
-        return Tokens(
-            logp_t=logp_t,
+        tokens = Tokens(
+            # in evaluation a leaf, so that credit is computed there as in training
+            logp_t=logp_t if logp_t.requires_grad else logp_t.detach().requires_grad_(),
             old_logp_t=old_logp_t,
             ref_logp_t=ref_logp_t,
             sampling_logp_t=inputs.get(keys.SAMPLING_LOGPS),
-            entropy_t=entropy_t.detach(),
+            entropy_t=entropy_t if "entropy_gradient" in needs else entropy_t.detach(),
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
             statistics_t=inputs.get(keys.STATISTICS),
+            hidden_t=self.hidden_t,
+            is_training=is_training,
             seed=seed_from(config.seed, *self.place),
-            advantages=advantages,
+            advantages=inputs[keys.ADVANTAGES],
             token_ids=inputs[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
             turn_ids=turn_ids,
             policy_mask_t=floating if kept_t is mask_t else kept_t.to(floating.dtype),
             mask_t=floating,
         )
+        return in_loss(config, tokens, eos_probs=self.eos_probs, reduce=self.reduce)
+
+
+def policy_credit(
+    config: CreditConfig,
+    tokens: Tokens,
+    credit: Credit,
+    *,
+    factor_t: torch.Tensor | None = None,
+    engine_ratio_t: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The credit of each token, shape (B, T), of what an algorithm returned for `tokens`, in the loss of `config`.
+
+    The training loss, `explain` and the checks of an algorithm take their credit from here.
+
+    Args:
+        factor_t (`torch.Tensor`, *optional*):
+            What the loss multiplies a token by besides M, shape (B, T) or (B, 1).
+        engine_ratio_t (`torch.Tensor`, *optional*):
+            TRL's correction for the engine, shape (B, T) or (B, 1).
+    """
+    used = credit
+    if config.clip_form == "ratio":
+        used = with_ratio_clipped(used, tokens, clip_range=config.clip_range)
+    log_weight_t, kind = log_weight_of(config, used, tokens), config.loss_type
+    own: dict[str, Any] = {}
+    if kind == "sapo":
+        own["temperatures"] = config.sapo_temperature_pos, config.sapo_temperature_neg
+    elif kind == "vespo":
+        ends = ("pos", "neg")
+        own["gammas"] = tuple((getattr(config, f"vespo_k_{e}"), getattr(config, f"vespo_lambda_{e}")) for e in ends)
+    if engine_ratio_t is not None and kind == "vespo":  # whose ratio is that to the engine
+        log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=-20.0)
+    elif engine_ratio_t is not None:
+        factor_t = engine_ratio_t if factor_t is None else factor_t * engine_ratio_t
+    return token_credit(
+        log_weight_t,
+        logp_t=tokens.logp_t,
+        advantage_t=wide(used.advantage),
+        term=PolicyTerm(loss_type=kind, clip_range=config.clip_range, delta=config.delta, **own),
+        factor_t=factor_t,
+        kept_t=kept_tokens(credit, tokens),
+        mask_t=tokens.mask_t,
+    )
 
 
 def known_policy_mask(

@@ -5,15 +5,14 @@ import hashlib
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import confidence_slope
 from ..credit.clipping import is_clipped
-from ..credit.effective import travelled
+from ..credit.gradient import travelled
 from ..credit.selection import select_high_entropy
 from ..credit.shares import last_tokens, noise_outside
-from ..credit.tokens import Credit, Tokens
+from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..credit.turns import TurnTable
-from ..credit.weights import sequence_log_weight, traced_sum
-from .assignment import log_probability_gradient, wide
+from ..credit.weights import traced_sum
+from .assignment import log_weight_of
 
 
 def loss_statistics(
@@ -22,16 +21,15 @@ def loss_statistics(
     tokens: Tokens,
     *,
     carries_loss: bool = False,
-    clip_range: tuple[float, float],
+    gradient_t: torch.Tensor | None = None,
     quarter_t: torch.Tensor | None = None,
     entropy_mask_t: torch.Tensor | None = None,
-    in_detail: bool = True,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name.
 
     Processes add these sums before dividing, since their numbers of tokens differ. The names depend only on the
-    configuration, the credit function and `in_detail`, so every process has the same ones. They describe the W that is
-    used: a custom loss has no clip fraction, and a W without a trace has no trace metrics.
+    configuration, the algorithm and whether `gradient_t` is given, so every process has the same ones. They describe
+    the W that is used: a custom loss has no clip fraction, and a W without a trace has no trace metrics.
 
     In every micro-batch:
 
@@ -46,40 +44,33 @@ def loss_statistics(
       (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not renormalised. Without
       a selection it is measured in detail alone, because finding the fifth of highest entropy takes a sort.
 
-    In detail also |A| by quarter of the response, how a trace spreads credit ([`_trace_statistics`]), and:
+    In detail, with `gradient_t`, also |A| by quarter of the response, how a trace spreads credit, and:
 
     * Effective horizon: how many tokens back the credit of a token travels on average, weighted by |A|, where what
-      stays at its token travels 0. See [`~trl_credit.credit.effective.travelled`]; `explain` shows the same number.
-    * Last tokens' share: |∂L/∂ℓ| at ratio 1 on the last 20 tokens that the policy wrote in a response, against their
-      uniform share. See [`~trl_credit.credit.shares.last_tokens`]. Without a custom W or loss, and without trees, whose
-      rows are not responses.
+      stays at its token travels 0. See [`~trl_credit.credit.gradient.travelled`]; `explain` shows the same number.
+    * Last tokens' share: credit on the last 20 tokens that the policy wrote in a response, against their uniform share.
+      See [`~trl_credit.credit.shares.last_tokens`]. Without trees, whose rows are not responses.
 
     Args:
         carries_loss (`bool`, *optional*, defaults to `False`):
             Whether A is minus a loss.
-        clip_range (`tuple[float, float]`):
-            Clip range of the ratio.
+        gradient_t (`torch.Tensor`, *optional*):
+            c of [`~trl_credit.credit.gradient.token_credit`], shape (B, T): at logging steps and in evaluation.
         quarter_t (`torch.Tensor`, *optional*):
             Quarter of the response, 0 … 3, that each token lies in, −1 if unknown, shape (B, T). Without it every row
             is a response.
         entropy_mask_t (`torch.Tensor`, *optional*):
             Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T).
-        in_detail (`bool`, *optional*, defaults to `True`):
-            Whether to measure what takes more calls than the credit itself: at logging steps and in evaluation.
     """
     mask_t = tokens.mask_t.float()
-    kept = tokens.policy_mask_t.float()
-    if credit.mask is not None:
-        kept = kept * credit.mask.float()
+    kept = kept_tokens(credit, tokens).float()
     kept_n = kept.sum(-1)
     n_kept = kept_n.sum()
-    n_tokens = n_kept if kept is mask_t else mask_t.sum()
+    n_tokens = mask_t.sum()
     advantage = wide(credit.advantage.detach())
     stats = {"trained_tokens_per_row": (n_kept, len(kept))}
     if not carries_loss:
-        log_weight_t = used_log_weight(config, credit, tokens)
-        clipped = is_clipped(log_weight_t, advantage_t=advantage, clip_range=clip_range, form=config.clip_form)
-        clipped_n = (clipped * kept).sum(-1)
+        clipped_n = (clipped_tokens(config, credit, tokens) * kept).sum(-1)
         stats["clip_fraction"] = (clipped_n.sum(), n_kept)
         stats["clip_fraction/response_mean"] = ((clipped_n / kept_n.clamp(min=1)).sum(), (kept_n > 0).sum())
     if config.token_mask != "none" or credit.mask is not None:
@@ -93,18 +84,19 @@ def loss_statistics(
     sized_t = given.detach().abs().float().masked_fill(mask_t == 0, 0.0) * counted
     stats["abs_advantage"] = (sized_t.sum(), counted.sum() if carries_loss else n_kept)
     selected_t = known_selection(config, credit, entropy_mask_t=entropy_mask_t)
-    if selected_t is not None or in_detail:
+    if selected_t is not None or gradient_t is not None:
         if selected_t is None:
             order = tokens.entropy_order
             selected_t = select_high_entropy(tokens.entropy_t, rate=0.2, mask_t=tokens.mask_t, order=order)
         stats["noise_share"] = noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
-    if in_detail:
+    if gradient_t is not None:
         quarter_t = _row_quarters(tokens.turn_ids >= 0) if quarter_t is None else quarter_t
         sizes = torch.stack([sized_t, counted])
         stats |= _by_part(sizes, quarter_t, [f"abs_advantage/quarter_{q}" for q in range(1, 5)])
         if not carries_loss:
-            how = {"kept": kept, "quarter_t": quarter_t, "entropy_mask_t": entropy_mask_t}
-            stats |= _spread(config, credit, tokens, **how)
+            stats |= _spread(config, credit, tokens, gradient_t=gradient_t, kept=kept, quarter_t=quarter_t)
+        if config.rollouts != "tree":
+            stats["last_tokens_share"] = last_tokens(gradient_t, mask_t=tokens.turn_ids >= 0)
     return stats
 
 
@@ -113,27 +105,19 @@ def _spread(
     credit: Credit,
     tokens: Tokens,
     *,
+    gradient_t: torch.Tensor,
     kept: torch.Tensor,
     quarter_t: torch.Tensor,
-    entropy_mask_t: torch.Tensor | None,
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Where the credit of a token goes: metrics of traces, coefficients, the share of the last tokens."""
+    """Where the credit of a token goes: metrics of traces, and the factor between its advantage and its credit."""
     stats = {}
     # `selected` describes the W of the knobs, not a custom one
     traced = credit.selected is not None and credit.log_weight is credit.traced is not None
-    weighted = config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"
     if traced:
         size_t = wide(credit.advantage.detach()).abs() * kept
-        stats |= _trace_statistics(config, tokens, selected=credit.selected.float(), size_t=size_t)
-    has_last = credit.log_weight is credit.traced and config.rollouts != "tree"
-    if traced or weighted or (has_last and entropy_mask_t is None):
-        gradient_t = _gradient(config, credit, tokens, kept=kept)
-    if traced or weighted:
+        stats |= _trace_statistics(config, tokens, credit, size_t=size_t)
+    if traced or (config.loss_weight != "none" and credit.log_weight is None and config.importance != "sequence"):
         stats |= _coefficients(tokens, gradient_t, kept=kept, quarter_t=quarter_t)
-    if has_last:
-        if entropy_mask_t is not None:
-            gradient_t = _gradient(config, credit, tokens, kept=kept * entropy_mask_t)
-        stats["last_tokens_share"] = last_tokens(gradient_t, mask_t=tokens.turn_ids >= 0)
     return stats
 
 
@@ -148,26 +132,14 @@ def known_selection(
     return entropy_mask_t
 
 
-def _gradient(config: CreditConfig, credit: Credit, tokens: Tokens, *, kept: torch.Tensor) -> torch.Tensor:
-    """−∂L/∂ℓ at ratio 1, before any normaliser, shape (B, T); `kept` is M."""
-    credited_t = torch.where(kept.bool(), wide(credit.advantage.detach()), 0.0)
-    credited = {"coefficient_t": credited_t, "selected_t": credit.selected}
-    gradient_t = log_probability_gradient(config, **credited, turn_ids=tokens.turn_ids, mask_t=tokens.mask_t)
-    if config.has_weight_gradient:
-        slope_t = confidence_slope(tokens.logp_t, kind=config.loss_weight_confidence, mask_t=tokens.mask_t)
-        gradient_t = gradient_t + credited_t * slope_t
-    return gradient_t
-
-
 def _coefficients(
     tokens: Tokens, gradient_t: torch.Tensor, *, kept: torch.Tensor, quarter_t: torch.Tensor
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """|∂L/∂ℓ| / |A| at ratio 1, before any normaliser: the factor between a token's advantage and its gradient, of
-    [`_gradient`].
+    """|c| / |A|: the factor between a token's advantage and its credit.
 
-    It is 1 without traces. By quarter of the response, and by decile of the entropy among the tokens of a response, as
-    the selector ranks them (9 is the highest). Over the tokens in the policy term with an advantage other than 0,
-    before TRL's `top_entropy_quantile`.
+    It is 1 at ratio 1 without traces, and 0 where a token is clipped. By quarter of the response, and by decile of the
+    entropy among the tokens of a response, as the selector ranks them (9 is the highest). Over the tokens in the policy
+    term with an advantage other than 0.
     """
     given = torch.where(kept.bool(), wide(tokens.advantages).detach().abs(), 0.0)
     has_credit = given > 0
@@ -206,42 +178,28 @@ def _row_quarters(written_t: torch.Tensor) -> torch.Tensor:
 
 def clipped_tokens(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
     """True where the clip of the configuration leaves a token without a gradient, shape (B, T)."""
-    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
-    how = {"clip_range": (1 - config.epsilon, 1 + high), "form": config.clip_form}
-    return is_clipped(used_log_weight(config, credit, tokens), advantage_t=wide(credit.advantage.detach()), **how)
-
-
-def used_log_weight(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
-    """The W whose exponential the loss uses, shape (B, T), detached."""
-    if credit.log_weight is not None:
-        return credit.log_weight.detach()
-    if config.importance == "sequence":
-        return sequence_log_weight(tokens.logp_t.detach(), old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
-    return tokens.logp_t.detach() - tokens.old_logp_t
+    log_weight_t, advantage_t = log_weight_of(config, credit, tokens), wide(credit.advantage.detach())
+    return is_clipped(log_weight_t, advantage_t=advantage_t, clip_range=config.clip_range, form=config.clip_form)
 
 
 def _trace_statistics(
-    config: CreditConfig, tokens: Tokens, *, selected: torch.Tensor, size_t: torch.Tensor
+    config: CreditConfig, tokens: Tokens, credit: Credit, *, size_t: torch.Tensor
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Trace mass Σ_{k<t} tr(t,k) z_k, over tokens k or turns (`trace_unit`), in the mean over tokens, and the effective
     horizon (tokens). `size_t`, shape (B, T), is |A|·M."""
-    mask_t, turn_ids = tokens.mask_t, tokens.turn_ids
+    mask_t, selected = tokens.mask_t, credit.selected.float()
     style = config.trace_style if config.importance == "lambda_trace" else "recent"
     trace = {"decay": config.trace_decay, "style": style}
     if config.trace_unit == "turn":
-        turns = TurnTable(turn_ids, mask_t)
+        turns = TurnTable(tokens.turn_ids, mask_t)
         z = turns.mean(selected)
         mass_t = turns.by_token(traced_sum(z, **trace) - z)
     else:
         z_t = selected * mask_t.float()
         mass_t = (traced_sum(z_t, **trace) - z_t) * mask_t
-
-    def back(c_t: torch.Tensor) -> torch.Tensor:
-        given = {"selected_t": selected, "turn_ids": turn_ids, "mask_t": mask_t}
-        return log_probability_gradient(config, coefficient_t=c_t, **given)
-
-    sizes = torch.where(mask_t.bool(), size_t, 0.0)
-    return {"trace_mass": (mass_t.sum(), mask_t.float().sum()), "effective_horizon": travelled(back, sizes)}
+    sizes_t = torch.where(mask_t.bool(), size_t, 0.0)
+    horizon = travelled(credit.log_weight, logp_t=tokens.logp_t, coefficient_t=sizes_t)
+    return {"trace_mass": (mass_t.sum(), mask_t.float().sum()), "effective_horizon": horizon}
 
 
 def expert_drift(

@@ -3,10 +3,9 @@
 import torch
 
 from ..config import CreditConfig
-from ..credit.tokens import Credit, Tokens
+from ..credit.tokens import Credit, Tokens, wide
 from ..credit.turns import turn_average_factor
-from ..credit.weights import sequence_log_weight
-from .assignment import wide
+from .assignment import log_weight_of
 
 
 # what TRL divides a sum over tokens by
@@ -105,7 +104,7 @@ class Normalizer:
         difference = tokens.ref_logp_t - tokens.logp_t
         kl_t = (difference.exp() - difference - 1) * tokens.mask_t
         if self.config.use_bias_correction_kl:
-            weight = self._log_weight(credit, tokens)
+            weight = log_weight_of(self.config, credit, tokens)
             kl_t = kl_t * weight.exp()
         kl_t = kl_t if dull is None else kl_t.masked_fill(dull.unsqueeze(1), 0.0)
         kl = kl_t.sum(-1, keepdim=True)
@@ -117,14 +116,6 @@ class Normalizer:
             of_turns = kl if turn_factor is None else (kl_t * turn_factor).sum(-1, keepdim=True)
             target = self._divided(of_turns, tokens.policy_mask_t, mean_tokens)
         return beta * (target - self._divided(kl, tokens.mask_t, mean_tokens))
-
-    def _log_weight(self, credit: Credit, tokens: Tokens) -> torch.Tensor:
-        """The W whose exponential multiplies TRL's KL term with `use_bias_correction_kl`."""
-        if credit.log_weight is not None:
-            return credit.log_weight
-        if self.config.importance == "sequence":
-            return sequence_log_weight(tokens.logp_t, old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
-        return tokens.logp_t - tokens.old_logp_t
 
     def _count(self, counted_t: torch.Tensor) -> torch.Tensor | None:
         """The tokens that the loss counts in a row, shape (B, 1), or in a micro-batch, a scalar; else `None`."""
@@ -144,57 +135,6 @@ class Normalizer:
             return rows.sum() / mean_tokens if self.counts_batch else rows.mean() / self._constant
         sums = rows if count.dim() else rows.sum()
         return torch.where(count > 0, sums / count.clamp(min=1), 0.0).mean()
-
-    def divisor(
-        self,
-        tokens: Tokens,
-        *,
-        items: torch.Tensor,
-        accumulation: int,
-        processes: int,
-        row_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor | float:
-        """The total divisor of −A·exp(W) of a token: that of TRL's training loss, with the factor of [`advantage`], but
-        without [`turn_factor`], which is a part of a token's credit: a trace carries it from turn to turn.
-
-        Args:
-            items (`torch.Tensor`):
-                `num_items_in_batch`, a scalar.
-            accumulation (`int`):
-                Micro-batches of the optimizer step.
-            processes (`int`):
-                Number of processes of the run.
-            row_weight (`torch.Tensor`, *optional*):
-                As for [`advantage`]. Rows of weight 0 have no gradient.
-
-        Returns:
-            `torch.Tensor` or `float`: shape (B, 1), or a scalar.
-        """
-        count, rows = self._count(tokens.policy_mask_t), tokens.mask_t.size(0)
-        if self.counts_batch:
-            mean = items.clamp(min=1) / processes * accumulation / self.config.steps_per_generation
-            return mean if row_weight is None else mean / row_weight.where(row_weight > 0, 1.0).unsqueeze(1)
-        if count is None:
-            return rows * accumulation * self._constant
-        return count.clamp(min=1) * (rows if count.dim() else 1) * accumulation
-
-    def kl_factor(
-        self,
-        tokens: Tokens,
-        divisor: torch.Tensor | float,
-        *,
-        accumulation: int,
-        row_weight: torch.Tensor | None = None,
-    ) -> torch.Tensor | float:
-        """Factor of β·k3_t of a token before it is divided by [`divisor`]: shape (B, T), (B, 1), or a scalar."""
-        if self.hides_masked:
-            return divisor / (tokens.mask_t.size(0) * accumulation)
-        if row_weight is not None:
-            return (row_weight > 0).float().unsqueeze(1)
-        if (turn_factor := self.turn_factor(tokens)) is not None:
-            return turn_factor
-        count = self._count(tokens.policy_mask_t)
-        return 1.0 if count is None else (count > 0).float()
 
 
 def prompt_weights(kept: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:

@@ -1,89 +1,121 @@
-"""What a credit function's `batch_statistics` returns for a generation batch, of all processes or of a single one."""
+"""What an algorithm takes of a whole generation batch before it is cut: of all processes, or of rows at hand."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
-from ..config import CreditConfig
-from ..config.rules import batch_statistics_of
-from ..credit.tokens import BatchTokens, Tokens, as_batch
-from ..support.functions import errors_named
+from ..config.algorithm import Algorithm
+from ..config.credit_config import CreditConfig
+from ..credit.tokens import BatchTokens, Tokens, as_batch, wide
+from ..support.functions import FunctionRaised, errors_named
 from ..support.processes import Processes
-from .assignment import wide
 
 
 def over_processes(
-    function: Callable[[CreditConfig, BatchTokens], torch.Tensor],
+    algorithm: Algorithm,
     config: CreditConfig,
     processes: Processes,
     *,
-    logp_t: torch.Tensor,
     advantages: torch.Tensor,
-    seed: int,
+    token_ids: torch.Tensor,
+    segment_ids: torch.Tensor,
+    turn_ids: torch.Tensor,
+    group_ids: torch.Tensor,
     mask_t: torch.Tensor,
+    logp_t: torch.Tensor | None = None,
+    rewards: torch.Tensor | None = None,
+    reward_columns: torch.Tensor | None = None,
+    columns: list[dict[str, Any]] | None = None,
+    seed: int = 0,
 ) -> torch.Tensor:
-    """The statistics of the rows of this process, shape (B, T). Every process computes those of all rows. Two
-    collective calls.
+    """The statistics of the rows of this process, shape (B, T). Every process computes those of all rows. Collective.
 
     Args:
-        function (`Callable`):
-            The `batch_statistics` of a credit function.
+        algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
+            With `statistics`.
         config ([`CreditConfig`]):
             Read only.
         processes ([`~trl_credit.support.processes.Processes`]):
             The processes of the run. All have as many rows.
-        logp_t (`torch.Tensor`):
-            Shape (B, T), nats; NaN where unknown.
         advantages (`torch.Tensor`):
             Shape (B,) or (B, T).
-        seed (`int`):
-            Of the generator, the same on all processes.
-        mask_t (`torch.Tensor`):
+        token_ids, segment_ids, turn_ids, mask_t (`torch.Tensor`):
             Shape (B, T).
+        group_ids (`torch.Tensor`):
+            A number for each row's prompt, integers, shape (B,).
+        logp_t (`torch.Tensor`, *optional*):
+            Shape (B, T), nats; NaN where unknown.
+        rewards, reward_columns (`torch.Tensor`, *optional*):
+            Of the rows of all processes, shapes (N,) and (N, F).
+        columns (`list[dict]`, *optional*):
+            The columns of the data set of the B rows.
+        seed (`int`, *optional*, defaults to `0`):
+            Of the generator, the same on all processes.
 
     Raises:
         ValueError: the result is no floating tensor of shape (N, T).
-        FunctionRaised: the function raised an error.
+        FunctionRaised: the algorithm raised an error.
     """
-    rows, length = logp_t.shape
-    kind = torch.promote_types(logp_t.dtype, torch.float32)
-    mine = torch.stack([x.to(kind) for x in (logp_t, wide(advantages).expand_as(logp_t), mask_t)])
+    rows, length = mask_t.shape
     width = processes.max(length)
-    gathered = processes.gather(torch.nn.functional.pad(mine, (0, width - length)).transpose(0, 1).contiguous())
-    found = _called(function, config, *gathered.unbind(1), seed=seed)
-    first = processes.rank * rows
-    return found[first : first + rows, :length].contiguous()
-
-
-def with_statistics(function: Callable, config: CreditConfig, tokens: Tokens, *, seed: int = 0) -> Tokens:
-    """`tokens` as a whole generation batch: with the `batch_statistics` of the credit function, if they act."""
-    if (statistics := batch_statistics_of(function, config)) is None:
-        return tokens
-    batch = as_batch(tokens)
-    found = _called(statistics, config, tokens.old_logp_t, batch.advantage_t, batch.mask_t, seed=seed)
-    return replace(tokens, statistics_t=found)
-
-
-def _called(
-    function: Callable,
-    config: CreditConfig,
-    logp_t: torch.Tensor,
-    advantage_t: torch.Tensor,
-    mask_t: torch.Tensor,
-    *,
-    seed: int,
-) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    kind = torch.promote_types(advantages.dtype if logp_t is None else logp_t.dtype, torch.float32)
+    real = {"advantage_t": wide(advantages).expand(rows, length), "mask_t": mask_t}
+    real |= {} if logp_t is None else {"logp_t": logp_t}
+    whole = {"token_ids": token_ids, "segment_ids": segment_ids, "turn_ids": turn_ids}
+    every = _gathered(real, kind, width, processes) | _gathered(whole, torch.int64, width, processes)
+    _, numbers = processes.gather(group_ids.contiguous()).unique(return_inverse=True)
     batch = BatchTokens(
-        logp_t=logp_t.detach(), advantage_t=advantage_t, generator=generator, mask_t=mask_t * logp_t.isfinite()
+        **every,
+        group_ids=numbers,
+        rewards=rewards,
+        reward_columns=reward_columns,
+        columns=None if columns is None else gather_object(columns),
+        generator=torch.Generator().manual_seed(seed),
     )
-    name = f"batch_statistics of credit function {config.credit!r}"
-    with errors_named(function, name), torch.no_grad():
-        found = function(config, batch)
-    if not isinstance(found, torch.Tensor) or found.shape != logp_t.shape or not found.is_floating_point():
-        got = (
-            f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
-        )
-        raise ValueError(f"{name} must return a floating tensor of shape {tuple(logp_t.shape)}; it returned {got}.")
-    return found.to(logp_t.device)
+    first = processes.rank * rows
+    return taken(algorithm, config, batch)[first : first + rows, :length].contiguous()
+
+
+def _gathered(
+    parts: dict[str, torch.Tensor], kind: torch.dtype, width: int, processes: Processes
+) -> dict[str, torch.Tensor]:
+    """The tensors (B, T) of all processes, shape (N, `width`). One collective call."""
+    mine = torch.stack([x.detach().to(kind) for x in parts.values()], dim=1)
+    mine = torch.nn.functional.pad(mine, (0, width - mine.size(-1)))
+    return dict(zip(parts, processes.gather(mine.contiguous()).unbind(1), strict=True))
+
+
+def with_statistics(algorithm: Algorithm, config: CreditConfig, tokens: Tokens, **rows: Any) -> Tokens:
+    """`tokens` as a whole generation batch: with the statistics of the algorithm, if it takes any.
+
+    `rows` are further attributes of [`~trl_credit.credit.tokens.BatchTokens`].
+    """
+    if algorithm.statistics is None:
+        return tokens
+    batch = as_batch(tokens, **{"logp_t": tokens.old_logp_t} | rows)
+    return replace(tokens, statistics_t=taken(algorithm, config, batch))
+
+
+def taken(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
+    """The checked result of an algorithm's `statistics`, shape (N, T), detached. Raises as [`over_processes`]."""
+    mask_t = batch.mask_t
+    if "logps" not in algorithm.needs:
+        batch = replace(batch, logp_t=None)
+    else:
+        batch = replace(batch, mask_t=mask_t * batch.logp_t.isfinite(), logp_t=batch.logp_t.detach())
+    label = f"the batch statistics of {algorithm.name!r}"
+    missing = [f.name for f in fields(batch) if getattr(batch, f.name) is None]
+    try:
+        with errors_named(algorithm.source, label), torch.no_grad():
+            result = algorithm.statistics(config, batch)
+    except FunctionRaised as error:
+        if not missing:
+            raise
+        raise FunctionRaised(f"{error} Not known here, so None: {', '.join(missing)}.") from error
+    if not isinstance(result, torch.Tensor) or result.shape != mask_t.shape or not result.is_floating_point():
+        is_tensor = isinstance(result, torch.Tensor)
+        got = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
+        raise ValueError(f"{label} must be a floating tensor of shape {tuple(mask_t.shape)}; it returned {got}.")
+    return result.to(mask_t.device)

@@ -228,7 +228,7 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
         "model": base_name(config) if embedded_task(config) is None else "the embedded model",
         "settings": settings_of(args),
         "trace_decay": args.trace_decay if args.has_trace or args.loss_weight != "none" else None,
-        "clip": [trainer.epsilon_low, trainer.epsilon_high],
+        "clip": [1 - args.clip_range[0], args.clip_range[1] - 1],
         "beta": args.beta,
         "temperature": args.temperature,
         "eos_token": trainer.tokenizer.eos_token,

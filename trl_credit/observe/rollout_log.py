@@ -21,7 +21,7 @@ from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
 from ..support.shown import described, report
-from .captured import Captured, LoggedTrainer, Row
+from .captured import LoggedTrainer, Row, captured
 from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
 from .schema import remove_after, shard_path, steps, write_shard
 from .token_texts import TokenTexts
@@ -66,7 +66,6 @@ class RolloutLog(TrainerCallback):
     def _begin(self, step: int) -> None:
         self._pass: _Pass | None = None
         self._origin: Origin | None = None
-        self._open: list[Captured] = []
         self._in_window = 0  # micro-batches of the current optimizer step
         self._logged = step
         self.written: list[int] = []
@@ -129,15 +128,12 @@ class RolloutLog(TrainerCallback):
             tags = loss_pass.inputs[keys.LOG_ROW].tolist()
             places = [i for i, tag in enumerate(tags) if self._origin.group(tag) < self._args.log_credit_groups]
             if places:
-                self._open.append(Captured(self._trainer, loss_pass, loss, places))
+                self._pass.rows += captured(self._args, loss_pass, loss, places)
 
     def after(self) -> None:
-        """Collects the captured rows, and ends a pass that is complete. Call it at the end of a micro-batch."""
+        """Ends a pass that is complete. Call it at the end of a micro-batch."""
         if self.is_off or self._pass is None:
             return
-        taken, self._open = self._open, []
-        with self._harmless():
-            self._pass.rows += [row for captured in taken for row in captured.rows()]
         self._in_window = 0 if self._trainer.accelerator.sync_gradients else self._in_window + 1
         if self._trainer.micro_batches_done % self._args.steps_per_generation == 0:
             self._close(self._trainer.state.global_step + 1)

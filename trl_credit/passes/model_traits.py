@@ -1,6 +1,5 @@
 """What passes need to know of a trainer, its model and its loss: positions, random draws, experts."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from accelerate import Accelerator
@@ -8,8 +7,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..config.knobs import unmet
-from ..support.functions import declared
+from ..loss.contract import Contract
 from ..support.processes import Processes
 
 
@@ -22,7 +20,7 @@ class PassTrainer(Protocol):
     optimizer: Any
     processes: Processes
     findings: dict[str, Any]
-    credit_method: Callable | None
+    contract: Contract
     has_custom_loss: bool
     is_fsdp_enabled: bool
     is_deepspeed_enabled: bool
@@ -84,14 +82,11 @@ def micro_batch_terms(trainer: Any, model: nn.Module) -> dict[str, str]:
 
 
 def row_comparing(trainer: PassTrainer) -> list[str]:
-    """The custom functions that may compare the rows of a micro-batch: not a credit function that declares `by_row`."""
-    function = trainer.credit_method or trainer.args.custom_function("credit")
-    by_row = None if function is None else declared(function, "by_row")
-    is_by_row = by_row is not None and not unmet(trainer.args, by_row)
+    """The custom functions that may compare the rows of a micro-batch: not an algorithm that declares `by_row`."""
+    is_by_row = trainer.contract.algorithm.by_row is True
     return [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
 
 
 def custom_credit(trainer: PassTrainer) -> list[str]:
-    """The custom functions and methods that may give any token credit."""
-    known = trainer.args.custom_functions().keys() | ({"credit"} if trainer.credit_method is not None else set())
-    return [name for name in ("credit", "selector") if name in known]
+    """The custom functions that may give any token credit."""
+    return [name for name in ("credit", "selector") if name in trainer.args.custom_functions()]

@@ -1,11 +1,13 @@
 """Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from ..config.credit_config import LOW_HIGH
-from ..config.knobs import SHARE, knob, one_of, when
+from ..config.algorithm import settings_from
+from ..config.credit_config import LOW_HIGH, CreditConfig
+from ..config.knobs import SHARE, anything_but, knob, one_of, when
 from ..config.rules import PER_TOKEN, TOKEN_MEANS, WEIGHTED_RULE, Rule
 from ..credit.covariance import clip_cov_tokens
 from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
@@ -15,30 +17,55 @@ from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-CREDIT, BATCH = f"{__name__}.credit", when(cov_statistics="batch")
 TITLE = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
 AUTHORS = "Ganqu Cui and Yuchen Zhang and Jiacheng Chen and Lifan Yuan and Zhi Wang and others"
 LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=PER_TOKEN), "it chooses among loss tokens")
+TREE_RULE = Rule({}, when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it")
 
 
-def choose(config: "ClipCovConfig", batch: BatchTokens, *, clipped_t: torch.Tensor | None = None) -> torch.Tensor:
-    """1 for the tokens that lose their gradient."""
-    how = {"share": config.cov_share, "cov_range": config.cov_range, "clipped_t": clipped_t}
-    given = {"advantage_t": batch.advantage_t, "generator": batch.generator, "mask_t": batch.mask_t}
-    return clip_cov_tokens(batch.logp_t, **how, **given)
+@dataclass
+class ByBatch:
+    """Statistics of the generation batch, or of the micro-batch as in the released code."""
+
+    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
+
+    needs = ("logps",)
+
+    @property
+    def by_row(self) -> bool:
+        return self.cov_statistics == "batch"
+
+    @property
+    def statistics(self) -> Callable[[CreditConfig, BatchTokens], torch.Tensor] | None:
+        return self.chosen if self.cov_statistics == "batch" else None
 
 
-def credit(config: "ClipCovConfig", tokens: Tokens) -> Credit:
+@dataclass
+class ClipCov(ByBatch):
     """Clip-Cov: M without the chosen tokens, which still count in the normaliser."""
-    found, chosen_t = assign_credit(config, tokens), tokens.statistics_t
-    if config.cov_statistics == "microbatch":
-        chosen_t = choose(config, as_batch(tokens), clipped_t=clipped_tokens(config, found, tokens))
-    return replace(found, mask=1.0 - chosen_t)
+
+    cov_share: float = knob(2e-4, "Share of the tokens that lose their gradient (Clip-Cov).", SHARE)
+    cov_range: list[float] = knob([1.0, 5.0], "Covariance of Clip-Cov's candidates.", LOW_HIGH)
+
+    def chosen(
+        self, config: CreditConfig, batch: BatchTokens, *, clipped_t: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """1 for the tokens that lose their gradient."""
+        how = {"share": self.cov_share, "cov_range": self.cov_range, "clipped_t": clipped_t}
+        given = {"advantage_t": batch.advantage_t, "generator": batch.generator, "mask_t": batch.mask_t}
+        return clip_cov_tokens(batch.logp_t, **how, **given)
+
+    def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
+        plain, chosen_t = assign_credit(config, tokens), tokens.statistics_t
+        if self.cov_statistics == "microbatch":
+            chosen_t = self.chosen(config, as_batch(tokens), clipped_t=clipped_tokens(config, plain, tokens))
+        return replace(plain, mask=1.0 - chosen_t)
 
 
-credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
+CREDIT = f"{__name__}.ClipCov"
 
 
+@settings_from(ClipCov)
 @dataclass
 class ClipCovConfig(GRPOConfig):
     r"""
@@ -59,16 +86,18 @@ class ClipCovConfig(GRPOConfig):
             Or `"microbatch"`, as in the released code.
     """
 
-    RULES = (LOSS_RULE, WEIGHTED_RULE, Rule({}, when(credit=CREDIT), "Clip-Cov is this function, which yours may call"))
+    RULES = (
+        LOSS_RULE,
+        TREE_RULE,
+        WEIGHTED_RULE,
+        Rule({}, when(credit=CREDIT), "Clip-Cov is this object, whose method yours may call"),
+    )
     updates_per_batch = 8
 
     credit: str | None = CREDIT
     loss_type: str = "dapo"
     epsilon: float = 1.0
     epsilon_high: float | None = 1.0
-    cov_share: float = knob(2e-4, "Share of the tokens that lose their gradient (Clip-Cov).", SHARE)
-    cov_range: list[float] = knob([1.0, 5.0], "Covariance of Clip-Cov's candidates.", LOW_HIGH)
-    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
 
 
 PRESET = Preset(

@@ -2,37 +2,49 @@
 
 from dataclasses import dataclass, replace
 
+from ..config import CreditConfig
+from ..config.algorithm import settings_from
 from ..config.knobs import POSITIVE, Values, anything_but, knob, numbers, when
 from ..config.rules import PER_TOKEN, TOKEN_MEANS, WEIGHTED_RULE, Rule
 from ..credit.future_kl import future_kl_weight
-from ..credit.tokens import Credit, Tokens
-from ..loss.assignment import assign_credit, wide
+from ..credit.tokens import Credit, Tokens, wide
+from ..loss.assignment import assign_credit
 from .dapo import DAPOConfig
 from .preset import Preset, paper
 
 
-CREDIT = f"{__name__}.credit"
 RANGE = Values("two positive numbers, the smaller first", lambda x: numbers(x) and len(x) == 2 and 0.0 < x[0] < x[1])
 
 
-def credit(config: "FIPOConfig", tokens: Tokens) -> Credit:
+@dataclass
+class FIPO:
     """FIPO: A·f, where f reads the drift of the policy on the rest of the response."""
-    found = assign_credit(config, tokens)
-    factor_t = future_kl_weight(
-        tokens.logp_t,
-        old_logp_t=tokens.old_logp_t,
-        advantage_t=wide(found.advantage),
-        half_life=config.future_half_life,
-        clip_range=tuple(config.future_clip),
-        ratio_max=config.future_ratio_max,
-        mask_t=tokens.policy_mask_t,
-    )
-    return replace(found, advantage=wide(found.advantage) * factor_t)
+
+    future_half_life: float = knob(32.0, "Tokens after which later drift counts half (FIPO).", POSITIVE)
+    future_clip: list[float] = knob([1.0, 1.2], "Range of FIPO's factor on the advantage.", RANGE)
+    future_ratio_max: float | None = knob(None, "FIPO leaves out the drift of tokens with a larger ratio.", POSITIVE)
+
+    needs_drift = True
+    by_row = True
+
+    def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
+        plain = assign_credit(config, tokens)
+        factor_t = future_kl_weight(
+            tokens.logp_t,
+            old_logp_t=tokens.old_logp_t,
+            advantage_t=wide(plain.advantage),
+            half_life=self.future_half_life,
+            clip_range=tuple(self.future_clip),
+            ratio_max=self.future_ratio_max,
+            mask_t=tokens.policy_mask_t,
+        )
+        return replace(plain, advantage=wide(plain.advantage) * factor_t)
 
 
-credit.needs_drift, credit.by_row = True, {}
+CREDIT = f"{__name__}.FIPO"
 
 
+@settings_from(FIPO)
 @dataclass
 class FIPOConfig(DAPOConfig):
     r"""
@@ -54,7 +66,7 @@ class FIPOConfig(DAPOConfig):
     """
 
     RULES = (
-        Rule({}, when(credit=CREDIT), "FIPO is this function, which yours may call"),
+        Rule({}, when(credit=CREDIT), "FIPO is this object, whose method yours may call"),
         Rule({}, when(loss_type=TOKEN_MEANS), "f multiplies the advantage in PPO's minimum"),
         Rule({}, when(importance=PER_TOKEN), "it would average over the response or a turn what f makes differ"),
         WEIGHTED_RULE,
@@ -63,9 +75,6 @@ class FIPOConfig(DAPOConfig):
     updates_per_batch = 16
 
     credit: str | None = CREDIT
-    future_half_life: float = knob(32.0, "Tokens after which later drift counts half (FIPO).", POSITIVE)
-    future_clip: list[float] = knob([1.0, 1.2], "Range of FIPO's factor on the advantage.", RANGE)
-    future_ratio_max: float | None = knob(None, "FIPO leaves out the drift of tokens with a larger ratio.", POSITIVE)
 
 
 PRESET = Preset(

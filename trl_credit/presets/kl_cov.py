@@ -4,37 +4,44 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config.knobs import NOT_NEGATIVE, SHARE, knob, one_of, when
+from ..config import CreditConfig
+from ..config.algorithm import settings_from
+from ..config.knobs import NOT_NEGATIVE, SHARE, knob, when
 from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
 from ..credit.covariance import kl_cov_tokens
-from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
-from ..loss.assignment import assign_credit, wide
-from .clip_cov import AUTHORS, BATCH, LOSS_RULE, TITLE
+from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch, wide
+from ..loss.assignment import assign_credit
+from .clip_cov import AUTHORS, LOSS_RULE, TITLE, TREE_RULE, ByBatch
 from .grpo import GRPOConfig
 from .preset import Preset, paper
 
 
-CREDIT = f"{__name__}.credit"
-
-
-def choose(config: "KLCovConfig", batch: BatchTokens) -> torch.Tensor:
-    """1 for the tokens with a penalty."""
-    advantage_t, mask_t = batch.advantage_t, batch.mask_t
-    return kl_cov_tokens(batch.logp_t, advantage_t=advantage_t, share=config.cov_share, mask_t=mask_t)
-
-
-def credit(config: "KLCovConfig", tokens: Tokens) -> Credit:
+@dataclass
+class KLCov(ByBatch):
     """KL-Cov: the loss −A·ρ, plus a multiple of |log ρ| at the chosen tokens. Its W is 0, so nothing is clipped."""
-    chosen_t = tokens.statistics_t if config.cov_statistics == "batch" else choose(config, as_batch(tokens))
-    log_ratio_t = torch.where(tokens.mask_t.bool(), tokens.logp_t - tokens.old_logp_t, 0.0)
-    gain_t = wide(assign_credit(config, tokens).advantage) * log_ratio_t.exp()
-    return Credit(torch.zeros_like(tokens.logp_t), gain_t - config.cov_penalty * chosen_t * log_ratio_t.abs())
+
+    cov_share: float = knob(2e-3, "Share of the tokens with a penalty (KL-Cov).", SHARE)
+    cov_penalty: float = knob(1.0, "Factor of KL-Cov's penalty |log ρ|.", NOT_NEGATIVE)
+
+    carries_loss = True
+    needs_drift = True
+
+    def chosen(self, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
+        """1 for the tokens with a penalty."""
+        given = {"advantage_t": batch.advantage_t, "mask_t": batch.mask_t}
+        return kl_cov_tokens(batch.logp_t, share=self.cov_share, **given)
+
+    def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
+        chosen_t = tokens.statistics_t if self.cov_statistics == "batch" else self.chosen(config, as_batch(tokens))
+        log_ratio_t = torch.where(tokens.mask_t.bool(), tokens.logp_t - tokens.old_logp_t, 0.0)
+        gain_t = wide(assign_credit(config, tokens).advantage) * log_ratio_t.exp()
+        return Credit(None, gain_t - self.cov_penalty * chosen_t * log_ratio_t.abs())
 
 
-credit.batch_statistics, choose.acts, credit.by_row = choose, BATCH, BATCH
-credit.carries_loss = credit.needs_drift = True
+CREDIT = f"{__name__}.KLCov"
 
 
+@settings_from(KLCov)
 @dataclass
 class KLCovConfig(GRPOConfig):
     r"""
@@ -56,19 +63,17 @@ class KLCovConfig(GRPOConfig):
     """
 
     RULES = (
-        Rule({}, when(credit=CREDIT), "KL-Cov is this function, which yours may call"),
+        Rule({}, when(credit=CREDIT), "KL-Cov is this object, whose method yours may call"),
         Rule({}, when(importance="token", off_policy_mask_threshold=None), "it has its own loss per token"),
         Rule({}, when(epsilon=0.2, epsilon_high=None, delta=None, clip_form="surrogate"), "its loss is not clipped"),
         Rule(WEIGHTED_KL, NO_WEIGHTED_KL, "TRL's KL term would lose its ratio, since the W of KL-Cov is 0"),
         LOSS_RULE,
+        TREE_RULE,
     )
     updates_per_batch = 8
 
     credit: str | None = CREDIT
     loss_type: str = "dapo"
-    cov_share: float = knob(2e-3, "Share of the tokens with a penalty (KL-Cov).", SHARE)
-    cov_penalty: float = knob(1.0, "Factor of KL-Cov's penalty |log ρ|.", NOT_NEGATIVE)
-    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
 
 
 PRESET = Preset(

@@ -17,6 +17,7 @@ from ..credit import segments
 from ..credit.advantages import leave_one_out_mean
 from ..credit.selection import probability_mask
 from ..credit.steps import STEP_SPLITTERS, step_positions
+from ..loss.assignment import described
 from .policy import Policy
 from .values import rollout_values, with_truncation
 
@@ -79,11 +80,6 @@ def find_boundaries(
     if not config.uses_released_code("spo_last_token"):
         boundaries = segments.without_last(boundaries, mask_t=mask_t)
     return boundaries, unsplit
-
-
-def described(found: object) -> str:
-    """Type and shape of what a custom function returned, for an error message."""
-    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
 
 
 def plan_requests(

@@ -15,10 +15,10 @@ from torch import nn
 
 from ..credit.difficulty import batch_accuracy, group_accuracy
 from ..loss import keys
-from ..loss.assignment import baseline_function
 from ..loss.batch import Batch
+from ..loss.order import outcome_advantages
 from ..passes.attention import check_tree_attention, tree_attention
-from .chain import chain_credit, described
+from .chain import chain_credit
 from .forest import Forest, can_pack
 from .policy import Plan, Policy
 from .prompts import Prompts
@@ -97,12 +97,11 @@ class Responses:
         """A sampled batch with its advantages. `inputs` are its rows of the data set. Collective."""
         policy, config = self.policy, self.policy.args
         advantages = batch.advantages
-        if (baseline := baseline_function(config)) is not None:
+        if config.baseline != "group":
             # a masked response has length 0: it has no gradient whose variance a baseline could lower
             lengths = policy.processes.gather(batch.mask_t.sum(-1))
-            rewards = batch.rewards.clone()  # a custom function may write into it
-            found = baseline(rewards, lengths=lengths, num_generations=policy.group_size)
-            advantages = batch.own_rows(_checked_advantages(found, batch.rewards, config.baseline))
+            of_all = outcome_advantages(config, batch.rewards, lengths=lengths, num_generations=policy.group_size)
+            advantages = batch.own_rows(of_all)
         if (along_t := batch.take_returns()) is not None:
             credited = ((along_t != 0) & batch.mask_t.bool()).any(-1)  # equal rewards may lie at different steps
             return GenerationBatch(batch, along_t, *_accuracies(policy, batch), credited=credited)
@@ -255,12 +254,3 @@ def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, floa
     p_hat = group_accuracy(batch.correct, num_generations=policy.group_size, **given)
     everyone = p_hat.repeat_interleave(policy.group_size)
     return batch.own_rows(everyone), batch_accuracy(batch.correct, **given)
-
-
-def _checked_advantages(found: object, rewards: torch.Tensor, name: str) -> torch.Tensor:
-    has_shape = isinstance(found, torch.Tensor) and found.shape == rewards.shape
-    if not has_shape or not found.isfinite().all():
-        rule = f"a finite advantage for each reward, shape {tuple(rewards.shape)}, and 0 where a reward is NaN"
-        got = described(found) + " with NaN or infinity" * has_shape
-        raise ValueError(f"baseline {name!r} must return {rule}; it returned {got}.")
-    return found.detach().to(rewards.dtype)

@@ -78,11 +78,17 @@ def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool
         raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
     if reload or name not in _RESOLVED:
         function, path = _find(name, f"{what} {name!r}", what, known)
-        if inspect.isclass(function):
-            raise ValueError(f"{what} {name!r} is a class: name a function, or an instance of the class")
+        if inspect.isclass(function) and not (what == "credit" and callable(getattr(function, "credit", None))):
+            kind = "a class without a method credit" if what == "credit" else "a class"
+            raise ValueError(f"{what} {name!r} is {kind}: name a function, or an instance of the class")
         source = source_of_object(function) if path is None else FunctionSource(path, _FILES[path][0])
         _RESOLVED[name] = function, source
     return _RESOLVED[name][0]
+
+
+def known_function(name: str) -> Callable | None:
+    """What [`resolve_function`] found for a name the last time, or `None`."""
+    return _RESOLVED[name][0] if name in _RESOLVED else None
 
 
 def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
@@ -196,11 +202,6 @@ def unique_names(names: Sequence[str]) -> list[str]:
         others = (f"{name}_{number}" for number in itertools.count(2))
         found.append(name if name not in found else next(x for x in others if x not in {*found, *names}))
     return found
-
-
-def method_label(method: Callable) -> str:
-    """The name of a method with its class: "Class.method"."""
-    return method.__qualname__.rpartition("<locals>.")[2]
 
 
 def declared(function: Callable, name: str) -> bool | None:

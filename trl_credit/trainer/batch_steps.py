@@ -1,18 +1,18 @@
-"""What every generation batch goes through, wherever its rows come from: difficulty weight, M, whitening, counts."""
+"""What every generation batch goes through, wherever its rows come from: the order of A, statistics, counts."""
 
 import math
+from typing import Any
 
 import torch
 
-from ..config.rules import batch_statistics_of, no_batch_logps
-from ..credit.advantages import whiten
-from ..credit.difficulty import DifficultyBelief, difficulty_weight
+from ..config.rules import no_batch_logps
+from ..credit.difficulty import DifficultyBelief
 from ..loss import keys, statistics
-from ..loss.batch import shown_advantages
-from ..loss.custom_credit import CustomCredit
-from ..loss.loss_pass import known_policy_mask
+from ..loss.batch import segments_of, shown_advantages
+from ..loss.contract import Contract
 from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.normalizer import Normalizer, prompt_weights
+from ..loss.order import floored, in_batch
 from ..rollouts.sources import GenerationBatch
 from ..support.digests import seed_from
 from .engine import TrlEngine
@@ -28,71 +28,83 @@ class BatchSteps:
             Which tokens the loss divides by.
         belief ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
             HA-DW's belief.
-        credit ([`~trl_credit.loss.custom_credit.CustomCredit`]):
-            The credit function, which may declare statistics of the batch.
+        contract ([`~trl_credit.loss.contract.Contract`]):
+            The algorithm, which may take statistics of the batch.
     """
 
     def __init__(
-        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, credit: CustomCredit
+        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, contract: Contract
     ) -> None:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
-        self._statistics = batch_statistics_of(credit.declaring, engine.args)
+        self._algorithm = contract.algorithm
         self._meter, self._processes = engine.meter, engine.processes
 
-    def __call__(self, made: GenerationBatch) -> None:
-        """Applies all steps to a batch. Collective."""
-        self.weight_by_difficulty(made)
-        self.make_mask(made)
-        self.take_statistics(made)
+    def __call__(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
+        """Applies all steps to a batch, sampled from `examples` of the data set on this process. Collective."""
+        self.order(made)
+        self.take_statistics(made, examples)
         self.count_and_log(made)
 
-    def weight_by_difficulty(self, made: GenerationBatch) -> None:
-        """Multiplies advantages by HA-DW's weight, and moves the belief. A batch without a score changes nothing."""
-        belief = self._belief
-        if belief is None or math.isnan(made.accuracy):
-            return
-        advantages, prior = made.advantages, belief.prior(made.accuracy)
-        p_hat = made.p_hat if advantages.dim() == 1 else made.p_hat.unsqueeze(1).expand_as(advantages)
-        phi = difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=self._args.difficulty_scale)
-        made.batch.advantages = advantages * phi
-        self._meter.append([("difficulty_belief", prior)])
-        self._meter.record(difficulty_statistics(phi, advantages, p_hat=p_hat, prior=prior))
-        if made.moves_belief and (step := belief.update(made.accuracy)) is not None:
-            self._meter.append([("difficulty_rate", step.rate), ("difficulty_floor", float(step.is_floor))])
-
-    def make_mask(self, made: GenerationBatch) -> None:
-        """Sets M of the whole batch, and whitens over it. Makes the pass for π_old only if that is needed now."""
-        batch, whitens = made.batch, self._args.whiten_advantages == "batch"
-        if self._args.token_mask != "none":
+    def order(self, made: GenerationBatch) -> None:
+        """Weighs advantages by difficulty, makes M and whitens over the batch, and moves the belief. Makes the pass for
+        π_old only if that is needed now. A batch without a score has no difficulty."""
+        batch, args, accuracy = made.batch, self._args, made.accuracy
+        if args.token_mask != "none":
             # a custom mask gets whole batches, whatever the loss: it may compare rows
-            custom = "token_mask" in self._args.custom_functions()
-            reads_batch = whitens or custom or self._statistics is not None
+            reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
+            reads_batch = reads_batch or self._algorithm.statistics is not None
             if reads_batch or self._normalizer.counts_batch or self._normalizer.hides_masked:
                 self._engine.fill_old_logps(batch)
-            if batch.old_logp_t is None:
-                return  # the loss makes M, from its own pass
         mask_t = batch.mask_t
-        kept_t = known_policy_mask(self._args, batch.data, old_logp_t=batch.old_logp_t, mask_t=mask_t)
-        if whitens:
-            counted_t = kept_t if kept_t.any() else mask_t
-            batch.advantages = whiten(batch.advantages, mask_t=counted_t, reduce=self._processes.sum)
-        if kept_t is not mask_t:
-            batch.policy_mask_t = kept_t
-
-    def take_statistics(self, made: GenerationBatch) -> None:
-        """Sets what the credit function reads of the whole batch, if it declares that. Two collective calls."""
-        batch, floor = made.batch, self._args.advantage_floor
-        if self._statistics is None:
+        prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
+        parts = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
+        weighing = {"p_hat": made.p_hat, "prior": prior}
+        ordered = in_batch(args, made.advantages, **weighing, **parts, reduce=self._processes.sum)
+        batch.advantages = ordered.advantages
+        if ordered.kept_t is not None and ordered.kept_t is not mask_t:  # else the loss makes M, from its own pass
+            batch.policy_mask_t = ordered.kept_t
+        if prior is None:
             return
-        if (logp_t := batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t) is None:
-            raise ValueError(
-                f"batch_statistics reads the log-probabilities of a batch, and {no_batch_logps(self._args)}."
-            )
-        advantages = batch.advantages if floor is None else batch.advantages.clamp(min=floor)
-        kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
-        given = {"logp_t": logp_t, "advantages": advantages, "mask_t": kept_t}
-        given["seed"] = seed_from(self._args.seed, *made.place)
-        batch.statistics_t = statistics.over_processes(self._statistics, self._args, self._processes, **given)
+        self._meter.append([("difficulty_belief", prior)])
+        self._meter.record(difficulty_statistics(ordered.phi, made.advantages, p_hat=ordered.p_hat, prior=prior))
+        if made.moves_belief and (step := self._belief.update(accuracy)) is not None:
+            self._meter.append([("difficulty_rate", step.rate), ("difficulty_floor", float(step.is_floor))])
+
+    def take_statistics(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
+        """Sets what the algorithm takes of the whole batch, if anything. Collective."""
+        batch, algorithm, is_tree = made.batch, self._algorithm, made.plan is not None
+        if algorithm.statistics is None:
+            return
+        mask_t = batch.mask_t
+        parts: dict[str, Any] = {"advantages": floored(self._args, batch.advantages)}
+        if "logps" in algorithm.needs:
+            parts["logp_t"] = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
+            if parts["logp_t"] is None:
+                what = "statistics read the log-probabilities of a batch"
+                raise ValueError(f"credit={self._args.credit!r}: {what}, and {no_batch_logps(self._args)}.")
+        if not is_tree:
+            parts |= {"rewards": batch.rewards, "reward_columns": batch.rewards_per_func}
+            parts["columns"] = examples if "columns" in algorithm.needs else None
+        segment_ids = segments_of(batch.data, mask_t)
+        batch.statistics_t = statistics.over_processes(
+            algorithm,
+            self._args,
+            self._processes,
+            **parts,
+            token_ids=batch.data[keys.COMPLETION_IDS],
+            segment_ids=segment_ids,
+            turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
+            group_ids=self._groups(made),
+            mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
+            seed=seed_from(self._args.seed, *made.place),
+        )
+
+    def _groups(self, made: GenerationBatch) -> torch.Tensor:
+        """A number for the prompt of each row of this process, shape (B,)."""
+        rows = made.batch.mask_t.size(0)
+        number = torch.arange(rows, device=made.batch.mask_t.device) + self._processes.rank * rows
+        # rows come prompt after prompt, and a group may begin on one process and end on the next
+        return number // self._engine.group_size if made.prompts is None else made.prompts
 
     def count_and_log(self, made: GenerationBatch) -> None:
         """Sets what the loss divides by, and logs group metrics and the advantages. At most one collective call.
@@ -106,9 +118,7 @@ class BatchSteps:
         if recounts or self._args.prompt_average:
             columns["kept"] = kept_t.sum(-1).long()
         if self._args.prompt_average:
-            rows = torch.arange(len(kept_t), device=kept_t.device) + self._processes.rank * len(kept_t)
-            # rows come prompt after prompt, and a group may begin on one process and end on the next
-            columns["prompts"] = rows // self._engine.group_size if made.prompts is None else made.prompts
+            columns["prompts"] = self._groups(made)
         if not made.is_logged:
             ids = batch.data[keys.COMPLETION_IDS]
             columns["hashes"] = response_hashes(ids, pad_token_id=self._engine.pad_token_id)

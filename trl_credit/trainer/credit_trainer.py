@@ -26,12 +26,10 @@ from trl.trainer.utils import get_config_model_id
 
 from ..config import CreditConfig
 from ..credit.difficulty import DifficultyBelief
-from ..credit.tokens import Credit, Tokens
 from ..hub.results import ResultsCallback
 from ..loss import keys
-from ..loss.assignment import credit_function, with_ratio_clipped
-from ..loss.belief import BeliefState
-from ..loss.custom_credit import CustomCredit, CustomState, check_uniform
+from ..loss.assignment import with_ratio_clipped
+from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
@@ -42,8 +40,8 @@ from ..rewards.guard import guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.groups import make_source
 from ..rollouts.sources import GenerationBatch, Responses, Trees
+from ..runs.object_state import ObjectState
 from ..runs.resumable import ResumableTrainer
-from ..support.functions import method_label
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
@@ -103,6 +101,7 @@ class CreditTrainer(ResumableTrainer):
 
     Attributes:
         preset ([`Preset`] or `None`): Set by named trainers: their name, paper, tag and configuration class.
+        contract ([`Contract`]): The algorithm, with its state.
         difficulty ([`DifficultyBelief`] or `None`): HA-DW's belief.
         engine ([`TrlEngine`]): Samples and scores.
         results ([`ResultsCallback`]): Writes plots and the model card.
@@ -143,7 +142,7 @@ class CreditTrainer(ResumableTrainer):
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
         quiet_old_names()
         refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
-        self._credit_function = credit_function(args)
+        refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
         guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs, self._first_rows)
         super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
@@ -154,21 +153,22 @@ class CreditTrainer(ResumableTrainer):
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
         self.overrides = Overrides(self)
-        self._probes, self._passes = Probes(self), make_passes(self, self._trl_forward)
+        self.contract = Contract(algorithm(args), max=self.processes.max)
+        self._probes = Probes(self, self.contract.algorithm.needs)
+        self._passes = make_passes(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
-        method = self.credit_method
-        functions = [self._credit_function] if method is None else [method, self._credit_function]
-        name = args.credit if method is None else method_label(method)
-        self.custom_credit = CustomCredit(functions, name=name, max=self.processes.max)
-        belief = BeliefState(args) if args.difficulty != "none" else None
-        self.difficulty: DifficultyBelief | None = belief and belief.belief
-        has_state = type(self).credit_state is not CreditTrainer.credit_state
-        custom = CustomState(type(self).__name__, self.credit_state, self.load_credit_state) if has_state else None
-        self.stateful += filter(None, (belief, custom, *self._train_source.stateful))
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.custom_credit)
+        self.difficulty: DifficultyBelief | None = None
+        if args.difficulty != "none":
+            knobs = {name: getattr(args, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
+            self.difficulty = DifficultyBelief(args.difficulty, **knobs)
+            self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
+        if self.contract.algorithm.state_dict is not None:
+            self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
+        self.stateful += self._train_source.stateful
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract)
         self._rollout_log, self.results = add_observers(self)
         refusals.check_sharding(self.accelerator.state, args, reference=getattr(self, "ref_model", None))
-        refusals.warn_about_updates(args, needs_drift=self.custom_credit.needs_drift)
+        refusals.warn_about_updates(args, needs_drift=self.contract.algorithm.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
@@ -184,32 +184,6 @@ class CreditTrainer(ResumableTrainer):
         """As in `Trainer`. The callback `results` stays last, after those that add to it."""
         super().add_callback(callback)
         self.callback_handler.callbacks.sort(key=lambda added: isinstance(added, ResultsCallback))
-
-    # What a subclass may override
-
-    def credit(self, tokens: Tokens) -> Credit:
-        """W, A and M of a micro-batch: the method to override for a credit function that has state.
-
-        It is checked as a custom function is. Attributes of the method, else of the function of the configuration, say
-        what it declares (see [`~trl_credit.loss.assignment.CreditFunction`]).
-        """
-        return self._credit_function(self.args, tokens)
-
-    def credit_state(self) -> dict[str, Any]:
-        """What a custom `credit` keeps in a checkpoint: JSON types, written by the main process and loaded by all."""
-        return {}
-
-    def load_credit_state(self, state: dict[str, Any]) -> None:
-        """Restores what `credit_state` returned when the checkpoint was written."""
-
-    @property
-    def credit_method(self) -> Callable | None:
-        """The `credit` method of a subclass, or `None`."""
-        return None if type(self).credit is CreditTrainer.credit else type(self).credit
-
-    def custom_functions(self) -> dict[str, Callable]:
-        """As in [`ResumableTrainer`], with a subclass's `credit` method."""
-        return super().custom_functions() | ({"credit": self.credit_method} if self.credit_method else {})
 
     # A run
 
@@ -295,7 +269,7 @@ class CreditTrainer(ResumableTrainer):
         # not in evaluation, nor for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
         made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
-        self._batch_steps(made)
+        self._batch_steps(made, made.examples or inputs)
         return made
 
     # A micro-batch goes through TRL's loss
@@ -316,16 +290,17 @@ class CreditTrainer(ResumableTrainer):
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
         place = self.state.global_step, self._step % self.args.gradient_accumulation_steps, self.processes.rank
         # a copy, since TRL uses its own again in every one of num_iterations
-        loss_pass = LossPass(self.args, dict(inputs), reduce=self.processes.sum, micro_batches=parts, place=place)
+        loss_pass = LossPass(
+            self.args, self.contract, dict(inputs), reduce=self.processes.sum, micro_batches=parts, place=place
+        )
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
             loss = super()._compute_loss(model, loss_pass.inputs)
         self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        clip_range = (1 - self.epsilon_low, 1 + self.epsilon_high)
-        how = {"clip_range": clip_range, "in_detail": not training or is_logged_step(self.args, self.state)}
-        self._meter.record(loss_pass.statistics(self.custom_credit.carries_loss, **how))
+        in_detail = not training or is_logged_step(self.args, self.state)
+        self._meter.record(loss_pass.statistics(in_detail=in_detail))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -356,21 +331,23 @@ class CreditTrainer(ResumableTrainer):
 
     def _write_credit(self, loss_pass: LossPass, *, logp_t: torch.Tensor, entropy_t: torch.Tensor) -> None:
         """The seam: writes W, A and M into the inputs that TRL's loss goes on to read."""
-        inputs, custom = loss_pass.inputs, self.custom_credit
-        tokens = loss_pass.tokens(logp_t=logp_t, entropy_t=entropy_t)
-        credit = custom.of(self.credit, tokens, self.args)
+        inputs, declared = loss_pass.inputs, self.contract.algorithm
+        tokens = loss_pass.tokens(logp_t=logp_t, entropy_t=entropy_t, is_training=self.model.training)
+        with torch.enable_grad():  # also in evaluation, where ℓ is a leaf
+            credit = self.contract.credit(tokens, self.args)
         loss_pass.seen = tokens, credit
+        loss_pass.turn_factor_t = self.normalizer.turn_factor(tokens)
         check_uniform(credit, tokens, importance=self.args.importance)
-        if custom.replaces_kl:
+        if declared.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
             weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
             weights["dull"] = inputs.get(keys.DULL_ROW)
             loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
-        if custom.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
+        if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=(1 - self.epsilon_low, 1 + self.epsilon_high))
+            credit = with_ratio_clipped(credit, tokens, clip_range=self.args.clip_range)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
@@ -384,6 +361,12 @@ class CreditTrainer(ResumableTrainer):
         if self._loss_pass is not None:
             self._loss_pass.entropy_mask_t = found
         return found
+
+    def get_off_policy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        kept = super().get_off_policy_mask(*args, **kwargs)
+        if self._loss_pass is not None:
+            self._loss_pass.off_policy_mask_t = kept
+        return kept
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None

@@ -6,7 +6,7 @@ so the layers that gradient checkpointing repeats in the backward pass run none.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -118,23 +118,46 @@ class _Experts:
         return torch.stack([torch.cat(found) for found in self._found], dim=2)
 
 
+class _Hidden:
+    """The last layer's states from which the tokens were sampled, shape (B, T, H), with their graph."""
+
+    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
+        self._model, self._width = model, width
+        self._states: list[torch.Tensor] = []
+
+    def hook(self, hooks: ExitStack) -> None:
+        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
+
+    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
+        self._states.append(output[0][:, :-1][:, -self._width :])
+
+    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self._states)
+
+
 # by the attribute of `LossPass`, and of `SamplePass`, that keeps the result
-_READINGS: dict[str, type[_Reading]] = {"eos_probs": _EosProbs, "experts_t": _Experts}
+_READINGS: dict[str, type[_Reading]] = {"eos_probs": _EosProbs, "experts_t": _Experts, "hidden_t": _Hidden}
 
 
 class Probes:
-    """Decides which passes are read, by `td_upper_bound`, `expert_drift` and `selector`.
+    """Decides which passes are read, by `td_upper_bound`, `expert_drift`, `selector` and what the algorithm needs.
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):
             With its model.
+        needs (collection of `str`):
+            Of the algorithm.
 
     Raises:
         ValueError: the model does not have what a hook would read.
     """
 
-    def __init__(self, trainer: GRPOTrainer) -> None:
+    def __init__(self, trainer: GRPOTrainer, needs: Collection[str]) -> None:
         self._trainer, self._asked, self._adds_entropy = trainer, (), False
+        self._reads_hidden = "hidden" in needs
+        if self._reads_hidden and trainer.args.torch_compile:
+            what = f"credit={trainer.args.credit!r} needs hidden states, which are read by a hook"
+            raise ValueError(f"{what} that a compiled model may skip: set torch_compile=False.")
         model, reference = self._inner(trainer.model), getattr(trainer, "ref_model", None)
         self._reads_reference = trainer.args.selector == "entropy_reference"
         if self._reads_reference and reference is not None:
@@ -162,7 +185,8 @@ class Probes:
     def _asked_by(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
         args = self._trainer.args
         if isinstance(owner, LossPass):
-            return ("eos_probs",) * args.td_upper_bound + ("experts_t",) * (keys.OLD_EXPERTS in owner.inputs)
+            asked = {"eos_probs": args.td_upper_bound, "experts_t": keys.OLD_EXPERTS in owner.inputs}
+            return tuple(name for name, is_asked in (asked | {"hidden_t": self._reads_hidden}).items() if is_asked)
         if owner is None or not (args.expert_drift and self._trainer.model.training):
             return ()
         return ("experts_t",) if owner.experts_t is None else ()  # TRL's first pass is that for π_old

@@ -100,6 +100,17 @@ def check_arguments(
             raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")
 
 
+def check_overrides(trainer_class: type, ours: type) -> None:
+    """Refuses methods of a subclass that carried a custom algorithm in earlier releases, and would do nothing now."""
+    for base in trainer_class.__mro__[: trainer_class.__mro__.index(ours)]:
+        for name in ("credit", "credit_state", "load_credit_state"):
+            if name in vars(base):
+                fix = (
+                    "make it an object with the methods credit, state_dict and load_state_dict, and give it as credit=…"
+                )
+                raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
+
+
 def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
     """The local variables of a trainer's `__init__` that are further arguments of `GRPOTrainer` in the installed TRL.
 

@@ -9,18 +9,18 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from ...config import CreditConfig
-from ...credit.advantages import group_advantage, whiten
-from ...credit.clipping import is_clipped
-from ...credit.difficulty import difficulty_weight
-from ...credit.effective import effective_credit, travelled
-from ...credit.tokens import Credit, Tokens, turn_numbers
-from ...credit.weights import sequence_log_weight, token_log_weight
-from ...loss.assignment import baseline_function, credit_function, policy_mask, with_ratio_clipped
-from ...loss.custom_credit import credit_problem
+from ...credit.advantages import group_advantage
+from ...credit.gradient import travelled
+from ...credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
+from ...credit.turns import turn_average_factor
+from ...loss.assignment import log_weight_of
+from ...loss.contract import Contract, algorithm
+from ...loss.loss_pass import policy_credit
+from ...loss.metrics import clipped_tokens
+from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
-from ...support.functions import declared
 
 
 @dataclass
@@ -69,19 +69,13 @@ def explain(
         FunctionRaised: a custom function raised an error.
     """
     tokens, note = _tokens(shard.responses, config, segments)
-    function = credit_function(config)
-    carries_loss = bool(declared(function, "carries_loss"))
-    if carries_loss and tokens.ref_logp_t is None:
+    used = algorithm(config)
+    if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    tokens = with_statistics(function, config, tokens)
-    credit = function(config, tokens)
-    if problem := credit_problem(
-        credit, tokens, carries_loss=carries_loss, has_weight_gradient=config.has_weight_gradient
-    ):
-        raise ValueError(f"its credit function {problem}")
-    low, high = config.epsilon, config.epsilon if config.epsilon_high is None else config.epsilon_high
-    columns, horizon = _columns(config, tokens, credit, clip_range=(1 - low, 1 + high))
+    tokens = with_statistics(used, config, tokens, **_rows(shard.responses))
+    credit = Contract(used, max=lambda n: n).credit(tokens, config)
+    columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss)
     responses = []
     for i, response in enumerate(shard.responses):
         n = len(response["tokens"])
@@ -90,7 +84,7 @@ def explain(
     header = {
         **shard.header,
         "algorithm": name,
-        "clip": [low, high],
+        "clip": [1 - config.clip_range[0], config.clip_range[1] - 1],
         "trace_decay": config.trace_decay if config.has_trace else None,
         "beta": 0.0,
         "trainer": None,
@@ -120,29 +114,39 @@ def _tokens(
         cut_off = torch.tensor([bool(response.get("truncated")) for response in responses])
         mask_t = mask_t * (~cut_off).unsqueeze(1)
     advantages, segment_ids = segments or (_advantages(config, responses, written_t), mask_t.long() - 1)
+    weighing: dict[str, Any] = {}
     if config.difficulty != "none":
-        advantages, note = _by_difficulty(config, responses, advantages)
-    kept_t = policy_mask(config, old_logp_t=old_t, segment_ids=segment_ids, mask_t=mask_t)
-    if config.whiten_advantages != "none":
-        advantages = whiten(_by_token(advantages, mask_t), mask_t=kept_t)
-    if config.advantage_floor is not None:
-        advantages = advantages.clamp(min=config.advantage_floor)
-    logp_t = logp_t.clone().requires_grad_()
+        weighing["p_hat"], weighing["prior"] = _difficulty(config, responses)
+        note = f"belief {weighing['prior']:.2f}"
+    parts = {"old_logp_t": old_t, "segment_ids": segment_ids, "mask_t": mask_t}
+    ordered = in_batch(config, advantages, **weighing, **parts)
     tokens = Tokens(
-        logp_t=logp_t,
+        logp_t=logp_t.clone().requires_grad_(),
         old_logp_t=old_t,
         ref_logp_t=_column(responses, "ref_logprobs"),
         sampling_logp_t=_column(responses, "inference_logprobs"),
         entropy_t=torch.zeros_like(old_t) if entropy_t is None else entropy_t,
-        advantages=advantages,
+        advantages=ordered.advantages,
         token_ids=_column(responses, "token_ids", default=0).long(),
         seed=config.seed,
         segment_ids=segment_ids,
         turn_ids=_turns(responses, written_t),
-        policy_mask_t=kept_t.to(logp_t.dtype),
+        policy_mask_t=ordered.kept_t.to(logp_t.dtype),
         mask_t=mask_t.to(logp_t.dtype),
     )
-    return tokens, note
+    return in_loss(config, tokens), note
+
+
+def _rows(responses: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of the responses as rows of a generation batch."""
+    by_function = [[*(response.get("rewards") or {}).values()] for response in responses]
+    same = len({len(row) for row in by_function}) == 1 and by_function[0]
+    return {
+        "rewards": rewards_of(responses),
+        "reward_columns": torch.stack([_float64(row) for row in by_function]) if same else None,
+        "group_ids": torch.tensor([response["group"] for response in responses]),
+        "columns": responses,
+    }
 
 
 def _turns(responses: list[dict[str, Any]], written_t: torch.Tensor) -> torch.Tensor:
@@ -154,51 +158,30 @@ def _turns(responses: list[dict[str, Any]], written_t: torch.Tensor) -> torch.Te
 
 
 def _columns(
-    config: CreditConfig, tokens: Tokens, credit: Credit, *, clip_range: tuple[float, float]
+    config: CreditConfig, tokens: Tokens, credit: Credit, *, carries_loss: bool
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
-    log_weight_t = credit.log_weight
-    if log_weight_t is None:
-        weight = sequence_log_weight if of_response else token_log_weight
-        log_weight_t = weight(tokens.logp_t, old_logp_t=tokens.old_logp_t, mask_t=tokens.mask_t)
-    advantage_t = _by_token(credit.advantage, tokens.logp_t)
-    kept_t = tokens.policy_mask_t.bool() if credit.mask is None else tokens.policy_mask_t.bool() & credit.mask.bool()
-    used = replace(credit, log_weight=log_weight_t, advantage=advantage_t)
-    if config.clip_form == "ratio":
-        used = with_ratio_clipped(used, tokens, clip_range=clip_range)
-    credit_t = effective_credit(
-        used.log_weight, logp_t=tokens.logp_t, advantage_t=used.advantage, clip_range=clip_range, mask_t=kept_t
-    )
-    advantage_t = advantage_t.detach()
-    clipped_t = is_clipped(log_weight_t, advantage_t=advantage_t, clip_range=clip_range, form=config.clip_form)
+    log_weight_t, kept_t = log_weight_of(config, credit, tokens), kept_tokens(credit, tokens)
+    factor_t = turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t) if config.turn_average else None
+    # A of a custom loss is minus that loss
+    advantage_t = wide(tokens.advantages if carries_loss else credit.advantage.detach()).expand_as(log_weight_t)
     horizon = None
     if not of_response and config.importance != "turn":
-        size_t = torch.where(kept_t, advantage_t.abs(), 0.0).to(log_weight_t.dtype)
-        horizon = _horizon(log_weight_t, logp_t=tokens.logp_t, size_t=size_t)
+        size_t = torch.where(kept_t, advantage_t.abs(), 0.0)
+        moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
+        horizon = (moved / total).item() if total > 0 else 0.0
     columns = {
         "loss_mask": tokens.mask_t.int(),
         "policy_mask": kept_t.int(),
         "advantages": advantage_t,
         "log_weight": log_weight_t.detach(),
-        "is_clipped": (clipped_t & kept_t).int(),
+        "is_clipped": None if carries_loss else (clipped_tokens(config, credit, tokens) & kept_t).int(),
         "selected": None if credit.selected is None else credit.selected.int(),
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
-        "credit": credit_t,
+        "credit": policy_credit(config, tokens, credit, factor_t=factor_t),
     }
     return columns, horizon
-
-
-def _horizon(log_weight_t: torch.Tensor, *, logp_t: torch.Tensor, size_t: torch.Tensor) -> float:
-    """The effective horizon in tokens, for any W that is a function of `logp_t`: see [`travelled`]."""
-    if not log_weight_t.requires_grad:
-        return 0.0
-
-    def back(c_t: torch.Tensor) -> torch.Tensor:
-        return torch.autograd.grad(log_weight_t, logp_t, c_t, retain_graph=True)[0]
-
-    moved, total = travelled(back, size_t)
-    return (moved / total).item() if total > 0 else 0.0
 
 
 def as_trained(shard: Shard) -> Explained | None:
@@ -237,28 +220,24 @@ def rewards_of(responses: list[dict[str, Any]]) -> torch.Tensor:
     return _float64(response.get("reward") for response in responses)
 
 
-def _by_token(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return (x if x.dim() == 2 else x.unsqueeze(1)).expand(like.shape)
-
-
 def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: torch.Tensor) -> torch.Tensor:
-    """Advantages (B,) of whole responses by the configured baseline."""
-    rewards, found = rewards_of(responses), torch.zeros(len(responses), dtype=torch.float64)
-    baseline, lengths = baseline_function(config), mask_t.sum(-1)
+    """Advantages (B,) of whole responses by the configured baseline; TRL's own in closed form."""
+    rewards, advantages, lengths = rewards_of(responses), torch.zeros(len(responses)).double(), mask_t.sum(-1)
+    is_own = config.baseline == "group"
     for places in groups_of(responses):
         given, n = rewards[places], len(places)
-        if baseline is not None:
-            found[places] = baseline(given, lengths=lengths[places], num_generations=n).double()
+        if is_own:
+            of_group = group_advantage(given, num_generations=n, scale=config.scale_rewards == "group")
         else:
-            found[places] = group_advantage(given, num_generations=n, scale=config.scale_rewards == "group")
-    if baseline is None and config.scale_rewards == "batch":
-        found = found / (rewards[~rewards.isnan()].std() + 1e-4)
-    return found
+            of_group = outcome_advantages(config, given, lengths=lengths[places], num_generations=n)
+        advantages[places] = of_group.double()
+    if is_own and config.scale_rewards == "batch":
+        advantages = advantages / (rewards[~rewards.isnan()].std() + 1e-4)
+    return advantages
 
 
-def _by_difficulty(
-    config: CreditConfig, responses: list[dict[str, Any]], advantages: torch.Tensor
-) -> tuple[torch.Tensor, str]:
+def _difficulty(config: CreditConfig, responses: list[dict[str, Any]]) -> tuple[torch.Tensor, float]:
+    """p̂ of each response's prompt, shape (B,), and the belief, which is the accuracy of these responses."""
     low, high = config.reward_range
     accuracy = (rewards_of(responses) - low) / (high - low)
     if not (accuracy.isnan() | ((accuracy >= 0) & (accuracy <= 1))).all():
@@ -267,6 +246,4 @@ def _by_difficulty(
     for places in groups_of(responses):
         p_hat[places] = accuracy[places].nanmean()
     prior = config.difficulty_threshold if config.difficulty == "fixed" else accuracy.nanmean().item()
-    p_hat = p_hat.nan_to_num(prior).view(-1, *[1] * (advantages.dim() - 1)).expand_as(advantages)
-    phi = difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=config.difficulty_scale)
-    return advantages * phi, f"belief {prior:.2f}"
+    return p_hat.nan_to_num(prior), prior

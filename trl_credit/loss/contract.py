@@ -1,23 +1,37 @@
-"""Checks that a custom credit function keeps its contract. Every message names the fix."""
+"""The contract of an algorithm, checked in training and by [`~trl_credit.testing.check_credit`]."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..config import CreditConfig
-from ..config.rules import batch_statistics_of
-from ..credit.tokens import Credit, Tokens
+from ..config.algorithm import Algorithm
+from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..credit.turns import TurnTable
-from ..support.functions import declared, errors_named
-from .assignment import wide
+from ..support.digests import seed_from
+from ..support.functions import errors_named
+from .assignment import assign_credit, policy_iteration
 
 
 _GUIDE = "see trl-credit help credit_contract"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
 LOOK_AGAIN = 100  # micro-batches between two looks that find a gradient, since a look waits for the device
+_CUT_TOLERANCE = 1e-3  # of a row's credit, relative to the largest
+
+
+_POLICY_ITERATION = {"carries_loss": True, "replaces_kl": True, "replaces_correction": True}
+
+
+def algorithm(config: CreditConfig) -> Algorithm:
+    """The algorithm of a run, newly made: the custom one, or that of the knobs."""
+    if (custom := config.algorithm()) is not None:
+        return custom
+    if config.policy_loss == "clip":
+        return Algorithm(credit=assign_credit)
+    return Algorithm(credit=policy_iteration, **_POLICY_ITERATION)
 
 
 def credit_problem(
@@ -75,7 +89,7 @@ def _value_problem(credit: Credit, tokens: Tokens, carries_loss: bool) -> str | 
 
 def no_credit(credit: Credit, tokens: Tokens) -> str | None:
     """Why no token has credit, although tokens have advantages, or `None`. Synchronises with the device."""
-    kept_t = _kept(credit, tokens)
+    kept_t = kept_tokens(credit, tokens)
     if not torch.where(tokens.policy_mask_t.bool(), wide(tokens.advantages), 0.0).any():
         return None
     if not kept_t.any():
@@ -85,24 +99,22 @@ def no_credit(credit: Credit, tokens: Tokens) -> str | None:
     return None
 
 
-def has_gradient(credit: Credit, tokens: Tokens, *, carries_loss: bool = False) -> bool:
-    """Whether Σ |A|·M·W (Σ A·M with `carries_loss`) has a derivative by `tokens.logp_t` other than 0.
-
-    `tokens.logp_t` must have a graph. Synchronises with the device.
-    """
-    kept_t = _kept(credit, tokens)
+def received(credit: Credit, tokens: Tokens, *, carries_loss: bool = False) -> torch.Tensor:
+    """∂/∂ℓ of Σ |A|·M·W (Σ A·M with `carries_loss`), shape (B, T): whether and how much a function teaches each token,
+    whatever the ratio is. `tokens.logp_t` must have a graph."""
+    kept_t = kept_tokens(credit, tokens)
     carried_t = torch.where(kept_t, wide(credit.advantage), 0.0)
     if not carries_loss:
         weight_t = tokens.logp_t if credit.log_weight is None else credit.log_weight
         carried_t = torch.where(kept_t, weight_t, 0.0) * carried_t.abs()
-    if not carried_t.requires_grad:
-        return False
-    (gradient,) = torch.autograd.grad(carried_t.sum(), tokens.logp_t, retain_graph=True, allow_unused=True)
-    return gradient is not None and bool(gradient.any())
+    slope_t = None
+    if carried_t.requires_grad:
+        (slope_t,) = torch.autograd.grad(carried_t.sum(), tokens.logp_t, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(tokens.logp_t) if slope_t is None else slope_t
 
 
 def without_gradient(carries_loss: bool) -> str:
-    """What is wrong where [`has_gradient`] is false, and the fix."""
+    """What is wrong where [`received`] is 0 at all tokens, and the fix."""
     name = "an advantage (minus a loss)" if carries_loss else "a log_weight"
     fix = "let it depend on tokens.logp_t without a factor of 0 and without .detach()"
     return f"returned {name} whose gradient is 0, so that nothing is learned: {fix}"
@@ -122,83 +134,113 @@ def tensors_of(tokens: Tokens) -> dict[str, torch.Tensor]:
     return {f.name: x for f in fields(tokens) if isinstance(x := getattr(tokens, f.name), torch.Tensor)}
 
 
-def _kept(credit: Credit, tokens: Tokens) -> torch.Tensor:
-    kept_t = tokens.policy_mask_t.bool()
-    return kept_t if credit.mask is None else kept_t & credit.mask.bool()
+def apart(tokens: Tokens, rows: Sequence[int]) -> Tokens:
+    """Some rows of a micro-batch, with a leaf of their own as ℓ."""
+    parts = {name: x.detach()[rows] for name, x in tensors_of(tokens).items()}
+    return replace(tokens, **parts | {"logp_t": parts["logp_t"].requires_grad_()})
 
 
-class CustomCredit:
-    """The credit function of a run: what it declares, and whether a custom one keeps its contract.
+def largest_change_by_cut(
+    slope: Callable[[Tokens], torch.Tensor], tokens: Tokens, parts: Sequence[Sequence[int]]
+) -> tuple[float, float]:
+    """How much a quantity (B, T) of tokens differs if the micro-batch is cut into these rows, and its largest value."""
+    whole_t = slope(apart(tokens, range(len(tokens.logp_t))))
+    cut_t = torch.cat([slope(apart(tokens, part)) for part in parts])
+    return (cut_t - whole_t[[row for part in parts for row in part]]).abs().max().item(), whole_t.abs().max().item()
 
-    Attributes:
-        declaring: The function that declares `batch_statistics`, or `None`.
+
+class Contract:
+    """The algorithm of a run, and whether a custom one keeps its contract.
 
     Args:
-        functions (sequence of `Callable`):
-            The [`~trl_credit.loss.assignment.CreditFunction`], after the method that replaces it, if any. The first
-            one that declares an attribute decides it.
-        name (`str` or `None`):
-            For the messages; `None` for a built-in function, which is not checked.
+        algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
+            A built-in one has no name, and is not checked.
         max (`Callable`):
             A collective call: the largest number of all processes.
     """
 
-    def __init__(self, functions: Sequence[Callable], *, name: str | None, max: Callable[[int], int]) -> None:
-        self.name, self._max, self._function = name, max, functions[0]
-
-        def declares(what: str) -> bool:
-            return bool(next((value for f in functions if (value := declared(f, what)) is not None), False))
-
-        self.needs_drift = declares("needs_drift")
-        self.declaring = next((f for f in functions if declared(f, "batch_statistics") is not None), None)
-        self.carries_loss = declares("carries_loss")
-        self.replaces_kl = declares("replaces_kl")
-        self.replaces_correction = declares("replaces_correction")
+    def __init__(self, algorithm: Algorithm, *, max: Callable[[int], int]) -> None:
+        self.algorithm, self._max = algorithm, max
         self._parts: int | None = None
         self._next_look, self._without = 0, 0  # micro-batches until the next look, and looks without a gradient
+        self._compares_rows = algorithm.by_row is not None  # whether it is known if it does
+        self._metrics: tuple[str, ...] | None = None
 
-    def of(self, function: Callable[[Tokens], object], tokens: Tokens, config: CreditConfig) -> Credit:
-        """The credit that `function` gives to a micro-batch, with A = 0 outside of the loss.
+    def credit(self, tokens: Tokens, config: CreditConfig) -> Credit:
+        """The credit of a micro-batch, with A = 0 outside of the loss.
 
         A custom function gets copies of the tensors, so that it cannot write into TRL's buffers. The first call is
         collective: it checks values, and compares the parts of `Credit` between processes. The first calls, and later
-        every `LOOK_AGAIN`-th one, are looked at for a gradient and for such writes.
+        every `LOOK_AGAIN`-th one, are looked at for a gradient and for such writes. If the algorithm does not say
+        whether it compares rows, the first look with a gradient calls it for parts of the micro-batch as well.
 
         Raises:
             ValueError: the function broke its contract, or its W (or loss) had no gradient in `PATIENCE` looks with
                 advantages; the message names it and the fix.
             FunctionRaised: the function raised an error.
         """
-        if self.name is None:
-            return function(tokens)
-        if tokens.statistics_t is None and batch_statistics_of(self.declaring, config) is not None:
-            raise ValueError(
-                f"credit function {self.name!r} declares batch_statistics, and this batch was made without."
-            )
-        with errors_named(self._function, f"credit function {self.name!r}"):
-            credit = function(given := _copy(tokens))
-        credit = self._checked(credit, tokens, config)
-        if tokens.logp_t.requires_grad:
+        algorithm = self.algorithm
+        if algorithm.name is None:
+            return algorithm.credit(config, tokens)
+        if tokens.statistics_t is None and algorithm.statistics is not None:
+            raise ValueError(f"{self._label} takes statistics of the batch, and this batch was made without.")
+        given = _copy(tokens)
+        credit = self._checked(self._called(config, given), tokens, config)
+        if tokens.is_training and tokens.logp_t.requires_grad:
             if self._next_look == 0:
-                self._look(credit, tokens, given)
+                self._look(credit, tokens, given, config)
             else:
                 self._next_look -= 1
         return credit
 
-    def _look(self, credit: Credit, tokens: Tokens, given: Tokens) -> None:
+    @property
+    def _label(self) -> str:
+        return f"credit function {self.algorithm.name!r}"
+
+    def _called(self, config: CreditConfig, tokens: Tokens) -> Any:
+        with errors_named(self.algorithm.source, self._label):
+            return self.algorithm.credit(config, tokens)
+
+    def _look(self, credit: Credit, tokens: Tokens, given: Tokens, config: CreditConfig) -> None:
+        carries_loss = self.algorithm.carries_loss
         if (written := written_into(given, tokens)) is not None:
-            raise ValueError(f"credit function {self.name!r} {written} ({_GUIDE}).")
-        if has_gradient(credit, tokens, carries_loss=self.carries_loss):
+            raise ValueError(f"{self._label} {written} ({_GUIDE}).")
+        if received(credit, tokens, carries_loss=carries_loss).any():
             self._next_look, self._without = LOOK_AGAIN, 0
-        elif torch.where(_kept(credit, tokens), wide(credit.advantage), 0.0).any():  # else it is no fault of W
+            if not self._compares_rows and len(tokens.logp_t) > 1:
+                self._compares_rows = True
+                self._check_cut(tokens, config)
+        elif torch.where(kept_tokens(credit, tokens), wide(credit.advantage), 0.0).any():  # else it is no fault of W
             self._without += 1
             if self._without == PATIENCE:
-                problem = f"{without_gradient(self.carries_loss)} (in {PATIENCE} micro-batches; {_GUIDE})"
-                raise ValueError(f"credit function {self.name!r} {problem}.")
+                problem = f"{without_gradient(carries_loss)} (in {PATIENCE} micro-batches; {_GUIDE})"
+                raise ValueError(f"{self._label} {problem}.")
+
+    def _check_cut(self, tokens: Tokens, config: CreditConfig) -> None:
+        """Raises if the credit of a row depends on the rows beside it. What draws from torch's generator is left out:
+        its draws depend on the shape."""
+
+        def slope(part: Tokens) -> torch.Tensor:
+            with torch.enable_grad():
+                return received(self._called(config, part), part, carries_loss=self.algorithm.carries_loss)
+
+        state = None if self.algorithm.state_dict is None else copy.deepcopy(self.algorithm.state_dict())
+        rows, before = len(tokens.logp_t), torch.get_rng_state()
+        with torch.random.fork_rng():
+            change, size = largest_change_by_cut(slope, tokens, [range(rows // 2), range(rows // 2, rows)])
+            draws = not torch.equal(torch.get_rng_state(), before)
+        if state is not None:
+            self.algorithm.load_state_dict(state)
+        if not draws and change > _CUT_TOLERANCE * size:
+            what = f"gives a row other credit beside other rows (by {change:.2g}, where credit is of size {size:.2g})"
+            why = "so per_device_train_batch_size and the number of processes would change the algorithm"
+            fix = "compare rows in the method `statistics`, which sees the whole batch, or declare by_row = False"
+            raise ValueError(f"{self._label} {what}, {why}: {fix} ({_GUIDE}).")
 
     def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
         first, parts = self._parts is None, 0
-        graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
+        carries_loss = self.algorithm.carries_loss
+        graph = {"carries_loss": carries_loss, "has_weight_gradient": config.has_weight_gradient}
         problem = credit_problem(credit, tokens, **graph, values=first)
         if problem is None:
             # these parts decide which metrics exist, and all processes log the same metrics
@@ -218,25 +260,25 @@ class CustomCredit:
             fix = "return the same of log_weight (its own or that of assign_credit), mask and selected every time"
             problem = f"returned other parts of a Credit than in its first call: {fix}"
         if problem is not None:
-            raise ValueError(f"credit function {self.name!r} {problem} ({_GUIDE}).")
+            raise ValueError(f"{self._label} {problem} ({_GUIDE}).")
         inside, advantage = tokens.mask_t.bool(), wide(credit.advantage)
         # keeps its shape, since some losses of TRL need one advantage per row
         counted = inside if advantage.size(1) > 1 else inside.any(-1, keepdim=True)
         credit = replace(credit, advantage=torch.where(counted, advantage, 0.0))
-        if self.carries_loss and credit.log_weight is None:  # or TRL's ratio would multiply the loss
+        if carries_loss and credit.log_weight is None:  # or TRL's ratio would multiply the loss
             return replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
         return credit
 
     def _conflict(self, config: CreditConfig, credit: Credit) -> str | None:
         """Why the configuration does not go with a custom W or loss, or `None`."""
-        loss, weight = self.carries_loss, credit.log_weight is not None
+        loss, weight = self.algorithm.carries_loss, credit.log_weight is not None
         if not loss and not weight:
             return None
         returned = f"returned {'a custom loss' if loss else 'a log_weight'} with"
         if (kind := config.loss_type) in ("cispo", "vespo", "sapo"):
             why = f"{kind!r}, whose gradient does not go through the clipped importance weight"
             return f"{returned} loss_type={why}: set loss_type to 'dapo', 'grpo', 'bnpo' or 'dr_grpo'"
-        if config.beta != 0.0 and config.use_bias_correction_kl and not self.replaces_kl:
+        if config.beta != 0.0 and config.use_bias_correction_kl and not self.algorithm.replaces_kl:
             why = "where TRL multiplies the KL term by the importance weight"
             return f"{returned} use_bias_correction_kl=True, {why}: set use_bias_correction_kl=False"
         if loss:
@@ -251,6 +293,39 @@ class CustomCredit:
             why = "which would average it over the response"
             return f"{returned} importance='sequence', {why}: set importance='token'"
         return None
+
+    def metrics(
+        self, config: CreditConfig, tokens: Tokens, credit: Credit
+    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """The algorithm's own metrics as sums and counts: (B, T) over the tokens of the loss, (B,) over rows. The first
+        call is collective.
+
+        Raises:
+            ValueError: they are no tensors of these shapes, or have other names than in the first call.
+            FunctionRaised: the function raised an error.
+        """
+        if self.algorithm.metrics is None:
+            return {}
+        with errors_named(self.algorithm.source, f"metrics of {self._label}"), torch.no_grad():
+            values = self.algorithm.metrics(config, tokens, credit)
+        names = tuple(values) if isinstance(values, Mapping) else None
+        if self._metrics is None:  # all processes log the same metrics, in the same order
+            self._metrics, code = names, seed_from(names)
+            if -self._max(-code) != self._max(code):
+                raise ValueError(f"metrics of {self._label} have other names on another process: return the same.")
+        if names is None or names != self._metrics:
+            got = type(values).__name__ if names is None else ", ".join(map(repr, names))
+            before = f", with the names {', '.join(map(repr, self._metrics))} every time" * bool(self._metrics)
+            raise ValueError(f"metrics of {self._label} returned {got}: return a dict of tensors{before}.")
+        inside_t, found = tokens.mask_t.bool(), {}
+        for name, x in values.items():
+            shape = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+            if shape not in (tuple(inside_t.shape), (len(inside_t),)):
+                rule = f"of shape {tuple(inside_t.shape)} by token, or ({len(inside_t)},) by row"
+                raise ValueError(f"metrics of {self._label} returned {name!r} of shape {shape}: return one {rule}.")
+            counted = inside_t if x.dim() == 2 else inside_t.any(-1)
+            found[name] = torch.where(counted, x.detach().float(), 0.0).sum(), counted.sum()
+        return found
 
 
 def check_uniform(credit: Credit, tokens: Tokens, *, importance: str) -> None:
@@ -277,29 +352,3 @@ def _copy(tokens: Tokens) -> Tokens:
     for x in found.values():
         copies.setdefault(id(x), x.clone())
     return replace(tokens, **{name: copies[id(x)] for name, x in found.items()})
-
-
-class CustomState:
-    """The state of a trainer's custom `credit` method, kept in its checkpoints.
-
-    Args:
-        trainer_name (`str`):
-            Name of the trainer's class, for messages.
-        read (`Callable`):
-            Returns the state as JSON types.
-        write (`Callable`):
-            Restores what `read` returned.
-    """
-
-    name = "credit"
-
-    def __init__(self, trainer_name: str, read: Callable[[], dict], write: Callable[[dict], None]) -> None:
-        self.setting, self._read, self._write = f"{trainer_name}.credit_state", read, write
-
-    def state_dict(self, folder: Path) -> dict[str, Any]:
-        """The state as JSON types."""
-        return self._read()
-
-    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
-        """Restores the state."""
-        self._write(state)

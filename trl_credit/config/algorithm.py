@@ -1,0 +1,188 @@
+"""Anyone's algorithm: a credit function, or an object whose named parts the trainer calls.
+
+The fields of an object that is a dataclass are its settings. They become fields of the configuration, so flags, YAML
+files, sweeps, card and identity have them as they have every other knob.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from ..support.functions import declared, is_custom_function, known_function, name_of
+from .knobs import as_knob, default_of, unmet
+
+
+if TYPE_CHECKING:
+    from .credit_config import CreditConfig
+
+# what costs something and is there only if it is asked for
+NEEDS = {
+    "logps": "BatchTokens.logp_t, by a forward pass for π_old",
+    "columns": "BatchTokens.columns, gathered from all processes",
+    "hidden": "Tokens.hidden_t, the last layer's states",
+    "entropy_gradient": "Tokens.entropy_t with a graph",
+}
+_PARTS = ("statistics", "metrics", "state_dict", "load_state_dict")
+_FLAGS = ("carries_loss", "replaces_kl", "replaces_correction", "needs_drift")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """An algorithm as the trainer calls it. Every part takes the configuration first.
+
+    Attributes:
+        credit: `f(config, tokens) -> Credit`.
+        name: As the configuration names it, for messages; `None` for a built-in function, which is not checked.
+        source: The function, or the class of the object.
+        statistics: `f(config, batch) -> (N, T)`, once per generation batch, with the rows of all processes; its rows
+            come back as `tokens.statistics_t`. `None` without.
+        metrics: `f(config, tokens, credit) -> {name: (B, T) or (B,)}`, averaged over loss tokens or rows; `None`
+            without.
+        state_dict: `f() -> dict` of JSON types, which checkpoints keep; `None` without.
+        load_state_dict: `f(state)`.
+        needs: Some of `NEEDS`.
+        carries_loss: A is minus a loss and may have a graph; W is then `None` or 0.
+        replaces_kl: That loss contains β, and TRL's KL term is left out.
+        replaces_correction: It weighs by `sampling_logp_t` itself, and TRL's correction for the engine is left out.
+        needs_drift: It changes nothing while the policy is still the one that sampled. A run with one update per
+            generation batch says so once.
+        by_row: Whether the credit of a row is known not to depend on the rows beside it (`True`), is meant to
+            (`False`), or is compared in the first micro-batches (`None`). Only with `True` `length_sort` sorts rows.
+    """
+
+    credit: Callable[..., Any]
+    name: str | None = None
+    source: Any = None
+    statistics: Callable[..., Any] | None = None
+    metrics: Callable[..., Mapping[str, Any]] | None = None
+    state_dict: Callable[[], dict[str, Any]] | None = None
+    load_state_dict: Callable[[dict[str, Any]], None] | None = None
+    needs: frozenset[str] = frozenset()
+    carries_loss: bool = False
+    replaces_kl: bool = False
+    replaces_correction: bool = False
+    needs_drift: bool = False
+    by_row: bool | None = None
+
+
+def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) -> Algorithm:
+    """A credit function with what its attributes declare, or an object with its parts. A class is called with the
+    fields of the configuration that are its settings.
+
+    Args:
+        part (`Callable`, `type` or object):
+            A function (`batch_statistics`, `acts` and the attributes of [`Algorithm`] are read from it, also through a
+            partial or a decorator), a class with a method `credit`, or an instance of one.
+        config ([`CreditConfig`]):
+            The configuration of the run.
+        name (`str`, *optional*):
+            For messages.
+
+    Raises:
+        ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
+    """
+    source = part
+    if inspect.isclass(part):
+        known = {f.name for f in fields(config)}
+        part = part(**{f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known})
+    has_parts = getattr(part, "credit", None) is not None
+    parts = {what: getattr(part, what, None) if has_parts else declared(part, what) for what in _PARTS}
+    flags = {what: bool(getattr(part, what, False) if has_parts else declared(part, what)) for what in _FLAGS}
+    by_row = getattr(part, "by_row", None) if has_parts else declared(part, "by_row")
+    needs = getattr(part, "needs", None) if has_parts else declared(part, "needs")
+    needs = {needs} if isinstance(needs, str) else {*(needs or ())}
+    if not has_parts and parts["statistics"] is None and (of_batch := declared(part, "batch_statistics")) is not None:
+        parts["statistics"] = None if unmet(config, declared(of_batch, "acts") or {}) else of_batch
+        needs |= {"logps"}
+    label = f"credit={name!r}"
+    if unknown := needs - NEEDS.keys():
+        raise ValueError(f"{label} needs {sorted(unknown)[0]!r}: choose among {', '.join(NEEDS)}.")
+    if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
+        raise ValueError(f"{label} has one of state_dict and load_state_dict: a resume needs both.")
+    return Algorithm(
+        credit=part.credit if has_parts else part,
+        name=name,
+        source=source if inspect.isroutine(source) or inspect.isclass(source) or not has_parts else type(source),
+        needs=frozenset(needs),
+        by_row=not unmet(config, by_row) if isinstance(by_row, Mapping) else by_row,
+        **parts,
+        **flags,
+    )
+
+
+def is_algorithm(value: Any) -> bool:
+    """Whether a value is an object, or a class, with a method `credit`; not a function."""
+    return callable(getattr(value, "credit", None)) and not isinstance(value, str)
+
+
+def settings_of(algorithm: Any) -> tuple[Field, ...]:
+    """The fields that are the settings of an object or class."""
+    return tuple(f for f in fields(algorithm) if f.init) if is_dataclass(algorithm) else ()
+
+
+def class_of(credit: Any) -> type | None:
+    """The class of an algorithm that a configuration's `credit` names or holds; `None` for a function, and for a name
+    that was not looked up yet."""
+    if isinstance(credit, str):
+        credit = known_function(credit) if is_custom_function(credit) else None
+    if not is_algorithm(credit):
+        return None
+    return credit if inspect.isclass(credit) else type(credit)
+
+
+def take_settings(config: "CreditConfig") -> None:
+    """Takes over the settings of an object in `credit` that differ from their defaults, and names its class.
+
+    Raises:
+        ValueError: the object has attributes that no field declares, so that the class alone cannot make it again.
+    """
+    algorithm, plain = config.credit, {f.name: f for f in fields(config)}
+    own = {f.name for f in settings_of(algorithm)}
+    if lost := [
+        name for name in vars(algorithm) if not (name in own or name.startswith("_") or is_dataclass(algorithm))
+    ]:
+        what = f"credit={type(algorithm).__name__}(…) has an attribute {lost[0]!r} that is no field"
+        raise ValueError(f"{what}: decorate the class with @dataclass and declare it, such as {lost[0]}: float = 0.5.")
+    for name in own:
+        if getattr(config, name) == default_of(plain[name]):
+            setattr(config, name, getattr(algorithm, name))
+    config.credit = name_of(type(algorithm))
+
+
+@cache
+def with_settings(config_class: type, algorithm: type) -> type:
+    """The configuration class with the settings of an algorithm as fields, under its own name.
+
+    Raises:
+        ValueError: a setting has no default, or the name of a field that the class has already.
+    """
+    settings = settings_of(algorithm)
+    if not settings or any(vars(base).get("settings_of") is algorithm for base in config_class.__mro__):
+        return config_class
+    hints, known, label = get_type_hints(algorithm), {f.name for f in fields(config_class)}, algorithm.__name__
+    for setting in settings:
+        if default_of(setting) is MISSING:
+            fix = f"give it one, such as {setting.name}: float = 0.5"
+            raise ValueError(f"credit={label}: its setting {setting.name!r} has no default: {fix}.")
+        if setting.name in known:
+            raise ValueError(f"credit={label}: {config_class.__name__} has a field {setting.name!r} too: rename it.")
+    namespace: dict[str, Any] = {
+        name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
+    }
+    namespace |= {setting.name: as_knob(setting, of=label) for setting in settings}
+    annotations = {setting.name: hints[setting.name] for setting in settings}
+    namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
+    return dataclass(type(config_class.__name__, (config_class,), namespace))
+
+
+def settings_from(algorithm: type) -> Callable[[type], type]:
+    """Decorates a configuration class of a preset: its fields are also those of the preset's algorithm."""
+
+    def decorated(config_class: type) -> type:
+        found = with_settings(config_class, algorithm)
+        found.plain_class = None  # the module has this one
+        return found
+
+    return decorated
