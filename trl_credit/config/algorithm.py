@@ -83,11 +83,11 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     Raises:
         ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
     """
-    source = part
+    source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
     if inspect.isclass(part):
         known = {f.name for f in fields(config)}
         part = part(**{f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known})
-    has_parts = getattr(part, "credit", None) is not None
+    has_parts = is_algorithm(part)
     parts = {what: getattr(part, what, None) if has_parts else declared(part, what) for what in _PARTS}
     flags = {what: bool(getattr(part, what, False) if has_parts else declared(part, what)) for what in _FLAGS}
     by_row = getattr(part, "by_row", None) if has_parts else declared(part, "by_row")
@@ -104,7 +104,7 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     return Algorithm(
         credit=part.credit if has_parts else part,
         name=name,
-        source=source if inspect.isroutine(source) or inspect.isclass(source) or not has_parts else type(source),
+        source=source,
         needs=frozenset(needs),
         by_row=not unmet(config, by_row) if isinstance(by_row, Mapping) else by_row,
         **parts,

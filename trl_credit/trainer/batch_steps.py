@@ -96,6 +96,7 @@ class BatchSteps:
             turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
             group_ids=self._groups(made),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
+            is_training=made.moves_belief,
             seed=seed_from(self._args.seed, *made.place),
         )
 
