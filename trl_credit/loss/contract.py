@@ -133,9 +133,9 @@ def tensors_of(tokens: Tokens) -> dict[str, torch.Tensor]:
 
 
 def apart(tokens: Tokens, rows: Sequence[int]) -> Tokens:
-    """Some rows of a micro-batch, with a leaf of their own as ℓ."""
-    parts = {name: x.detach()[rows] for name, x in tensors_of(tokens).items()}
-    return replace(tokens, **parts | {"logp_t": parts["logp_t"].requires_grad_()})
+    """Some rows of a micro-batch, whose tensors are leaves."""
+    leaves = {name: x.detach()[rows].requires_grad_(x.requires_grad) for name, x in tensors_of(tokens).items()}
+    return replace(tokens, **leaves)
 
 
 def largest_change_by_cut(
