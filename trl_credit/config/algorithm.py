@@ -7,7 +7,7 @@ files, sweeps, card and identity have them as they have every other knob.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ..support.functions import declared, is_custom_function, known_function, name_of
@@ -87,28 +87,25 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     if inspect.isclass(part):
         known = {f.name for f in fields(config)}
         part = part(**{f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known})
-    has_parts = is_algorithm(part)
-    parts = {what: getattr(part, what, None) if has_parts else declared(part, what) for what in _PARTS}
-    flags = {what: bool(getattr(part, what, False) if has_parts else declared(part, what)) for what in _FLAGS}
-    by_row = getattr(part, "by_row", None) if has_parts else declared(part, "by_row")
-    needs = getattr(part, "needs", None) if has_parts else declared(part, "needs")
-    needs = {needs} if isinstance(needs, str) else {*(needs or ())}
-    if not has_parts and parts["statistics"] is None and (of_batch := declared(part, "batch_statistics")) is not None:
+    read = partial(declared, part)
+    parts, by_row, needs = {what: read(what) for what in _PARTS}, read("by_row"), read("needs")
+    if parts["statistics"] is None and (of_batch := read("batch_statistics")) is not None:  # of a function
         parts["statistics"] = None if unmet(config, declared(of_batch, "acts") or {}) else of_batch
-        needs |= {"logps"}
+        needs = ("logps",) if needs is None else needs
+    needs = {needs} if isinstance(needs, str) else {*(needs or ())}
     label = f"credit={name!r}"
     if unknown := needs - NEEDS.keys():
         raise ValueError(f"{label} needs {sorted(unknown)[0]!r}: choose among {', '.join(NEEDS)}.")
     if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
         raise ValueError(f"{label} has one of state_dict and load_state_dict: a resume needs both.")
     return Algorithm(
-        credit=part.credit if has_parts else part,
+        credit=part.credit if is_algorithm(part) else part,
         name=name,
         source=source,
         needs=frozenset(needs),
         by_row=not unmet(config, by_row) if isinstance(by_row, Mapping) else by_row,
         **parts,
-        **flags,
+        **{what: bool(read(what)) for what in _FLAGS},
     )
 
 
