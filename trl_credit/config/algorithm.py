@@ -116,7 +116,12 @@ def is_algorithm(value: Any) -> bool:
 
 def settings_of(algorithm: Any) -> tuple[Field, ...]:
     """The fields that are the settings of an object or class."""
-    return tuple(f for f in fields(algorithm) if f.init) if is_dataclass(algorithm) else ()
+    return tuple(f for f in fields_of(algorithm) if f.init)
+
+
+def fields_of(algorithm: Any) -> tuple[Field, ...]:
+    """All fields of an object or class, none if it is no dataclass."""
+    return fields(algorithm) if is_dataclass(algorithm) else ()
 
 
 def class_of(credit: Any) -> type | None:
@@ -130,22 +135,16 @@ def class_of(credit: Any) -> type | None:
 
 
 def take_settings(config: "CreditConfig") -> None:
-    """Takes over the settings of an object in `credit` that differ from their defaults, and names its class.
+    """Takes over the settings of an object in `credit`, unless the configuration was given others, and names its class.
 
-    Raises:
-        ValueError: the object has attributes that no field declares, so that the class alone cannot make it again.
+    An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
     algorithm, plain = config.credit, {f.name: f for f in fields(config)}
-    own = {f.name for f in settings_of(algorithm)}
-    if lost := [
-        name for name in vars(algorithm) if not (name in own or name.startswith("_") or is_dataclass(algorithm))
-    ]:
-        what = f"credit={type(algorithm).__name__}(…) has an attribute {lost[0]!r} that is no field"
-        raise ValueError(f"{what}: decorate the class with @dataclass and declare it, such as {lost[0]}: float = 0.5.")
-    for name in own:
-        if getattr(config, name) == default_of(plain[name]):
-            setattr(config, name, getattr(algorithm, name))
-    config.credit = name_of(type(algorithm))
+    is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
+    for setting in settings_of(algorithm):
+        if is_kept or getattr(config, setting.name) == default_of(plain[setting.name]):
+            setattr(config, setting.name, getattr(algorithm, setting.name))
+    config.credit = name_of(algorithm if is_kept else type(algorithm))
 
 
 @cache
