@@ -19,6 +19,7 @@ _ALGORITHMS = """
 _STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
 _MODULE_OF = {
     "ALGORITHMS": "trainer.named",
+    "BatchTokens": "credit.tokens",
     "Credit": "credit.tokens",
     "CreditConfig": "config",
     "CreditPageCallback": "lab.viewer.trackers",

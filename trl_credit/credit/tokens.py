@@ -51,6 +51,8 @@ class Tokens:
     ref_entropy_t: torch.Tensor | None = None
     statistics_t: torch.Tensor | None = None
     seed: int = 0
+    hidden_t: torch.Tensor | None = None
+    training: bool = False
 
     @cached_property
     def entropy_order(self) -> torch.Tensor:
@@ -79,6 +81,13 @@ class BatchTokens:
     advantage_t: torch.Tensor
     generator: torch.Generator
     mask_t: torch.Tensor
+    rewards: torch.Tensor | None = None
+    reward_columns: torch.Tensor | None = None
+    group_ids: torch.Tensor | None = None
+    token_ids: torch.Tensor | None = None
+    turn_ids: torch.Tensor | None = None
+    segment_ids: torch.Tensor | None = None
+    columns: list[dict] | None = None
 
 
 @dataclass(frozen=True)
