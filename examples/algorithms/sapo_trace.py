@@ -26,5 +26,6 @@ class SapoTrace:
         if knobs.log_weight is not None:
             log_ratio_t = log_ratio_t.detach() + knobs.log_weight - knobs.log_weight.detach()
         ratio_t = torch.where(tokens.mask_t.bool(), log_ratio_t, 0.0).exp()
-        tau = torch.where(knobs.advantage > 0, self.tau_pos, self.tau_neg)
+        positive = (knobs.advantage > 0).to(ratio_t.dtype)
+        tau = self.tau_pos * positive + self.tau_neg * (1 - positive)
         return Credit(None, knobs.advantage * 4 / tau * torch.sigmoid(tau * (ratio_t - 1)))
