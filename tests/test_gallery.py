@@ -18,13 +18,14 @@ from trl_credit.testing import check_credit, made_up_tokens
 
 FOLDER = ROOT / "examples" / "algorithms"
 FILES = sorted(path.stem for path in FOLDER.glob("*.py"))
+CARRIED = {"cispo_trace", "entropy_bonus", "gmpo", "sapo_trace"}
 TRACE = {"importance": "eligible", "trace_lambda": 0.7}
 same = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-12)
 
 
 def gallery(name, **settings):
-    members = vars(load_script(FOLDER / f"{name}.py"))
-    return next(x for n, x in members.items() if n.lower() == name.replace("_", ""))(**settings)
+    members = vars(load_script(FOLDER / f"{name}.py")).items()
+    return next(x for n, x in members if n.lower() == name.replace("_", ""))(**settings)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def tokens():
 
 @pytest.fixture
 def batch(tokens):
-    """Two groups whose rows alternate, each with right and wrong responses; one row was not scored."""
+    """Two groups whose rows alternate; one row was not scored."""
     inside, g = tokens.mask_t.bool().repeat(2, 1), torch.Generator().manual_seed(5)
     rewards = torch.tensor([1, 1, 0, 0.5, 1, 0, 0, 0, 1, 0, torch.nan, 1], dtype=torch.float64)
     groups = torch.arange(12) % 2 * 40 + 7
@@ -65,7 +66,7 @@ def by_token(tokens, value):
 
 
 def check(credit, tokens, expected_t):
-    """A, and its gradient where it carries a loss."""
+    """Compares A, and its gradient where it carries a loss."""
     found_t, expected_t = (torch.where(tokens.mask_t.bool(), x, 0.0) for x in (wide(credit.advantage), expected_t))
     same(found_t, expected_t)
     if expected_t.requires_grad:
@@ -77,22 +78,26 @@ def check(credit, tokens, expected_t):
 def test_a_clipped_or_soft_weight_with_a_trace(g, tokens, tmp_path):
     """The value is that of the paper; what a token passes back falls by g at every step."""
     logp_t, config = tokens.logp_t, config_of(tmp_path, **(TRACE if g else {}))
+    ratio = (logp_t - tokens.old_logp_t).detach().exp()
 
     def moved(b, at, i):  # value 0
         return sum(g ** (at[i] - t) * (logp_t[b, t] - logp_t[b, t].detach()) for t in at[: i + 1])
 
-    def ratio(b, t):
-        return (logp_t[b, t] - tokens.old_logp_t[b, t]).exp().detach()
-
     def cispo(b, at, i):
-        return tokens.advantages[b] * min(ratio(b, at[i]), 1.5) * (logp_t[b, at[i]].detach() + moved(b, at, i))
+        return tokens.advantages[b] * min(ratio[b, at[i]], 1.5) * (logp_t[b, at[i]].detach() + moved(b, at, i))
 
     def sapo(b, at, i):
-        tau, rho = 1.0 if tokens.advantages[b] > 0 else 1.05, ratio(b, at[i]) * moved(b, at, i).exp()
+        tau, rho = 1.0 if tokens.advantages[b] > 0 else 1.05, ratio[b, at[i]] * moved(b, at, i).exp()
         return tokens.advantages[b] * 4 / tau / (1 + torch.exp(-tau * (rho - 1)))
 
     check(gallery("cispo_trace", max_ratio=1.5).credit(config, tokens), tokens, by_token(tokens, cispo))
     check(gallery("sapo_trace").credit(config, tokens), tokens, by_token(tokens, sapo))
+
+
+def test_an_entropy_bonus_passes_its_gradient_on(tokens, tmp_path):
+    tokens = replace(tokens, entropy_t=(entropy_t := tokens.logp_t**2))
+    gain_t = (tokens.logp_t - tokens.old_logp_t).exp() * tokens.advantages.unsqueeze(1) + 0.3 * entropy_t
+    check(gallery("entropy_bonus", bonus=0.3).credit(config_of(tmp_path), tokens), tokens, gain_t)
 
 
 def test_gmpo_clips_before_the_geometric_mean(tokens, tmp_path):
@@ -127,21 +132,19 @@ def test_a_limit_on_the_probability_of_a_token(name, engine, tokens, tmp_path):
 
 
 def test_maxrl_divides_by_the_mean_of_the_scored():
-    rewards = torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 1, torch.nan, 1, 0], dtype=torch.float64)
+    rewards = torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 1, torch.nan, 1, 0]).double()
     a = load_script(FOLDER / "maxrl.py").maxrl(rewards, lengths=torch.ones(12), num_generations=4)
     assert a.tolist() == pytest.approx([3, -1, -1, -1, 0, 0, 0, 0, 0.5, 0, 0.5, -1])
 
 
 def test_group_words_count_in_right_and_not_in_wrong_responses(tokens, batch, tmp_path):
-    sign_t = batch.advantage_t.sign().nan_to_num()
-
     def only_right(b, at, i):
         others = (batch.token_ids == batch.token_ids[b, at[i]]) & (batch.group_ids == batch.group_ids[b]).unsqueeze(1)
-        return (sign_t[others] > 0).any() and not (sign_t[others] < 0).any()
+        return (batch.advantage_t[others] > 0).any() and not (batch.advantage_t[others] < 0).any()
 
     expected_t, one = by_token(batch, only_right), gallery("group_words", strength=0.7)
-    found_t = one.statistics(config_of(tmp_path), batch)
-    assert torch.equal(found_t, expected_t) and 3 < found_t.sum() < batch.mask_t.sum() / 2
+    same(found_t := one.statistics(config_of(tmp_path), batch), expected_t)
+    assert 3 < found_t.sum() < batch.mask_t.sum() / 2
     part = replace(tokens, statistics_t=found_t[:6])
     check(one.credit(config_of(tmp_path), part), part, tokens.advantages.unsqueeze(1) * (1 + 0.7 * expected_t[:6]))
 
@@ -149,20 +152,18 @@ def test_group_words_count_in_right_and_not_in_wrong_responses(tokens, batch, tm
 def test_gtpo_shares_a_bonus_by_entropy_and_normalises_each_side(tokens, batch, tmp_path):
     sign_t, shaped = batch.advantage_t.sign().nan_to_num(), {}
     for b, t in sign_t.nonzero().tolist():
-        sign, group = sign_t[b, t].item(), batch.group_ids[b]
-        x = (-batch.logp_t[:, t]) ** sign
+        sign, group, x = sign_t[b, t].item(), batch.group_ids[b].item(), (-batch.logp_t[:, t]) ** sign_t[b, t]
         peers = [j for j in range(12) if batch.group_ids[j] == group and sign_t[j, t] == sign]
         bonus = len(peers) * x[b].item() / sum(x[j].item() for j in peers)
-        shaped.setdefault((group.item(), sign), {})[b, t] = sign * (1 + 0.3 * bonus)
+        shaped.setdefault((group, sign), {})[b, t] = sign * (1 + 0.3 * bonus)
     expected_t = torch.zeros_like(sign_t)
     for values in shaped.values():
-        mean, std = statistics.fmean(values.values()), statistics.pstdev(values.values())
         for place, value in values.items():
+            mean, std = statistics.fmean(values.values()), statistics.pstdev(values.values())
             expected_t[place] = (value - mean) / (std + 1e-4)
     one = gallery("gtpo", entropy_share=0.3)
-    same(found_t := one.statistics(config_of(tmp_path), batch), expected_t)
-    part = replace(tokens, statistics_t=found_t[:6])
-    check(one.credit(config_of(tmp_path), part), part, expected_t[:6])
+    same(one.statistics(config_of(tmp_path), batch), expected_t)
+    check(one.credit(config_of(tmp_path), part := replace(tokens, statistics_t=expected_t[:6])), part, expected_t[:6])
 
 
 def test_end_decay_and_hidden_surprise(tokens, tmp_path):
@@ -170,17 +171,17 @@ def test_end_decay_and_hidden_surprise(tokens, tmp_path):
         new, old = tokens.hidden_t[b, at[i]], tokens.hidden_t[b, at[i] - 1]
         return 1 - (new @ old) / math.sqrt(new @ new) / math.sqrt(old @ old) if at[i] - 1 in at else 0.0
 
-    a, turn_t = tokens.advantages, by_token(tokens, turn)
-    faded_t = by_token(tokens, lambda b, at, i: a[b] * 0.25 ** (i / max(len(at) - 1, 1)))
-    turned_t = a.unsqueeze(1) * (1 + 0.8 * turn_t / turn_t.amax(-1, keepdim=True).clamp(min=1e-6))
+    turn_t = by_token(tokens, turn)
+    faded_t = by_token(tokens, lambda b, at, i: tokens.advantages[b] * 0.25 ** (i / max(len(at) - 1, 1)))
+    turned_t = tokens.advantages.unsqueeze(1) * (1 + 0.8 * turn_t / turn_t.amax(-1, keepdim=True).clamp(min=1e-6))
     check(gallery("end_decay", last_factor=0.25).credit(config_of(tmp_path), tokens), tokens, faded_t)
     check(gallery("hidden_surprise", strength=0.8).credit(config_of(tmp_path), tokens), tokens, turned_t)
 
 
-@pytest.mark.parametrize("name", ["cispo_trace", "dppo_tv", "end_decay", "gmpo", "position_weights", "sapo_trace"])
+@pytest.mark.parametrize("name", sorted(CARRIED | {"dppo_tv", "end_decay", "position_weights"}))
 def test_those_that_read_one_micro_batch_keep_the_contract(name, tmp_path):
     credit = partial(gallery(name).credit)  # a function, whose attributes can be set
-    credit.carries_loss = name in ("cispo_trace", "gmpo", "sapo_trace")
+    credit.carries_loss = name in CARRIED
     assert len(check_credit(credit, config=config_of(tmp_path, **TRACE))) == 11
 
 
@@ -189,16 +190,14 @@ def test_each_is_short_and_its_formula_comes_first_and_the_page_lists_it():
     row = r"^\| \[(\w+)\.py\]\(\.\./examples/algorithms/\1\.py\) \| .+ \| .+ \| (\d+) \|$"
     lines = {name: (FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines() for name in FILES}
     assert dict(re.findall(row, page, re.MULTILINE)) == {name: str(len(text)) for name, text in lines.items()}
-    assert len(FILES) == 10 and all(10 <= len(text) <= 40 and "=" in text[0] for text in lines.values())
+    assert len(FILES) == 11 and all(10 <= len(text) <= 40 and "=" in text[0] for text in lines.values())
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.slow
 def test_each_trains_by_the_command_in_it(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    command = load_script(FOLDER / f"{name}.py").__doc__.strip().splitlines()[-1].split()
-    assert command[:2] == ["trl-credit", "train"]
-    load_script("examples/train.py").main(
-        [*command[2:], "--per_device_train_batch_size", "16", "--max_steps", "2", "--output_dir", str(tmp_path)]
-    )
+    _, command = load_script(FOLDER / f"{name}.py").__doc__.split("trl-credit train ")
+    short = f"{command} --per_device_train_batch_size 16 --max_steps 2 --output_dir {tmp_path}"
+    load_script("examples/train.py").main(short.split())
     assert f"{name}.py" in (tmp_path / "README.md").read_text(encoding="utf-8").replace("\\_", "_")
