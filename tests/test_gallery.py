@@ -66,13 +66,13 @@ def check(credit, tokens, expected_t):
     """A, and its gradient where it carries a loss."""
     found_t, expected_t = (torch.where(tokens.mask_t.bool(), x, 0.0) for x in (wide(credit.advantage), expected_t))
     same(found_t, expected_t)
-    if expected_t.requires_grad and credit.log_weight is None:
+    if expected_t.requires_grad:
+        assert credit.log_weight is None
         same(*(torch.autograd.grad(x.sum(), tokens.logp_t, retain_graph=True)[0] for x in (found_t, expected_t)))
 
 
 @pytest.mark.parametrize("g", [0.0, 0.7])
-def test_a_clipped_or_soft_weight_with_a_trace(g, tokens, tmp_path):
-    """The value is that of the paper; what a token passes back falls by g at every step."""
+def test_a_clipped_or_soft_weight_with_a_trace_that_falls_by_g_at_each_step(g, tokens, tmp_path):
     logp_t, config = tokens.logp_t, config_of(tmp_path, **(TRACE if g else {}))
     ratio = (logp_t - tokens.old_logp_t).detach().exp()
 
