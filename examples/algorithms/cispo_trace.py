@@ -1,8 +1,8 @@
 """Gain of token t = sg(min(ρ_t, c)) · A · E_t, with the trace E_t = ℓ_t + Σ_{k<t} g^{t−k} z_k ℓ_k in place of ℓ_t.
 
-CISPO (arXiv 2506.13585, Eq. 4 and 5), with no lower bound on ρ, as in its experiments. The paper prints no upper bound:
-c = 1 + ε_high = 5 is that of ScaleRL (arXiv 2510.13786). The trace is ours: the gradient of E_t is that of the W of the
-knobs, so `--algo grpo` is CISPO alone.
+CISPO (arXiv 2506.13585, Eq. 4 and 5), with no lower bound on ρ, as in its experiments. The upper bound c = 5 is that of
+ScaleRL (arXiv 2510.13786). The trace is ours: the gradient of E_t is that of the W of the knobs, so `--algo grpo` is
+CISPO alone.
 
 trl-credit train --algo s_trace --credit examples/algorithms/cispo_trace.py:CispoTrace --max_ratio 4 --num_iterations 2
 """

@@ -1,9 +1,9 @@
 """A = (r̃ − mean r̃) / std r̃, r̃_{i,t} = ±(α + β · n_t x_{i,t} / Σ_j x_{j,t}): +, x = H if right, −, x = 1/H if wrong.
 
-GTPO (arXiv 2508.04349v6, Eq. 3, 5 and 6, as two public implementations have them). j runs over the n_t right (or wrong)
-responses of the group that have a token t; mean and std over all right (or wrong) tokens of the group, so a lone right
-response has A = 0. Our readings: right is A > 0 and wrong A < 0. H is −ℓ°, its estimate from the sampled token, since a
-batch has no entropies. α = 1 and β = 0.1 are those of the implementations.
+GTPO (arXiv 2508.04349v6, Eq. 3, 5 and 6), read from the library textpolicy, with its α = 1 and β = 0.1. j runs over the
+n_t right (or wrong) responses of the group that have a token t; mean and std over all right (or wrong) tokens of the
+group, so a lone right response has A = 0. Our readings: right is A > 0 and wrong A < 0. H is −ℓ°, its estimate from
+the sampled token, since a batch has no entropies.
 
 trl-credit train --algo grpo --credit examples/algorithms/gtpo.py:Gtpo --entropy_share 0.2 --num_iterations 2
 """

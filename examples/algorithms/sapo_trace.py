@@ -1,6 +1,6 @@
 """Gain of token t = A · f(ρ_t), f(ρ) = 4/τ · σ(τ(ρ − 1)), where ∂ log ρ_t / ∂ℓ_k = g^{t−k} z_k for k < t: a trace.
 
-SAPO (arXiv 2511.20347, Sec. 3): a soft gate in place of clipping, τ = 1 for A > 0 and 1.05 otherwise. The trace is
+SAPO (arXiv 2511.20347): a soft gate in place of clipping, τ = 1 for A > 0 and 1.05 otherwise. The trace is
 ours: log ρ_t has the value ℓ_t − ℓ°_t and the gradient of the W of the knobs, so `--algo grpo` is SAPO alone. SAPO
 averages over the tokens of a response first: `--loss_type grpo`.
 
