@@ -39,7 +39,6 @@ def tokens():
 
 @pytest.fixture
 def batch(tokens):
-    """Two groups whose rows alternate; one row was not scored."""
     inside, g = tokens.mask_t.bool().repeat(2, 1), torch.Generator().manual_seed(5)
     rewards = torch.tensor([1, 1, 0, 0.5, 1, 0, 0, 0, 1, 0, torch.nan, 1], dtype=torch.float64)
     groups = torch.arange(12) % 2 * 40 + 7
@@ -63,7 +62,6 @@ def by_token(tokens, value):
 
 
 def check(credit, tokens, expected_t):
-    """A, and its gradient where it carries a loss."""
     found_t, expected_t = (torch.where(tokens.mask_t.bool(), x, 0.0) for x in (wide(credit.advantage), expected_t))
     same(found_t, expected_t)
     if expected_t.requires_grad:
@@ -102,11 +100,13 @@ def test_gmpo_clips_before_the_geometric_mean(tokens, tmp_path):
     def gain(b, at, i):
         choose, bound = (torch.min, 0.4) if tokens.advantages[b] > 0 else (torch.max, -0.4)
         logs = [choose(x, torch.full_like(x, bound)) for x in (tokens.logp_t - tokens.old_logp_t)[b, at]]
-        clipped.append(abs(logs[i].item()) == 0.4)
+        clipped.append(abs(logs[i].item()) == 0.4 and tokens.advantages[b] != 0)
         return tokens.advantages[b] * torch.exp(sum(logs) / len(at))
 
-    check(gallery("gmpo").credit(config_of(tmp_path), tokens), tokens, by_token(tokens, gain))
-    assert 3 < sum(clipped) < len(clipped) - 3
+    credit = (one := gallery("gmpo")).credit(config_of(tmp_path), tokens)
+    check(credit, tokens, by_token(tokens, gain))
+    logged_t = one.metrics(None, tokens, credit)["gmpo_clipped"] * tokens.mask_t
+    assert 3 < sum(clipped) == logged_t.sum() < len(clipped) - 3
 
 
 @pytest.mark.parametrize(("name", "engine"), [("dppo_tv", True), ("dppo_tv", False), ("position_weights", True)])

@@ -29,4 +29,4 @@ class Gmpo:
         return Credit(None, (advantage * mean.exp()).expand_as(mask_t))
 
     def metrics(self, config, tokens: Tokens, credit: Credit) -> dict[str, torch.Tensor]:
-        return {"gmpo_clipped": (tokens.logp_t - tokens.old_logp_t).abs() > self.log_range}
+        return {"gmpo_clipped": (tokens.logp_t - tokens.old_logp_t) * credit.advantage.sign() > self.log_range}
