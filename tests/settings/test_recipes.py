@@ -16,12 +16,12 @@ import yaml
 from scripts import load_script
 from trl import ModelConfig
 from trl.scripts import sft
+from warm_start import work_out
 from worker import parity
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import training
 from trl_credit.demo import demo_dataset, demo_model_path
-from trl_credit.demo.task import work_out
 from trl_credit.rollouts import ReplayBuffer, Row
 from trl_credit.settings.arguments import parse_arguments
 from trl_credit.settings.files import read_settings
