@@ -1,7 +1,6 @@
 """`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
 
 import os
-import pydoc
 import re
 import sys
 from importlib import import_module
@@ -78,16 +77,10 @@ def _pages() -> dict[str, Path]:
 
 
 def _show(text: str) -> None:
-    """Markdown as it is, or rendered in a terminal, with a pager if it is longer than the screen."""
+    """Markdown as it is, or rendered in a terminal."""
     if not sys.stdout.isatty():
         print(text.rstrip())
         return
     console = Console()
     console.width = min(console.width, _WIDEST)
-    with console.capture() as rendered:
-        console.print(Markdown(text, hyperlinks=False))
-    if rendered.get().count("\n") < console.height:
-        print(rendered.get(), end="")
-        return
-    os.environ.setdefault("LESS", "-R")  # colours
-    pydoc.pager(rendered.get())
+    console.print(Markdown(text, hyperlinks=False))
