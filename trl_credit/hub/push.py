@@ -99,19 +99,12 @@ def push(
         OSError: a file was removed before anything was sent.
         PushInterrupted: Ctrl-C.
     """
-    return _push(folder, repo_id, private, revision, token, commit_message, endpoint)[0]
+    options = {"private": private, "revision": revision, "token": token, "endpoint": endpoint}
+    return _push(folder, repo_id, message=commit_message, **options)[0]
 
 
 def push_with_rollouts(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    page: str,
-    private: bool | None = None,
-    revision: str | None = None,
-    token: str | None = None,
-    commit_message: str = "End of training",
-    endpoint: str | None = None,
+    folder: str | Path, repo_id: str, *, page: str, commit_message: str = "End of training", **options: Any
 ) -> list[str]:
     """Pushes the model as [`push`] does, then its rollout log as the data set `repo_id-rollouts` and the page as the
     static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything is sent.
@@ -119,12 +112,8 @@ def push_with_rollouts(
     Args:
         page (`str`):
             HTML of the page of the rollout log.
-        private (`bool`, *optional*):
-            As for [`push`], of all three.
-        revision (`str`, *optional*):
-            Branch of the model. Data set and Space have the branch `main` alone.
-        folder, repo_id, token, commit_message, endpoint:
-            As for [`push`].
+        folder, repo_id, commit_message, **options:
+            As for [`push`]. `private` is of all three; data set and Space have the branch `main` alone.
 
     Returns:
         `list[str]`: URLs of the three commits.
@@ -133,7 +122,7 @@ def push_with_rollouts(
         ValueError: as [`push`], or the run has no rollout log, or a text in it holds a secret. Nothing was sent.
         PushError, OSError, PushInterrupted: as [`push`]. Each repository has all of its commit or nothing.
     """
-    return _push(folder, repo_id, private, revision, token, commit_message, endpoint, page=page)
+    return _push(folder, repo_id, message=commit_message, page=page, **options)
 
 
 class _Part(NamedTuple):
@@ -150,13 +139,13 @@ class _Part(NamedTuple):
 def _push(
     folder: str | Path,
     repo_id: str,
-    private: bool | None,
-    revision: str | None,
-    token: str | None,
-    message: str,
-    endpoint: str | None,
     *,
+    message: str,
     page: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
 ) -> list[str]:
     root, stop = Path(folder), threading.Event()
     where = {"private": private, "revision": revision, "endpoint": endpoint}
