@@ -204,9 +204,8 @@ def other_defaults(text):
     [
         ("KL. If `0.0` (default), no model. Use `0.001`.", "0.001", "KL. If `0.0`, no model. Use `0.001`."),
         ("A type. It defaults to `'float32'`.", "bfloat16", "A type."),
-        ("A type. It defaults to `'float32'`.", "float32", "A type. It defaults to `'float32'`."),
         ("High, so the default of 0.2 rarely acts; set it.", "0.5", ""),
-        ("Metric. Defaults to 'loss'.", None, "Metric. `None`: 'loss'."),
+        ("Metric. Defaults to 'loss'.", None, "Metric."),
         ("If not set, it defaults to `x`.", None, "If not set, it defaults to `x`."),
     ],
 )

@@ -49,9 +49,7 @@ Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.ya
 earlier ones, and flags override files. --no_NAME turns off a flag that is on by default."""
 _COLUMN, _SHORT_COLUMN, _NAME_COLUMN = 34, 28, 16  # where texts begin
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
-_MARK = re.compile(r"\s*\(default\)")
-_IF_NONE = re.compile(r"\b(?:It d|D)efaults to\b")
-_CLAIM = re.compile(r"\b[Dd]efault(?:s to| of) [`'\"]*([\w.+-]*\w)")
+_CLAIM = re.compile(r"\b[Dd]efault(?:s to| of)\b")
 _CONDITION = re.compile(r"\b(?:if|unless|when|where)\b", re.IGNORECASE)
 
 Describe = Callable[[Action], str]
@@ -129,11 +127,11 @@ def _wrapped(text: str) -> str:
 
 def _in_full(action: Action) -> str:
     """A flag with the kind of its value, its help, its choices and its default."""
-    text, default = _without_other_default(_help(action), _default(action)), _default(action)
+    text = _without_defaults(_help(action))
     if action.choices and str(next(iter(action.choices))) not in text:
         text += f" One of {', '.join(map(str, action.choices))}."
     if action.default is not SUPPRESS and not (action.default is None and "Default: " in text):
-        text += f" (default: {default})"
+        text += f" (default: {_default(action)})"
     kinds = {"int": "N", "float": "X", "string_to_bool": "true|false"}
     kind = "CHOICE" if action.choices else kinds.get(getattr(action.type, "__name__", ""), "TEXT")
     value = str(action.metavar or kind)
@@ -164,14 +162,10 @@ def _default(action: Action) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _without_other_default(text: str, default: str) -> str:
+def _without_defaults(text: str) -> str:
     """The help of a field without words on a default, which another class or a preset may have replaced."""
-    text = _MARK.sub("", text)
-    if default == "None":
-        return _IF_NONE.sub("`None`:", text)
-    sentences = re.split(r"(?<=[.!?]) ", text)
-    claims = [None if _CONDITION.search(sentence) else _CLAIM.search(sentence) for sentence in sentences]
-    return " ".join(s for s, claim in zip(sentences, claims, strict=True) if claim is None or claim[1] == default)
+    sentences = re.split(r"(?<=[.!?]) ", text.replace(" (default)", ""))
+    return " ".join(s for s in sentences if _CONDITION.search(s) or not _CLAIM.search(s))
 
 
 def _row(flag: str, text: str, column: int) -> str:
