@@ -154,7 +154,6 @@ FREE = ["--main_process_port", "0"]
         ("num_machines: 1", [], True),
         ("main_process_port: null", [], True),
         ("num_machines: 2", ["--num_machines", "1"], True),
-        ("[no mapping", [], False),
         ("main_process_port: 29501", [], False),
         ("num_machines: 2", [], False),
         ("", ["--num_machines=2"], False),

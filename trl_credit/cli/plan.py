@@ -6,14 +6,12 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from ..settings.early import check_names
 from ..settings.parser import OneLineParser
 from ..settings.recipes import find_recipe
 from ..support.adapters import adapter_base
 from ..support.functions import names_alone
-from ..support.packaged import accelerate_config
+from ..support.packaged import accelerate_settings
 from ..support.startup import begin, prepare_process
 
 
@@ -70,7 +68,7 @@ def main(argv: list[str]) -> int:
     from ..settings.arguments import parse_arguments
 
     prepare_process(imports=False)
-    launcher = _launcher(own.accelerate_config)
+    launcher = {} if own.accelerate_config is None else accelerate_settings(own.accelerate_config)
     of_recipe = _gpus([*recipe, *rest])
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
@@ -108,17 +106,6 @@ def _check(own: Namespace) -> None:
     for name in ("layers", "hidden_size", "vocabulary"):
         if getattr(own, name) is not None and own.parameters is None:
             raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
-
-
-def _launcher(name: str | None) -> dict[str, Any]:
-    """The settings of a configuration of accelerate."""
-    if name is None:
-        return {}
-    path = accelerate_config(name)
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
-    return found
 
 
 def _gpus(argv: list[str]) -> int | None:
