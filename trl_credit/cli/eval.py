@@ -4,8 +4,6 @@ import os
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +38,27 @@ _OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that ac
 
 
 def main(argv: list[str]) -> int:
-    """Runs an evaluation; returns the exit code."""
+    """Runs an evaluation; returns the exit code. If it fails it ends in one line, with exit code 2 for wrong input and
+    1 for a full disk. After an interruption (130, 143) the line names the command that resumes."""
     begin()
-    from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
+    from datasets import disable_progress_bars
 
-    with StopSignals(PROGRAM) as stop, _reporting(argv, stop):
-        _run(_parse(argv))
+    from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
+    from ..rewards.guard import RewardRaised
+
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    with StopSignals(PROGRAM) as stop:
+        try:
+            _run(_parse(argv))
+        except (ValueError, OSError, ImportError, RewardRaised) as error:
+            if disk_full(error):
+                fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
+            fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
+        except KeyboardInterrupt:
+            kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
+            print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
+            raise SystemExit(stop.code) from None
     return 0
 
 
@@ -119,31 +132,6 @@ def _parse(argv: list[str]) -> Namespace:
     args.stored_only = stored_only
     args.as_trained = not stored_only and args.protocol is None and args.compared not in ([], ["demo"])
     return args
-
-
-@contextmanager
-def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
-    """Context in which an evaluation runs quietly and ends in one line if it fails.
-
-    The exit code is 2 for wrong input and 1 for a full disk. After an interruption (130, 143) the line names the
-    command that resumes.
-    """
-    from datasets import disable_progress_bars
-
-    from ..rewards.guard import RewardRaised
-
-    disable_progress_bars()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    try:
-        yield
-    except (ValueError, OSError, ImportError, RewardRaised) as error:
-        if disk_full(error):
-            fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
-        fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
-    except KeyboardInterrupt:
-        kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
-        print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
-        raise SystemExit(stop.code) from None
 
 
 def _run(args: Namespace) -> None:

@@ -190,8 +190,6 @@ def _push(
 
 def _rollout_parts(root: Path, repo_id: str, page: str, token: str | None) -> list[_Part]:
     names = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
-    for name, _ in names.values():
-        validate_repo_id(name)
     write_rollouts(root, page=page, token=token)
     files = rollout_files(root)
     return [_Part(root / part, files[part], *names[part], replaced=(RESPONSES, STEPS, TREES)) for part in names]

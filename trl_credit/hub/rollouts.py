@@ -87,9 +87,6 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     if not found:
         raise ValueError(f"{folder} has no rollout log: train with --log_credit 10, or leave out --with_rollouts")
     secrets = Secrets(token or "")
-    for _, path in found:
-        if any(map(secrets.found_in, _texts(read_shard(path)))):
-            raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
     nodes: list[dict[str, Any]] = []
     headers: list[dict[str, Any]] = []
     responses, public = inside(root, DATASET_FOLDER) / RESPONSES, Public()
@@ -97,6 +94,8 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     with atomic_file(responses) as partial, pq.ParquetWriter(partial, _RESPONSE, compression="zstd") as writer:
         for _, path in found:
             shard = read_shard(path)
+            if any(map(secrets.found_in, _texts(shard))):
+                raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
             writer.write_table(_table(list(_responses(shard)), _RESPONSE, path))
             nodes += _nodes(shard)
             headers.append({**shard.header, "settings": json.dumps(public.value(shard.header.get("settings") or {}))})
