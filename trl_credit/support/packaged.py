@@ -8,15 +8,6 @@ import yaml
 from .errors import choose, one_line
 
 
-# in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
-_IN_CHECKOUT = {
-    "accelerate_configs": "accelerate_configs",
-    "docs": "docs",
-    "examples": "examples",
-    "recipes": "examples/recipes",
-}
-
-
 def packaged_folder(name: str) -> Path:
     """The folder "accelerate_configs", "docs", "examples" or "recipes" of this installation.
 
@@ -24,7 +15,9 @@ def packaged_folder(name: str) -> Path:
         ValueError: the installation lacks it.
     """
     package = Path(__file__).parents[1]
-    places = (package / "share" / name, package.parent / _IN_CHECKOUT[name])
+    # in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
+    in_checkout = "examples/recipes" if name == "recipes" else name
+    places = (package / "share" / name, package.parent / in_checkout)
     for place in places:
         if place.is_dir():
             return place
