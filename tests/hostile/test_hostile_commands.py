@@ -61,8 +61,6 @@ MISTAKES = {
         ("--config no.yaml", "there is no file 'no.yaml': check --config"),
         ("--accelerate_config zero4", "--accelerate_config 'zero4' is neither a file nor a name: did you mean"),
         ("--accelerate_config", "--accelerate_config: expected one argument"),
-        ("--accelerate_config e.jsonl --num_processes 2", "'e.jsonl' cannot be read as YAML"),
-        ("--accelerate_config text/README.md", "'text/README.md' is not a mapping of names to values"),
         ("--num_processes 2", "--num_processes is for accelerate's launcher: set --accelerate_config too"),
     ],
     "train --output_dir out --reward mine.py:mine --dataset_name": [
