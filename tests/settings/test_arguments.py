@@ -204,9 +204,8 @@ def other_defaults(text):
     [
         ("KL. If `0.0` (default), no model. Use `0.001`.", "0.001", "KL. If `0.0`, no model. Use `0.001`."),
         ("A type. It defaults to `'float32'`.", "bfloat16", "A type."),
-        ("A type. It defaults to `'float32'`.", "float32", "A type. It defaults to `'float32'`."),
         ("High, so the default of 0.2 rarely acts; set it.", "0.5", ""),
-        ("Metric. Defaults to 'loss'.", None, "Metric. `None`: 'loss'."),
+        ("Metric. Defaults to 'loss'.", None, "Metric."),
         ("If not set, it defaults to `x`.", None, "If not set, it defaults to `x`."),
     ],
 )
@@ -222,7 +221,7 @@ def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, mo
     monkeypatch.setenv("COLUMNS", "80")
     page = page_of_help(capsys, "--algo", algo, "--help")
     flags = re.findall(r"^  --(\w+)", page, re.MULTILINE)
-    assert len(page.splitlines()) < 190 and max(map(len, page.splitlines())) <= 80
+    assert len(page.splitlines()) < 200 and max(map(len, page.splitlines())) <= 80
     assert re.search(r"^--help all describes all \d{3} flags", page.splitlines()[-1])
     assert {"output_dir", "max_steps", "num_generations", "max_completion_length", "beta", "use_vllm"} <= {*flags}
     assert {"lora_r", "weight_decay", "loss_type"}.isdisjoint(flags) and len(flags) == len({*flags})
