@@ -40,7 +40,7 @@ def test_the_axes_and_the_legends(tmp_path, figures):
     tenths = {f"coefficient/entropy_decile_{d}": 1.0 + d for d in range(10)}
     names, (axes,) = drawn(figures, tmp_path, **tenths)
     assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
-    assert legend(axes)[:10:3] == ["decile 0", "decile 3", "decile 6", "decile 9"]
+    assert legend(axes)[:10:3] == [f"entropy decile {d}" for d in (0, 3, 6, 9)]
 
 
 def test_every_panel_in_its_order_and_what_no_panel_names_after_them(tmp_path, figures):

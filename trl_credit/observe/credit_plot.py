@@ -91,7 +91,7 @@ def _draw(begin: str, lines: _Series, axes: Axes) -> None:
     for j, (name, points) in enumerate(lines.items()):
         # the first lines are the widest, so that lines that coincide stay visible
         width = 1.2 + min(0.8, 3 / len(lines)) * (len(lines) - 1 - j)
-        label = name.removeprefix(begin).strip("/_").replace("_", " ") or "all"
+        label = name.partition("/")[2].replace("_", " ") or "all"
         axes.plot(*zip(*points, strict=True), marker="." if len(points) < 60 else None, linewidth=width, label=label)
     values = [value for points in lines.values() for _, value in points]
     reach = 1.1 * max(map(abs, values)) or 1.0
