@@ -9,10 +9,8 @@ import atexit
 import contextlib
 import functools
 import json
-import math
 import multiprocessing
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from pathlib import Path
 
 
 GRACE = 3.0  # seconds after the limit, so that the process can raise the error itself if it is able to
-_LOOK = 1.0  # seconds between two checks that the watched process is alive
+_LOOK = 0.1  # seconds between two looks at the running calls
 _LAST_WORDS = 2.0  # seconds for a message, which blocks if nobody reads stderr
 
 
@@ -61,14 +59,10 @@ class Watchdog:
         # all processes of a machine share this clock, so it does not matter when the line is read
         until = time.monotonic() + limit + GRACE
         call = {"name": name, "until": until, "message": message, "kill": not is_interactive()}
-        with self._lock:
-            self._running.append(call)
-            try:
-                self._tell()
-            except WatchdogError:
-                self._running.remove(call)  # it will not be made, and the next process must not watch it
-                raise
         try:
+            with self._lock:
+                self._running.append(call)
+                self._tell()
             yield
         finally:
             with self._lock:
@@ -153,35 +147,28 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _serve(watched: int) -> None:
-    """Waits until a call is late, or the process `watched` ends."""
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    print("ready", flush=True)
+    """Reads which calls run, until the process `watched` ends its pipe or another thread ends this process."""
     running: list[dict] = []
-    reported: set[float] = set()
-    while os.getppid() == watched:
-        left = min((call["until"] for call in running), default=math.inf) - time.monotonic()
-        try:
-            # waits in any case: the line that ends a call may be on its way
-            line = lines.get(timeout=min(max(left, 0.05), _LOOK))
-        except queue.Empty:
-            for call in [call for call in running if call["until"] <= time.monotonic()]:
-                running.remove(call)
-                reported.add(call["until"])
-                _report(call, others=[other["name"] for other in running])
-                if call["kill"] and os.getppid() == watched:
-                    os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
-                    return
-            continue
-        if line == b"":
-            return
-        running = [call for call in json.loads(line) if call["until"] not in reported]
-
-
-def _read(lines: queue.SimpleQueue[bytes]) -> None:
+    threading.Thread(target=_look, args=(watched, running), daemon=True).start()
+    print("ready", flush=True)
     for line in sys.stdin.buffer:
-        lines.put(line)
-    lines.put(b"")
+        running[:] = json.loads(line)
+
+
+def _look(watched: int, running: list[dict]) -> None:
+    """Reports late calls while the process `watched` lives, also if its forks keep the pipe open."""
+    reported: list[float] = []
+    while os.getppid() == watched:
+        calls = sorted((call for call in running if call["until"] not in reported), key=lambda call: call["until"])
+        if calls and calls[0]["until"] <= time.monotonic():
+            late, *others = calls
+            reported.append(late["until"])
+            _report(late, others=[call["name"] for call in others])
+            if late["kill"] and os.getppid() == watched:
+                os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
+                break
+        time.sleep(_LOOK)
+    os._exit(0)
 
 
 def _report(call: dict, *, others: list[str]) -> None:
@@ -204,4 +191,3 @@ def _write_error(message: str) -> None:
 
 if __name__ == "__main__":
     _serve(int(sys.argv[1]))
-    os._exit(0)  # the reading thread may wait forever
