@@ -164,7 +164,7 @@ class _Call:
             f"reward function {self.name!r} took longer than reward_timeout={seconds} seconds for {self._batch()}: it "
             "hangs, or the limit is too low. Bound what it does for one response, or raise reward_timeout."
         )
-        return Limit(seconds, self.name, message)
+        return Limit(seconds, message)
 
     def read(self, rewards: Any) -> list:
         """The result as a list. A lazy result is read here, within its time limit, and no further than needed."""

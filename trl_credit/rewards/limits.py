@@ -26,12 +26,10 @@ class Limit:
 
     Args:
         seconds (`float`): limit, > 0 and finite.
-        name (`str`): name of the function.
         message (`str`): one line that says what took too long, and the fix.
     """
 
     seconds: float
-    name: str
     message: str
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -48,7 +46,7 @@ class Limit:
                 outcome.value = function()
             ended.set()
 
-        with default_watchdog().watch(self.name, self.seconds, message=self.message):
+        with default_watchdog().watch(self.seconds, message=self.message):
             outcome = _Outcome()
             # a daemon, so that a function that never returns does not keep the process alive
             threading.Thread(target=run, daemon=True).start()
@@ -67,7 +65,9 @@ class Limit:
             with outcome:
                 outcome.value = await function()
 
-        with default_watchdog().watch(self.name, self.seconds, message=self.message):
+        # in an event loop, a call that blocks delays all others
+        message = f"{self.message} Another `async` function may block the event loop that they share."
+        with default_watchdog().watch(self.seconds, message=message):
             outcome = _Outcome()
             task = asyncio.ensure_future(run())
             try:
