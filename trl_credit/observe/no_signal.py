@@ -58,8 +58,8 @@ class _Updates:
         return True
 
 
-class NoSignalWarning(TrainerCallback):
-    """Watches for generation batches without an advantage or in which no response ends, and for gradients of 0.
+class MetricsWatch(TrainerCallback):
+    """Knows which values a step added to the metrics of a trainer.
 
     Args:
         metrics (mapping of `str` to `list[float]`):
@@ -69,19 +69,26 @@ class NoSignalWarning(TrainerCallback):
     def __init__(self, metrics: Mapping[str, list[float]]) -> None:
         self._metrics = metrics
 
+    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._known = {name: len(values) for name, values in self._metrics.items()}
+
+    def of_step(self) -> dict[str, list[float]]:
+        """The values since the step began, by the name of their metric."""
+        return {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
+
+
+class NoSignalWarning(MetricsWatch):
+    """Watches for generation batches without an advantage or in which no response ends, and for gradients of 0."""
+
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._known: dict[str, int] = {}
         self._last: _Seen | None = None
         self._batches = 0
         self._in_a_row, self._in_all = Counter(), Counter()
         self._warned: dict[str, _Seen] = {}
         self._updates = _Updates()
 
-    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._known = {name: len(values) for name, values in self._metrics.items()}
-
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        new = {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
+        new = self.of_step()
         if rewards := new.get("reward"):  # this step sampled, so training on the batches before it is over
             self._close(args)
             means = [_mean(new.get(name, ())) for name in ("completions/clipped_ratio", "credit/groups_without_signal")]

@@ -128,19 +128,13 @@ class Environments:
             if not _is_restored(one):
                 what = f"segmentation='turns' continues from where turns begin, and {type(one).__name__} has no"
                 raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
-        trainer = self._trainer
-        state, args = trainer.accelerator.state, trainer.args
-        shares = {
-            "ZeRO-3": getattr(state.deepspeed_plugin, "zero_stage", 0) == 3,
-            "FSDP": trainer.is_fsdp_enabled,
-            "vllm_mode='server'": trainer.use_vllm and trainer.vllm_mode == "server",
-            "vllm_tensor_parallel_size": trainer.use_vllm and args.vllm_tensor_parallel_size > 1,
-        }
-        if trainer.accelerator.num_processes > 1 and (found := [name for name, is_so in shares.items() if is_so]):
-            what = f"segmentation='turns' with {found[0]} on several processes: each makes another number of calls"
-            raise ValueError(
-                f"{what}, and all would have to generate together. Give each process an engine of its own."
-            )
+        trainer, args = self._trainer, self._trainer.args
+        shares_engine = args.use_vllm and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
+        shares_weights = trainer.layout in ("ZeRO-3", "FSDP")
+        if trainer.accelerator.num_processes > 1 and (shares_engine or shares_weights):
+            what = "segmentation='turns' on several processes that share an engine, or weights (ZeRO-3, FSDP)"
+            why = "each makes another number of calls, and all would have to generate together"
+            raise ValueError(f"{what}: {why}. Give each process an engine and weights of its own.")
 
     # While a batch is sampled
 
@@ -239,7 +233,7 @@ class Environments:
             of_each = [0] * len(numbers)
             if not self._totals_alone:
                 of_each = self._turn_of_each(i, numbers, _turns(written[i]), completions[i], name)
-            found.append(_per_turn(numbers, of_each, self.ledger, name))
+            found.append(_per_turn(numbers, of_each, self.ledger))
         self.ledger.note(self._column, found)
         return [self.ledger.total(x, i) for i, x in enumerate(found)]
 
@@ -271,17 +265,14 @@ class Environments:
         return [min(turn, turns - 1) for turn in calls] if len(values) == len(calls) else [0] * len(values)
 
 
-def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger, name: str) -> StepRewards:
+def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger) -> StepRewards:
     by_turn: dict[int, float] = {}
     for value, turn in zip(values, turn_of_each, strict=True):
         if value is not None:
             by_turn[turn] = value + (0.0 if ledger.of_states else by_turn.get(turn, 0.0))
     if values and not by_turn:
         return StepRewards([1], [None], unit="turn")
-    try:
-        return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
-    except ValueError as error:
-        raise RewardError(f"{name}.{REWARD} adds up to what is no number: {error}.") from error
+    return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
 
 
 def _turns(written: Sequence[int]) -> int:
