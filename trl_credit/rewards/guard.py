@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..support.digests import function_label
+from ..support.errors import one_line
 from ..support.functions import FunctionRaised, place_of, unique_names
 from ..support.shown import report, shown
 from .isolation import copied, forks_end, isolated
@@ -137,7 +138,7 @@ class _Call:
 
     def __init__(self, func: Callable, name: str, kwargs: dict[str, Any], ledger: StepLedger, column: int) -> None:
         self.func, self.name, self.kwargs, self._ledger, self._column = func, name, kwargs, ledger, column
-        self.responses = len(kwargs["completions"]) if "completions" in kwargs else None
+        self.responses = len(kwargs["completions"])
 
     def __enter__(self) -> "_Call":
         return self
@@ -174,8 +175,6 @@ class _Call:
         if isinstance(rewards, (str, bytes, Mapping, Set)) or not _is_iterable(rewards):
             kind = f" (a {type(rewards).__name__})" if rewards is not None else ""
             raise self._refused(f"{_brief(rewards)}{kind} for {self._batch()}: return a list, one per response")
-        if self.responses is None:
-            return list(rewards)
         found = list(itertools.islice(rewards, self.responses + 1))
         if len(found) != self.responses:
             more = f"more than {self.responses}" if len(found) > self.responses else len(found)
@@ -221,15 +220,13 @@ class _Call:
         return RewardError(f"reward function {self.name!r} returned {what}.")
 
     def _batch(self) -> str:
-        return f"{self.responses or 0} responses, the first to prompt {self._prompt(0)}"
+        return f"{self.responses} responses, the first to prompt {self._prompt(0)}"
 
     def _prompt(self, i: int) -> str:
         return shown_prompt(self.kwargs.get("prompts", ()), i)
 
 
 def _is_async(func: Callable) -> bool:
-    while isinstance(func, functools.partial):
-        func = func.func
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
 
 
@@ -259,6 +256,6 @@ def _brief(value: Any) -> str:
 
 def _said(error: BaseException) -> str:
     try:
-        return " ".join(str(error).split())[:_LONGEST_ERROR]
-    except Exception:
+        return one_line(error)[:_LONGEST_ERROR]
+    except Exception:  # its own `__str__` may raise
         return "(its message cannot be shown)"
