@@ -17,7 +17,7 @@ from ..support.errors import one_line
 from ..support.functions import FunctionRaised, place_of, unique_names
 from ..support.shown import report, shown
 from .isolation import copied, forks_end, isolated
-from .limits import Limit, LimitPassed
+from .limits import LimitPassed, await_within, call_within
 from .signature import Rows, check_columns, check_signature
 from .steps import Given, StepLedger, as_float, read_given
 from .watchdog import WatchdogError
@@ -115,7 +115,9 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
                     with forks_end():
                         return call.read(await func(*args, **call.own_arguments()))
 
-                return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
+                if timeout is None:
+                    return call.numbers(await run())
+                return call.numbers(await await_within(timeout, run, message=call.late(timeout)))
 
     else:
 
@@ -126,7 +128,9 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
                     with forks_end():
                         return call.read(func(*args, **call.own_arguments()))
 
-                return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
+                if timeout is None:
+                    return call.numbers(run())
+                return call.numbers(call_within(timeout, run, message=call.late(timeout)))
 
     guarded = functools.update_wrapper(guarded, func)
     guarded.__name__ = name  # TRL logs by it
@@ -160,12 +164,11 @@ class _Call:
         else:
             self.kwargs["log_metric"](str(name), number)
 
-    def limit(self, seconds: float) -> Limit:
-        message = (
+    def late(self, seconds: float) -> str:
+        return (
             f"reward function {self.name!r} took longer than reward_timeout={seconds} seconds for {self._batch()}: it "
             "hangs, or the limit is too low. Bound what it does for one response, or raise reward_timeout."
         )
-        return Limit(seconds, message)
 
     def read(self, rewards: Any) -> list:
         """The result as a list. A lazy result is read here, within its time limit, and no further than needed."""

@@ -185,7 +185,11 @@ class PromptOrder:
         free[list(taken)] = False
         drawn = _largest(keys, np.flatnonzero(free & (weights > 0.0)), count)
         if missing := count - len(drawn):
-            self._warn_retired(missing)
+            if not self._said_retired:
+                knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
+                what = "%s leave too few prompts for a batch: the other %d were drawn from those without weight"
+                logger.warning(f"{what}. Raise prompt_floor or retire_above, or give more rows", knobs, missing)
+            self._said_retired = True
             drawn += _largest(log_u, np.flatnonzero(free & (weights == 0.0)), missing)
         return drawn
 
@@ -196,15 +200,6 @@ class PromptOrder:
         if self._config.retire_above is not None:
             weights[self._rates > self._config.retire_above] = 0.0  # NaN is above nothing
         return weights
-
-    def _warn_retired(self, missing: int) -> None:
-        if self._said_retired:
-            return
-        self._said_retired = True
-        knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
-        message = "%s leave too few prompts for a batch: the other %d were drawn from those without weight. Raise "
-        message += "prompt_floor or retire_above, or give more rows"
-        logger.warning(message, knobs, missing)
 
     def _in_turn(self, count: int, taken: set[int]) -> list[int]:
         drawn: list[int] = []
