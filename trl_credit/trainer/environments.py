@@ -3,8 +3,8 @@
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class Environments:
         self._states: list[list[int]] = []  # per turn: state of each environment
         self._reads_states, self._keeps_snapshots = reads_states, keeps_snapshots
         self.snapshots: list[list[Any]] = []  # per turn: what `snapshot` of each environment returned
-        self._totals_alone = False
+        self.totals_alone = False  # whether rewards are of other conversations than those of the batch
 
         @functools.wraps(Environments._step_rewards)  # a run is identified by the code, not by this object
         def step_rewards(**kwargs: Any) -> list[float | None]:
@@ -231,20 +231,11 @@ class Environments:
                     f"{name}.{REWARD} is {[*values]!r:.200}: give finite numbers, or None for not scored."
                 )
             of_each = [0] * len(numbers)
-            if not self._totals_alone:
+            if not self.totals_alone:
                 of_each = self._turn_of_each(i, numbers, _turns(written[i]), completions[i], name)
             found.append(_per_turn(numbers, of_each, self.ledger))
         self.ledger.note(self._column, found)
         return [self.ledger.total(x, i) for i, x in enumerate(found)]
-
-    @contextmanager
-    def totals_alone(self) -> Iterator[None]:
-        """A context in which rewards are of other conversations than those of the batch."""
-        self._totals_alone = True
-        try:
-            yield
-        finally:
-            self._totals_alone = False
 
     def _turn_of_each(
         self, i: int, values: list[float | None], turns: int, completion: list[dict], name: str

@@ -147,7 +147,7 @@ class TurnRollouts:
         with (
             temporarily(trainer, environments=environments),
             temporarily(self._environments.ledger, written=written),
-            self._environments.totals_alone(),
+            temporarily(self._environments, totals_alone=True),
         ):
             examples, prompts = ([of[row] for row in rows] for of in (batch.examples, batch.prompts))
             rewards = self._scoring.only_scores(examples, prompts, responses, ids)
