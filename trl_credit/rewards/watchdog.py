@@ -50,13 +50,12 @@ class Watchdog:
         Raises:
             WatchdogError: the process cannot be started.
         """
-        if is_interactive():
-            message += " The error is raised as soon as Python runs again; if it never does, restart the kernel."
-        else:
-            message += " The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
-        # all processes of a machine share this clock
-        call = {"until": time.monotonic() + limit + GRACE, "message": message, "kill": not is_interactive()}
-        process = _start({"watched": os.getpid(), **call})
+        kill = not is_interactive()
+        effect = "The error is raised as soon as Python runs again; if it never does, restart the kernel."
+        if kill:
+            effect = "The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
+        until = time.monotonic() + limit + GRACE  # all processes of a machine share this clock
+        process = _start({"watched": os.getpid(), "until": until, "message": f"{message} {effect}", "kill": kill})
         self._running.add(process)
         try:
             yield
@@ -110,16 +109,12 @@ def _serve(watched: int, until: float, message: str, kill: bool) -> None:
     while os.getppid() == watched and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _LOOK))
     if os.getppid() == watched:
-        writer = threading.Thread(target=_write_error, args=(message,), daemon=True)
+        text = f"\n{message}\n".encode(errors="backslashreplace")
+        writer = threading.Thread(target=os.write, args=(2, text), daemon=True)
         writer.start()
         writer.join(_LAST_WORDS)
         if kill:
             os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
-
-
-def _write_error(message: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"\n{message}\n".encode(errors="backslashreplace"))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class PromptOrder:
         self._listed = np.zeros(rows, dtype=bool)  # shape (N,); has a line in the file
         self._draws = 0
         self._epoch, self._position = 0, 0  # of the permutations
-        self._permuted: tuple[int, np.ndarray] | None = None  # epoch and its permutation
+        self._permutation = functools.lru_cache(maxsize=1)(self._permuted)
         self._said_retired = False
         if self._by_difficulty and config.prompt_rates is not None:
             self._start_from(config.prompt_rates)
@@ -207,20 +207,17 @@ class PromptOrder:
         while len(drawn) < count:
             if self._position == self.rows:
                 self._epoch, self._position = self._epoch + 1, 0
-            row = int(self._permutation()[self._position])
+            row = int(self._permutation(self._epoch)[self._position])
             self._position += 1
             if row not in taken:
                 taken.add(row)
                 drawn.append(row)
         return drawn
 
-    def _permutation(self) -> np.ndarray:
-        if self._permuted is None or self._permuted[0] != self._epoch:
-            order = np.arange(self.rows)
-            if self._config.shuffle_dataset:
-                order = np.random.default_rng([self._config.seed, self._epoch]).permutation(self.rows)
-            self._permuted = self._epoch, order
-        return self._permuted[1]
+    def _permuted(self, epoch: int) -> np.ndarray:
+        if not self._config.shuffle_dataset:
+            return np.arange(self.rows)
+        return np.random.default_rng([self._config.seed, epoch]).permutation(self.rows)
 
 
 def _largest(keys: np.ndarray, rows: np.ndarray, count: int) -> list[int]:
