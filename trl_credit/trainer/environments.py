@@ -39,8 +39,7 @@ def guarded_rewards(
     reads = {"reads_states": args.returns == "state_groups", "keeps_snapshots": args.segmentation == "turns"}
     environments = Environments(trainer, ledger, **reads)
     guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=ledger)
-    has_none = reward_funcs is None or reward_funcs == []
-    if has_none and given.get("environment_factory") is not None:
+    if not reward_funcs and given.get("environment_factory") is not None:
         guarded = [environments.step_rewards]  # until it is known whether the environments have any
     return guarded, environments
 
