@@ -29,8 +29,8 @@ _IN_LOGS = (
 PANELS = {
     "skipped_updates": "Share of updates that were left out because their loss or gradient was not finite.",
     "zero_gradients": "Share of updates that changed no weight, although tokens had advantages.",
-    "coefficient/entropy": "Gradient of a token in units of its advantage, by its entropy within a response. What is "
-    "above 1 came back through the traces of later tokens.",
+    "coefficient/entropy": "Credit of a token in units of its advantage, by entropy within a response. Above 1 it came "
+    "back through traces.",
     "coefficient/quarter": "The same by quarter of the response: a token that many others follow receives more.",
     "difficulty_weight": "What HA-DW multiplies advantages by, for prompts harder and easier than its belief.",
     "difficulty_belief": "Expected share of right responses: prompts with fewer count as harder, with more as easier.",
