@@ -16,7 +16,7 @@ from . import keys
 from .assignment import log_weight_of, policy_mask, with_ratio_clipped
 from .batch import loss_mask, segments_of
 from .contract import Contract
-from .metrics import SeenLoss, loss_statistics
+from .metrics import METRICS, SeenLoss, loss_statistics
 from .order import in_loss
 
 
@@ -90,7 +90,7 @@ class LossPass:
             parts["experts"] = self.experts_t, self.inputs[keys.OLD_EXPERTS]
         stats = loss_statistics(SeenLoss(self.config, credit, tokens, **parts))
         own = self.contract.metrics(self.config, tokens, credit)
-        if taken := own.keys() & stats.keys():
+        if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
             raise ValueError(
                 f"a metric of credit={self.config.credit!r} is called {min(taken)!r}, as one of ours: rename it."
             )
