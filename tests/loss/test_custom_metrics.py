@@ -85,3 +85,21 @@ def lengths(completions, **kwargs):
 def test_no_metric_is_registered_twice():
     names = [name for names, _, _ in METRICS for name in names]
     assert len(names) == len(set(names)) == 29
+
+
+def test_they_change_nothing_and_are_logged_in_evaluation(make_trainer, tmp_path):
+    """Also where the function writes into what it gets, with a second iteration over the batch."""
+
+    def blot(tokens, call):
+        for x in (tokens.logp_t, tokens.old_logp_t, tokens.mask_t, tokens.advantages):
+            x.zero_()
+        return {"x": tokens.logp_t}
+
+    learned = []
+    for credit in (watched(blot), None):
+        trainer = make_trainer(credit=credit, num_iterations=2, max_steps=4, output_dir=str(tmp_path / f"{credit}"))
+        trainer.train()
+        learned.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+        if credit is not None:
+            assert trainer.evaluate(trainer.train_dataset.select(range(2)))["eval_credit/x"] == 0.0
+    assert torch.equal(*learned)

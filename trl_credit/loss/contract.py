@@ -307,7 +307,7 @@ class Contract:
         if self.algorithm.metrics is None:
             return {}
         with errors_named(self.algorithm.source, f"metrics of {self._label}"), torch.no_grad():
-            values = self.algorithm.metrics(config, tokens, credit)
+            values = self.algorithm.metrics(config, _copy(tokens), credit)  # as in `credit`
         names = tuple(values) if isinstance(values, Mapping) else None
         if self._metrics is None:  # all processes log the same metrics, in the same order
             self._metrics, code = names, seed_from(names)
