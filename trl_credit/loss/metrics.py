@@ -141,8 +141,7 @@ def clip_fraction(seen: SeenLoss) -> Sums:
 
     In the mean a short response counts as much as a long one (arXiv 2605.05965, Sec. 5.4).
     """
-    clipped_t = clipped_tokens(seen.config, seen.credit, seen.tokens)
-    clipped_n = (clipped_t & seen.kept_t).sum(-1, dtype=torch.float)
+    clipped_n = (clipped_tokens(seen.config, seen.credit, seen.tokens) & seen.kept_t).sum(-1, dtype=torch.float)
     share = clipped_n / seen.kept_n.clamp(min=1)
     return (clipped_n.sum(), share.sum()), (seen.n_kept, (seen.kept_n > 0).sum(dtype=torch.float))
 
@@ -223,8 +222,7 @@ def noise_share(seen: SeenLoss) -> Sums:
     """
     tokens, selected_t = seen.tokens, seen.selection_t
     if selected_t is None:
-        how = {"rate": 0.2, "mask_t": tokens.mask_t, "order": tokens.entropy_order}
-        selected_t = select_high_entropy(tokens.entropy_t, **how)
+        selected_t = select_high_entropy(tokens.entropy_t, rate=0.2, mask_t=tokens.mask_t, order=tokens.entropy_order)
     return noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
 
 
