@@ -307,7 +307,7 @@ class Contract:
         if self.algorithm.metrics is None:
             return {}
         with errors_named(self.algorithm.source, f"metrics of {self._label}"), torch.no_grad():
-            values = self.algorithm.metrics(config, tokens, credit)
+            values = self.algorithm.metrics(config, _copy(tokens), credit)  # as in `credit`
         names = tuple(values) if isinstance(values, Mapping) else None
         if self._metrics is None:  # all processes log the same metrics, in the same order
             self._metrics, code = names, seed_from(names)
@@ -315,7 +315,7 @@ class Contract:
                 raise ValueError(f"metrics of {self._label} have other names on another process: return the same.")
         if names is None or names != self._metrics:
             got = type(values).__name__ if names is None else ", ".join(map(repr, names))
-            before = f", with the names {', '.join(map(repr, self._metrics))} every time" * bool(self._metrics)
+            before = f", with the names {', '.join(map(repr, self._metrics or ()))} every time" * bool(self._metrics)
             raise ValueError(f"metrics of {self._label} returned {got}: return a dict of tensors{before}.")
         inside_t, found = tokens.mask_t.bool(), {}
         for name, x in values.items():
