@@ -217,8 +217,8 @@ class Contract:
                 raise ValueError(f"{self._label} {problem}.")
 
     def _check_cut(self, tokens: Tokens, config: CreditConfig) -> None:
-        """Raises if the credit of a row depends on the rows beside it. What draws from torch's generator is left out:
-        its draws depend on the shape."""
+        """Raises if the credit of a row depends on the rows beside it. What draws, from torch's generator or with
+        `tokens.seed`, is left out: its draws depend on the shape."""
 
         def slope(part: Tokens) -> torch.Tensor:
             with torch.enable_grad():
@@ -229,6 +229,8 @@ class Contract:
         with torch.random.fork_rng():
             change, size = largest_change_by_cut(slope, tokens, [range(rows // 2), range(rows // 2, rows)])
             draws = not torch.equal(torch.get_rng_state(), before)
+            same, other = (slope(replace(apart(tokens, range(rows)), seed=tokens.seed + k)) for k in (0, 1))
+            draws = draws or not torch.equal(same, other)
         if state is not None:
             self.algorithm.load_state_dict(state)
         if not draws and change > _CUT_TOLERANCE * size:
