@@ -6,6 +6,7 @@ import pytest
 import torch
 from custom_functions import FILE, config, custom
 from toy_loss import check_same, run, toy
+from weight_helpers import same_weights
 
 from trl_credit import Credit, Tokens, assign_credit
 from trl_credit.credit.tokens import wide
@@ -264,3 +265,35 @@ def test_a_class_is_no_function(tmp_path):
     with pytest.raises(ValueError, match="is a class"):
         config(tmp_path, credit=scope["Mine"])
     assert config(tmp_path, credit=scope["Mine"]()).custom_function("credit") is not None
+
+
+def centred(config, tokens):
+    return Credit(None, wide(tokens.advantages) - tokens.advantages.mean())
+
+
+@pytest.mark.parametrize("by_row", [None, False, True])
+def test_credit_that_depends_on_the_cut_is_refused_unless_it_is_declared(trained, by_row):
+    def credit(config, tokens):
+        return centred(config, tokens)
+
+    credit.by_row = by_row
+    if by_row is None:
+        fix = "compare rows in the method `statistics`, which sees the whole batch, or declare by_row = False"
+        with pytest.raises(ValueError, match=f"gives a row other credit beside other rows.*: {fix}"):
+            trained(credit=credit)
+    else:
+        trained(credit=credit)
+
+
+def test_random_credit_is_not_compared_by_cut_and_draws_as_before(trained):
+    def by_torch(config, tokens):
+        return Credit(None, wide(tokens.advantages) * torch.rand_like(tokens.old_logp_t))
+
+    def by_seed(config, tokens):
+        drawn = torch.rand(tokens.mask_t.shape, generator=torch.Generator().manual_seed(tokens.seed))
+        return Credit(None, wide(tokens.advantages) * drawn)
+
+    trained(credit=by_seed)
+    left = trained(credit=by_torch)
+    by_torch.by_row = True  # without the calls that compare
+    assert same_weights(left, trained(credit=by_torch))

@@ -13,6 +13,9 @@ from ..support.functions import FunctionRaised, errors_named
 from ..support.processes import Processes
 
 
+_FILL = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
+
+
 def over_processes(
     algorithm: Algorithm,
     config: CreditConfig,
@@ -82,8 +85,10 @@ def _gathered(
     parts: dict[str, torch.Tensor], kind: torch.dtype, width: int, processes: Processes
 ) -> dict[str, torch.Tensor]:
     """The tensors (B, T) of all processes, shape (N, `width`). One collective call."""
-    mine = torch.stack([x.detach().to(kind) for x in parts.values()], dim=1)
-    mine = torch.nn.functional.pad(mine, (0, width - mine.size(-1)))
+    pad = torch.nn.functional.pad
+    mine = torch.stack(
+        [pad(x.detach().to(kind), (0, width - x.size(-1)), value=_FILL.get(name, 0)) for name, x in parts.items()], dim=1
+    )
     return dict(zip(parts, processes.gather(mine.contiguous()).unbind(1), strict=True))
 
 
