@@ -150,5 +150,7 @@ def test_credit_is_the_gradient_of_trls_loss(make_trainer, toy_loss):
         if not error <= 1e-9 * max(1.0, size):
             wrong.append((seed, algo, knobs, error, size))
     assert not wrong, "\n".join(map(str, wrong))
-    unused = [option for option in IMPORTANCES + OPTIONS + OWN if not any(option.items() <= knobs.items() for knobs in taken)]
+    unused = [
+        option for option in IMPORTANCES + OPTIONS + OWN if not any(option.items() <= knobs.items() for knobs in taken)
+    ]
     assert largest > 0.5 and not unused and {knobs.get("loss_type") for knobs in taken} >= {*LOSSES}

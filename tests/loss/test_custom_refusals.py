@@ -114,7 +114,10 @@ def test_settings_are_refused_when_the_configuration_is_built(tmp_path, knobs, m
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"selector": lambda entropy_t, *, rate, mask_t: entropy_t[0]}, "selector .* zeros and ones.*returned torch.float32 of shape"),
+        (
+            {"selector": lambda entropy_t, *, rate, mask_t: entropy_t[0]},
+            "selector .* zeros and ones.*returned torch.float32 of shape",
+        ),
         ({"selector": lambda entropy_t, *, rate, mask_t: entropy_t}, "selector .* returned other values"),
         ({"token_mask": lambda old, *, threshold, mask_t: None}, "token_mask .* it returned NoneType"),
         ({"token_mask": lambda old, *, threshold, mask_t: 0.9 * mask_t}, "token_mask .* returned other values"),
@@ -258,7 +261,7 @@ def test_an_error_of_a_function_is_one_line_with_its_place(make_trainer, tmp_pat
 
 def test_a_class_is_no_function(tmp_path):
     (tmp_path / "mine.py").write_text(LATER)
-    with pytest.raises(ValueError, match="mine.py:Mine' is a class without a method credit: name a function, or an instance"):
+    with pytest.raises(ValueError, match="mine.py:Mine' is a class without a method credit: name a function"):
         config(tmp_path, credit=f"{tmp_path}/mine.py:Mine")
     scope: dict = {}
     exec(LATER, scope)

@@ -72,7 +72,10 @@ def test_it_keeps_the_contract_of_a_credit_function():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"credit": None}, "credit=None with FIPOConfig: FIPO is this object.*Set credit='trl_credit.presets.fipo.FIPO'"),
+        (
+            {"credit": None},
+            "credit=None with FIPOConfig: FIPO is this.*Set credit='trl_credit.presets.fipo.FIPO'",
+        ),
         ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.FIPO'"),
         ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
         ({"loss_type": "vespo"}, "Set loss_type="),

@@ -85,10 +85,9 @@ def _gathered(
     parts: dict[str, torch.Tensor], kind: torch.dtype, width: int, processes: Processes
 ) -> dict[str, torch.Tensor]:
     """The tensors (B, T) of all processes, shape (N, `width`). One collective call."""
-    pad = torch.nn.functional.pad
-    mine = torch.stack(
-        [pad(x.detach().to(kind), (0, width - x.size(-1)), value=_FILL.get(name, 0)) for name, x in parts.items()], dim=1
-    )
+    more = width - next(iter(parts.values())).size(-1)
+    padded = [torch.nn.functional.pad(x.to(kind), (0, more), value=_FILL.get(name, 0)) for name, x in parts.items()]
+    mine = torch.stack(padded, dim=1).detach()
     return dict(zip(parts, processes.gather(mine.contiguous()).unbind(1), strict=True))
 
 
