@@ -55,7 +55,7 @@ def conversation(seed, *, batch=3, length=13):
 def back(weight_t, tokens, c_t):
     """Σ_t c_t ∂W_t/∂ℓ_k by autograd."""
     total = torch.where(tokens.mask_t.bool(), weight_t * c_t, 0.0).sum()
-    return torch.autograd.grad(total, tokens.logp_t)[0]
+    return torch.autograd.grad(total, tokens.logp_t, retain_graph=True)[0]
 
 
 @pytest.mark.parametrize("form", TURN_FORMS)

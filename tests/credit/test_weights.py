@@ -61,7 +61,7 @@ def test_the_credit_of_eligible_weights_against_the_matrix(seed, length, decay):
     z = (chance < 0.4).double()
     w = weights.eligible_log_weight(logp, old_logp_t=old, decay=decay, selected_t=z, mask_t=mask)
     upstream = torch.randn_like(logp) * mask
-    (grad,) = torch.autograd.grad((w * upstream).sum(), logp)
+    (grad,) = torch.autograd.grad((w * upstream).sum(), logp, retain_graph=True)
     earlier = trace_matrix(length, decay, "recent") - torch.eye(length, dtype=torch.float64)
     torch.testing.assert_close(grad, upstream + z * mask * (upstream @ earlier), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(w.detach(), (logp - old).detach() * mask, rtol=0, atol=0)  # the value is GRPO's
