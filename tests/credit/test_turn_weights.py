@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from closed_forms import log_probability_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from turn_helpers import TURN_FORMS, turn_jacobian
@@ -11,7 +12,7 @@ from turn_helpers import TURN_FORMS, turn_jacobian
 from trl_credit import CreditConfig
 from trl_credit.credit import turns, weights
 from trl_credit.credit.tokens import turn_numbers
-from trl_credit.loss.assignment import assign_credit, log_probability_gradient
+from trl_credit.loss.assignment import assign_credit
 from trl_credit.testing import check_credit, made_up_tokens
 
 
@@ -74,7 +75,7 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     gradient = back(credit.log_weight, tokens, c_t)
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
     given = {"selected_t": z, "turn_ids": tokens.turn_ids, "mask_t": tokens.mask_t}
-    closed = log_probability_gradient(config, coefficient_t=c_t, **given)
+    closed = log_probability_gradient(config, c_t, **given)
     torch.testing.assert_close(closed, expected, rtol=1e-12, atol=1e-12)
     difference = (tokens.logp_t - tokens.old_logp_t).detach().nan_to_num()
     value = difference

@@ -8,8 +8,7 @@ from transformers import set_seed
 
 from trl_credit import Credit, CreditConfig
 from trl_credit.config.knobs import when
-from trl_credit.credit.tokens import BatchTokens
-from trl_credit.loss.assignment import wide
+from trl_credit.credit.tokens import BatchTokens, wide
 from trl_credit.testing import check_credit, made_up_tokens
 
 

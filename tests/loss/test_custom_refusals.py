@@ -8,8 +8,8 @@ from custom_functions import FILE, config, custom
 from toy_loss import check_same, run, toy
 
 from trl_credit import Credit, Tokens, assign_credit
-from trl_credit.loss.assignment import wide
-from trl_credit.loss.custom_credit import LOOK_AGAIN, PATIENCE
+from trl_credit.credit.tokens import wide
+from trl_credit.loss.contract import LOOK_AGAIN, PATIENCE
 from trl_credit.support.functions import FunctionRaised
 
 
