@@ -12,7 +12,7 @@ from viewer_helpers import Page
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import main
-from trl_credit.credit.effective import travelled
+from trl_credit.credit.gradient import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
 from trl_credit.lab.explain.table import COLUMNS, rows_of
@@ -111,7 +111,7 @@ def test_how_far_credit_travels():
     logp_t = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
     mask_t = torch.ones(1, 5, dtype=torch.float64)
     log_weight = logp_t + torch.nn.functional.pad(0.5 * logp_t[:, :-2], (2, 0))  # half of it two tokens back
-    moved, total = travelled(lambda c_t: torch.autograd.grad(log_weight, logp_t, c_t, retain_graph=True)[0], mask_t)
+    moved, total = travelled(log_weight, logp_t=logp_t, coefficient_t=mask_t)
     assert moved.item() == pytest.approx(3 * 0.5 * 2) and total.item() == pytest.approx(5 + 3 * 0.5)
 
 

@@ -47,9 +47,10 @@ def explain(
 ) -> Explained:
     """The credit of one algorithm, computed by the functions that training uses.
 
-    State that a run keeps between batches is in its initial state: HA-DW's belief is the accuracy of these responses,
-    and there is no replay. There is no KL term. A random selector draws again, and statistics of a generation batch are
-    those of these responses.
+    HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's header has of
+    the run's batch; without them the belief is the accuracy of these responses. Other state that a run keeps between
+    batches is in its initial state, and there is no replay. There is no KL term. A random selector draws again, and
+    statistics of a generation batch are those of these responses.
 
     Args:
         shard ([`Shard`]):
@@ -68,12 +69,12 @@ def explain(
         ValueError: the responses lack something that the algorithm needs, or its credit function breaks its contract.
         FunctionRaised: a custom function raised an error.
     """
-    tokens, note = _tokens(shard.responses, config, segments)
+    tokens, note = _tokens(shard, config, segments)
     used = algorithm(config)
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    tokens = with_statistics(used, config, tokens, **_rows(shard.responses))
+    tokens = with_statistics(used, config, tokens, **_rows(shard))
     credit = Contract(used, max=lambda n: n).credit(tokens, config)
     columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss)
     responses = []
@@ -94,9 +95,10 @@ def explain(
 
 
 def _tokens(
-    responses: list[dict[str, Any]], config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
+    shard: Shard, config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
 ) -> tuple[Tokens, str]:
     """A micro-batch of the responses in float64, and a note on the difficulty weight."""
+    responses = shard.responses
     if config.td_upper_bound:
         raise ValueError("td_upper_bound=True needs π(EOS) at each token, which responses do not hold: leave it out")
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
@@ -116,7 +118,7 @@ def _tokens(
     advantages, segment_ids = segments or (_advantages(config, responses, written_t), mask_t.long() - 1)
     weighing: dict[str, Any] = {}
     if config.difficulty != "none":
-        weighing["p_hat"], weighing["prior"] = _difficulty(config, responses)
+        weighing["p_hat"], weighing["prior"] = _difficulty(config, shard)
         note = f"belief {weighing['prior']:.2f}"
     parts = {"old_logp_t": old_t, "segment_ids": segment_ids, "mask_t": mask_t}
     ordered = in_batch(config, advantages, **weighing, **parts)
@@ -137,11 +139,12 @@ def _tokens(
     return in_loss(config, tokens), note
 
 
-def _rows(responses: list[dict[str, Any]]) -> dict[str, Any]:
+def _rows(shard: Shard) -> dict[str, Any]:
     """What is known of the responses as rows of a generation batch."""
+    responses, seed = shard.responses, shard.header.get("batch_seed")
     by_function = [[*(response.get("rewards") or {}).values()] for response in responses]
     same = len({len(row) for row in by_function}) == 1 and by_function[0]
-    return {
+    return ({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}) | {
         "rewards": rewards_of(responses),
         "reward_columns": torch.stack([_float64(row) for row in by_function]) if same else None,
         "group_ids": torch.tensor([response["group"] for response in responses]),
@@ -236,14 +239,15 @@ def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: t
     return advantages
 
 
-def _difficulty(config: CreditConfig, responses: list[dict[str, Any]]) -> tuple[torch.Tensor, float]:
-    """p̂ of each response's prompt, shape (B,), and the belief, which is the accuracy of these responses."""
+def _difficulty(config: CreditConfig, shard: Shard) -> tuple[torch.Tensor, float]:
+    """p̂ of each response's prompt, shape (B,), and the belief: the run's, or the accuracy of these responses."""
     low, high = config.reward_range
-    accuracy = (rewards_of(responses) - low) / (high - low)
+    accuracy = (rewards_of(shard.responses) - low) / (high - low)
     if not (accuracy.isnan() | ((accuracy >= 0) & (accuracy <= 1))).all():
         raise ValueError(f"it weights prompts by their accuracy, and rewards lie outside of {low:g} to {high:g}")
     p_hat = torch.zeros_like(accuracy)
-    for places in groups_of(responses):
+    for places in groups_of(shard.responses):
         p_hat[places] = accuracy[places].nanmean()
-    prior = config.difficulty_threshold if config.difficulty == "fixed" else accuracy.nanmean().item()
+    prior = config.difficulty_threshold if config.difficulty == "fixed" else shard.header.get("difficulty_belief")
+    prior = accuracy.nanmean().item() if prior is None else prior
     return p_hat.nan_to_num(prior), prior
