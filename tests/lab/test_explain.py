@@ -15,7 +15,6 @@ from trl_credit.cli import main
 from trl_credit.credit.gradient import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
-from trl_credit.lab.explain.table import COLUMNS, rows_of
 
 
 PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "vine_ppo")]
@@ -200,71 +199,6 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printe
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
-
-
-GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
-BOTH = {"trace_style": "both"}
-RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
-
-
-@pytest.mark.parametrize(
-    ("name", "own"),
-    # without Clip-Cov, which chooses at random, and KL-Cov, whose W is 0
-    [*((name, {}) for name in PLAIN if "_cov" not in name), *(("grpo_lambda", own) for own in (RATIO, BOTH, GRAD))],
-)
-def test_it_is_the_credit_that_training_logged(make_trainer, tmp_path, name, own):
-    def some(completions, **kwargs):
-        return [sum(map(ord, text)) % 5 / 4 for text in completions]
-
-    settings = {"beta": 0.0} if name != "opo" else {}
-    settings |= {"epsilon": 0.2, "epsilon_high": 0.2} if "gspo" in name else {}  # or all of them are clipped
-    settings |= {"log_credit": 1, "log_credit_groups": 8, "max_steps": 2, "num_iterations": 2, "temperature": 1.3}
-    trainer = make_trainer(name, reward_funcs=some, **settings, **own)
-    trainer.train()
-    shard = read_rollouts(tmp_path / "run", step=2)
-    found = explain(shard, trainer.args, name=name)
-    assert any(any(response["credit"]) for response in shard.responses)
-    moved = [r["log_weight"] for r in shard.responses]
-    assert any(map(any, moved))  # the second pass over a batch is off-policy
-    if trainer.args.has_trace:
-        horizon = next(row for row in trainer.state.log_history if row.get("step") == 2)["credit/effective_horizon"]
-        assert found.horizon == pytest.approx(horizon, rel=1e-4) and horizon > 0.3
-    (cells,) = rows_of([found], grpo=None)
-    row = next(row for row in trainer.state.log_history if row.get("step") == 2)
-    shown = dict(zip(COLUMNS, cells, strict=True))
-    assert float(shown["noise share"]) == pytest.approx(row["credit/noise_share"], abs=0.0051)
-    assert float(shown["last tokens' share"]) == pytest.approx(row["credit/last_tokens_share"], abs=0.0051)
-    for logged, ours in zip(shard.responses, found.shard.responses, strict=True):
-        assert all(ours[column] == logged[column] for column in ("selected", "is_clipped"))
-        for column in ("advantages", "log_weight", "credit"):
-            inside = [i for i, m in enumerate(logged["loss_mask"]) if m]
-            left, right = ([values[i] for i in inside] for values in (logged[column], ours[column]))
-            if name == "ha_dw" and column != "log_weight":  # its belief has changed since
-                assert [x > 0 for x in left] == [x > 0 for x in right]
-            else:
-                assert left == pytest.approx(right, rel=1e-3, abs=1e-5), column
-
-
-@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
-def test_statistics_of_a_batch_are_those_of_the_responses(make_trainer, tmp_path, name):
-    settings = {"log_credit": 1, "log_credit_groups": 8, "max_steps": 2, "num_iterations": 2, "cov_share": 0.2}
-    settings |= {"cov_range": [0.0, 9.0]} if name == "clip_cov" else {}
-    trainer = make_trainer(name, **settings)
-    trainer.train()
-    shard = read_rollouts(tmp_path / "run", step=2)
-    found = explain(shard, trainer.args, name=name)
-    logged, ours = (
-        [x for response in part.responses for x in response["policy_mask"]] for part in (shard, found.shard)
-    )
-    if name == "clip_cov":  # as many as in training, of the same tokens
-        assert logged.count(0) - ours.count(0) == 0 and 0 < ours.count(0) < len(ours)
-    else:
-        pairs = [
-            (x, y)
-            for a, b in zip(shard.responses, found.shard.responses, strict=True)
-            for x, y in zip(a["credit"], b["credit"], strict=True)
-        ]
-        assert all(x == pytest.approx(y, rel=1e-3, abs=1e-5) for x, y in pairs) and any(x for x, _ in pairs)
 
 
 def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):

@@ -11,14 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 from ...config import CreditConfig
 from ...credit.advantages import group_advantage
 from ...credit.gradient import travelled
-from ...credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
+from ...credit.tokens import Credit, Tokens, turn_numbers, wide
 from ...credit.turns import turn_average_factor
 from ...loss.assignment import log_weight_of
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
-from ...loss.metrics import clipped_tokens
 from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
+from ...observe.captured import lost_to_clip, reached_tokens
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
 
@@ -71,6 +71,8 @@ def explain(
     """
     tokens, note = _tokens(shard, config, segments)
     used = algorithm(config)
+    if "hidden" in used.needs:
+        raise ValueError('it reads hidden states, which responses do not hold: see the row "as trained" of its run')
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
@@ -165,7 +167,7 @@ def _columns(
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
-    log_weight_t, kept_t = log_weight_of(config, credit, tokens), kept_tokens(credit, tokens)
+    log_weight_t, kept_t = log_weight_of(config, credit, tokens), reached_tokens(config, credit, tokens)
     factor_t = turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t) if config.turn_average else None
     # A of a custom loss is minus that loss
     advantage_t = wide(tokens.advantages if carries_loss else credit.advantage.detach()).expand_as(log_weight_t)
@@ -174,12 +176,13 @@ def _columns(
         size_t = torch.where(kept_t, advantage_t.abs(), 0.0)
         moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
         horizon = (moved / total).item() if total > 0 else 0.0
+    clipped_t = lost_to_clip(config, credit, tokens, kept_t)
     columns = {
         "loss_mask": tokens.mask_t.int(),
         "policy_mask": kept_t.int(),
         "advantages": advantage_t,
         "log_weight": log_weight_t.detach(),
-        "is_clipped": None if carries_loss else (clipped_tokens(config, credit, tokens) & kept_t).int(),
+        "is_clipped": None if carries_loss or clipped_t is None else clipped_t.int(),
         "selected": None if credit.selected is None else credit.selected.int(),
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
         "credit": policy_credit(config, tokens, credit, factor_t=factor_t),
