@@ -31,7 +31,7 @@ class Explained:
         name: Name of the algorithm in tables and pages.
         shard: The responses with the algorithm's credit, weights, advantages and masks.
         horizon: Effective horizon in tokens, as a run logs it: how far back the credit of a token travels on average,
-            weighted by |A| ([`~trl_credit.credit.effective.travelled`]). `None` for a weight of whole responses or
+            weighted by |A| ([`~trl_credit.credit.gradient.travelled`]). `None` for a weight of whole responses or
             turns, NaN if unknown.
         note: A remark, or "".
     """
