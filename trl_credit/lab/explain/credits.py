@@ -14,6 +14,7 @@ from ...credit.gradient import travelled
 from ...credit.tokens import Credit, Tokens, turn_numbers, wide
 from ...credit.turns import turn_average_factor
 from ...loss.assignment import log_weight_of
+from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
 from ...loss.order import in_batch, in_loss, outcome_advantages
@@ -144,11 +145,9 @@ def _tokens(
 def _rows(shard: Shard) -> dict[str, Any]:
     """What is known of the responses as rows of a generation batch."""
     responses, seed = shard.responses, shard.header.get("batch_seed")
-    by_function = [[*(response.get("rewards") or {}).values()] for response in responses]
-    same = len({len(row) for row in by_function}) == 1 and by_function[0]
     return ({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}) | {
         "rewards": rewards_of(responses),
-        "reward_columns": torch.stack([_float64(row) for row in by_function]) if same else None,
+        "reward_columns": _by_function(responses),
         "group_ids": torch.tensor([response["group"] for response in responses]),
         "columns": responses,
     }
@@ -226,6 +225,13 @@ def rewards_of(responses: list[dict[str, Any]]) -> torch.Tensor:
     return _float64(response.get("reward") for response in responses)
 
 
+def _by_function(responses: list[dict[str, Any]]) -> torch.Tensor | None:
+    """Rewards by function, shape (B, F); `None` if they are not known of all responses."""
+    rows = [response.get("rewards") or {} for response in responses]
+    same = rows[0] and all(row.keys() == rows[0].keys() for row in rows)
+    return torch.stack([_float64(row.values()) for row in rows]) if same else None
+
+
 def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: torch.Tensor) -> torch.Tensor:
     """Advantages (B,) of whole responses by the configured baseline; TRL's own in closed form."""
     rewards, advantages, lengths = rewards_of(responses), torch.zeros(len(responses)).double(), mask_t.sum(-1)
@@ -245,7 +251,11 @@ def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: t
 def _difficulty(config: CreditConfig, shard: Shard) -> tuple[torch.Tensor, float]:
     """p̂ of each response's prompt, shape (B,), and the belief: the run's, or the accuracy of these responses."""
     low, high = config.reward_range
-    accuracy = (rewards_of(shard.responses) - low) / (high - low)
+    correct, names = rewards_of(shard.responses), [*(shard.responses[0].get("rewards") or {})]
+    if (by_function := _by_function(shard.responses)) is not None:  # as in training
+        chosen = by_function[:, correct_columns(config, names, weights=[1.0] * len(names))]
+        correct = chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
+    accuracy = (correct - low) / (high - low)
     if not (accuracy.isnan() | ((accuracy >= 0) & (accuracy <= 1))).all():
         raise ValueError(f"it weights prompts by their accuracy, and rewards lie outside of {low:g} to {high:g}")
     p_hat = torch.zeros_like(accuracy)
