@@ -239,6 +239,12 @@ def test_compare_imports_it_too(own, command_said, monkeypatch):
     assert code == 2 and "num_generations must be at least 2" in error  # after the function was read
 
 
+@pytest.mark.parametrize("value", [[0.5, 1], 3, "x", {"a": "b"}, {}], ids=str)
+def test_a_column_that_is_called_rewards_may_hold_anything(rollouts, value):
+    shard = read_rollouts(rollouts(rows(rewards=value)))
+    assert any(explain(shard, config_of("ha_dw"), name="HA-DW").shard.responses[0]["credit"])
+
+
 def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):
     reason = "No algorithm gives credit: the responses to each prompt have the same reward."
     assert reason in printed(rollouts(rows(reward=1.0)), "--algo", "grpo", "s_trace")

@@ -228,8 +228,11 @@ def rewards_of(responses: list[dict[str, Any]]) -> torch.Tensor:
 def _by_function(responses: list[dict[str, Any]]) -> torch.Tensor | None:
     """Rewards by function, shape (B, F); `None` if they are not known of all responses."""
     rows = [response.get("rewards") or {} for response in responses]
-    same = rows[0] and all(row.keys() == rows[0].keys() for row in rows)
-    return torch.stack([_float64(row.values()) for row in rows]) if same else None
+    # a row of another file may hold anything under this name
+    if not all(isinstance(row, dict) and row and row.keys() == rows[0].keys() for row in rows):
+        return None
+    is_known = all(isinstance(x, (int, float, type(None))) for row in rows for x in row.values())
+    return torch.stack([_float64(row.values()) for row in rows]) if is_known else None
 
 
 def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: torch.Tensor) -> torch.Tensor:
@@ -251,8 +254,9 @@ def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: t
 def _difficulty(config: CreditConfig, shard: Shard) -> tuple[torch.Tensor, float]:
     """p̂ of each response's prompt, shape (B,), and the belief: the run's, or the accuracy of these responses."""
     low, high = config.reward_range
-    correct, names = rewards_of(shard.responses), [*(shard.responses[0].get("rewards") or {})]
+    correct = rewards_of(shard.responses)
     if (by_function := _by_function(shard.responses)) is not None:  # as in training
+        names = [*shard.responses[0]["rewards"]]
         chosen = by_function[:, correct_columns(config, names, weights=[1.0] * len(names))]
         correct = chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
     accuracy = (correct - low) / (high - low)
