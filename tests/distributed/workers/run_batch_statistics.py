@@ -5,6 +5,7 @@ from accelerate import Accelerator
 from worker import print_result, run_main
 
 from trl_credit import ClipCovConfig, KLCovConfig
+from trl_credit.config.rules import batch_statistics_of
 from trl_credit.loss.statistics import over_processes
 from trl_credit.support.processes import Processes
 
