@@ -73,7 +73,7 @@ def explain(
     tokens, note = _tokens(shard, config, segments)
     used = algorithm(config)
     if "hidden" in used.needs:
-        raise ValueError('it reads hidden states, which responses do not hold: see the row "as trained" of its run')
+        raise ValueError("it reads hidden states, which responses do not hold")
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
