@@ -8,14 +8,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from ..support.functions import declared, is_custom_function, known_function, name_of
 from .knobs import as_knob, default_of, unmet
 
-
-if TYPE_CHECKING:
-    from .credit_config import CreditConfig
 
 # what costs something and is there only if it is asked for
 NEEDS = {
@@ -67,7 +64,7 @@ class Algorithm:
     by_row: bool | None = None
 
 
-def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) -> Algorithm:
+def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorithm:
     """A credit function with what its attributes declare, or an object with its parts. A class is called with the
     fields of the configuration that are its settings.
 
@@ -134,12 +131,14 @@ def class_of(credit: Any) -> type | None:
     return credit if inspect.isclass(credit) else type(credit)
 
 
-def take_settings(config: "CreditConfig") -> None:
+def take_settings(config: Any) -> None:
     """Takes over the settings of an object in `credit`, unless the configuration was given others, and names its class.
 
     An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
     algorithm, plain = config.credit, {f.name: f for f in fields(config)}
+    if not is_algorithm(algorithm) or inspect.isclass(algorithm):
+        return
     is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
     for setting in settings_of(algorithm):
         if is_kept or getattr(config, setting.name) == default_of(plain[setting.name]):
