@@ -66,9 +66,8 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
     `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`], [`ReturnKnobs`] and [`TurnKnobs`] document their knobs.
 
-    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
-    as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
-    object, which is kept for the lifetime of this process (see `trl-credit help your_own_algorithm`).
+    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name
+    (`package.module.function`, `file.py:function`), or in Python as an object, whose name the field then holds.
 
     Parameters:
         credit (`str` or `Callable`, *optional*):
