@@ -1,9 +1,11 @@
 # For editors and type checkers, which do not run __getattr__: the names of __init__.py, compared by a test.
 from .config import CreditConfig
-from .credit.tokens import Credit, Tokens
+from .config.knobs import knob
+from .credit.tokens import BatchTokens, Credit, Tokens
 from .lab.viewer import show_credit
 from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
+from .presets import Preset
 from .presets.clip_cov import ClipCovConfig
 from .presets.dapo import DAPOConfig
 from .presets.dr_grpo import DrGRPOConfig
@@ -20,7 +22,9 @@ from .presets.s_trace import STraceConfig
 from .presets.spo_chain import SPOChainConfig
 from .presets.spo_tree import SPOTreeConfig
 from .presets.vine_ppo import VinePPOConfig
+from .rewards import accuracy_reward
 from .rewards.steps import StepRewards
+from .testing import check_credit
 from .trainer import CreditTrainer
 from .trainer.named import (
     ALGORITHMS,
@@ -46,6 +50,7 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "BatchTokens",
     "ClipCovConfig",
     "ClipCovTrainer",
     "Credit",
@@ -74,6 +79,7 @@ __all__ = [
     "OPOTrainer",
     "PTraceConfig",
     "PTraceTrainer",
+    "Preset",
     "SPOChainConfig",
     "SPOChainTrainer",
     "SPOTreeConfig",
@@ -84,6 +90,9 @@ __all__ = [
     "Tokens",
     "VinePPOConfig",
     "VinePPOTrainer",
+    "accuracy_reward",
     "assign_credit",
+    "check_credit",
+    "knob",
     "show_credit",
 ]
