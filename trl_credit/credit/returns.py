@@ -11,9 +11,6 @@ from .advantages import by_group, leave_one_out_mean
 from .scan import reverse_discounted_scan
 
 
-BASELINES = ("step", "response")
-
-
 def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) -> torch.Tensor:
     """R_k = r_k + γ·R_{k+1}: the discounted return from step k on. Shapes (N, K) → (N, K), 0 beyond the last step.
 
@@ -53,12 +50,12 @@ def to_go_advantages(
         reward.
     """
     whole = leave_one_out_mean(return_k[:, 0], num_generations=num_generations).unsqueeze(1)
-    base_k = whole.expand_as(return_k)
-    if baseline == "step":
-        counted = (_inside(return_k, steps) & ~return_k.isnan()).to(return_k.dtype)
-        filled = torch.where(counted.bool(), return_k, 0.0)
-        sums, counts = (x - y for x, y in ((_of_group(x, num_generations), x) for x in (filled, counted)))
-        base_k = torch.where(counts > 0, sums / counts.clamp(min=1), base_k)
+    base_k = whole.repeat(1, return_k.size(1))
+    if baseline == "step":  # the number of the step is the state in which others are compared
+        counted, states_k = _inside(return_k, steps) & ~return_k.isnan(), torch.arange(return_k.size(1))
+        states_k = states_k.to(return_k.device).expand_as(return_k)
+        sums, counts = _others_in_state(return_k[counted], states_k, counted, num_generations)
+        base_k[counted] = torch.where(counts > 0, sums / counts.clamp(min=1), base_k[counted])
     return _credited(_less(return_k, base_k), steps)
 
 
@@ -167,9 +164,3 @@ def _less(x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 def _credited(advantage_k: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     return torch.where(_inside(advantage_k, steps) & ~advantage_k.isnan(), advantage_k, 0.0)
-
-
-def _of_group(x: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Sum over the group in every row, shapes (N, K) → (N, K)."""
-    grouped = x.unflatten(0, (-1, num_generations))
-    return grouped.sum(1, keepdim=True).expand_as(grouped).flatten(0, 1)

@@ -125,20 +125,19 @@ def segment_advantages(
             Shape (B, T).
 
     Returns:
-        `torch.Tensor`: shape (B, T), the type of `value_t`.
+        `torch.Tensor`: shape (B, T), in float32 or wider.
     """
     ids = segment_ids(boundaries)
-    table = _values_by_segment(value_t, boundaries)
-    table.scatter_(-1, boundaries.sum(-1, keepdim=True), final_value.to(value_t.dtype).unsqueeze(-1))
-    difference = table[:, 1:] - table[:, :-1]
-    credit = difference.gather(-1, ids.clamp(min=0))
-    return torch.where((ids >= 0) & mask_t.bool(), credit, 0.0)
+    values = torch.nn.functional.pad(TurnTable(ids, boundaries).sum(value_t), (0, 1))
+    # the first column after those of a row's segments
+    values.scatter_(-1, boundaries.sum(-1, keepdim=True), final_value.to(values.dtype).unsqueeze(-1))
+    return TurnTable(ids, mask_t).by_token(values[:, 1:] - values[:, :-1])
 
 
 def value_at_segment_start(value_t: torch.Tensor, *, boundaries: torch.Tensor) -> torch.Tensor:
     """V(s_{b_k}) on every token of segment k, 0 in the lead. Shapes (B, T) → (B, T)."""
     ids = segment_ids(boundaries)
-    return torch.where(ids >= 0, _values_by_segment(value_t, boundaries).gather(-1, ids.clamp(min=0)), 0.0)
+    return TurnTable(ids, torch.ones_like(ids)).by_token(TurnTable(ids, boundaries).sum(value_t))
 
 
 def tail_log_probability(old_logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -207,10 +206,3 @@ def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Te
     position = torch.arange(mask_t.size(1), device=mask_t.device).expand_as(segment_ids)
     _, last = segments.bounds(position)
     return (segments.inside_t & (position == segments.by_token(last))).to(mask_t.dtype)
-
-
-def _values_by_segment(value_t: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
-    """V(s_{b_k}) in column k, shape (B, K + 2). A row's first free column is for its final value. The last column
-    collects the values at positions that are not boundaries."""
-    table = value_t.new_zeros(value_t.size(0), int(boundaries.sum(-1).max()) + 2)
-    return table.scatter_(-1, torch.where(boundaries, segment_ids(boundaries), table.size(-1) - 1), value_t)

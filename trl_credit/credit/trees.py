@@ -6,9 +6,6 @@ A level of a tree is a tensor (P, K): the K children of each of its P expanded n
 import torch
 
 
-SIBLING_ADVANTAGES = ("mean", "loo", "std")
-
-
 def backed_up_value(children: torch.Tensor) -> torch.Tensor:
     """V(q) = mean of the values of q's children, each counted once however many leaves it has. Shapes (P, K) → (P,).
 
