@@ -152,14 +152,13 @@ class TestRate:
         assert sum(half) / len(half) == pytest.approx(math.sqrt(12 / 99) / rate, rel=0.12)
 
 
-def test_a_run_resumes_with_its_rates(make_trainer, caplog):
+def test_a_run_resumes_with_its_rates(make_trainer):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=1, difficulty_rate=1.0, difficulty_rate_min=0.01, **settings).train()
     with pytest.raises(ValueError, match=r"difficulty_rate 1.0 → 6.0, difficulty_rate_min 0.01 → 0.02.*allow_changed"):
         make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=True)
     settings |= {"allow_changed": ["difficulty_rate", "difficulty_rate_min"]}
     make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=True)
-    assert "difficulty_rate 1 and difficulty_rate_min 0.01, and this run has 6 and 0.02" in caplog.text
 
 
 def test_a_run_logs_its_steps(trained):

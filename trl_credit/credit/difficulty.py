@@ -114,19 +114,14 @@ class DifficultyBelief:
             "version": _STATE_VERSION,
             "mode": self.mode,
             "window": self.window,
-            "rate": self.rate,
-            "rate_min": self.rate_min,
             "accuracies": list(self._accuracies),
             "beliefs": list(self._beliefs),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> str | None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what `state_dict` returned. A refused state changes nothing.
 
         η and η_min stay those of this belief: they are for the next steps.
-
-        Returns:
-            `str` or `None`: a sentence for the user if the saved belief had another η or η_min.
 
         Raises:
             ValueError: the state has another version, mode or window.
@@ -138,11 +133,6 @@ class DifficultyBelief:
                 raise ValueError(f"the difficulty belief was saved with {name}={saved!r}, not {own!r}")
         self._accuracies = deque(state["accuracies"], maxlen=self.window)
         self._beliefs = deque(state["beliefs"], maxlen=self.window)
-        before, now = (state["rate"], state["rate_min"]), (self.rate, self.rate_min)
-        if self.mode != "history" or before == now:
-            return None
-        written = f"was written with difficulty_rate {before[0]:g} and difficulty_rate_min {before[1]:g}"
-        return f"{written}, and this run has {now[0]:g} and {now[1]:g}: set the old values to continue as before"
 
 
 def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:
