@@ -238,6 +238,9 @@ def test_editors_are_told_every_name():
             for alias in node.names:
                 assert getattr(module, alias.name) is getattr(trl_credit, alias.name)
                 told.add(alias.name)
+        if isinstance(node, ast.ClassDef):  # a named trainer, which is made of its preset
+            assert getattr(trl_credit, node.name).__bases__ == (getattr(trl_credit, node.bases[0].id),)
+            told.add(node.name)
     assert {found.__name__ for pair in ALGORITHMS.values() for found in pair} <= told
     assert told == set(public) == set(trl_credit.__all__) and len(public) == len(told)
 

@@ -197,18 +197,18 @@ def test_a_clip_range_that_never_clips_is_trls(tmp_path):
 def test_a_missing_deepspeed_is_named_with_its_installation(tmp_path, monkeypatch):
     monkeypatch.setattr(trl_settings, "find_spec", lambda name: None)
     for given in ("zero3.json", {"zero_optimization": {"stage": 3}}):
-        with pytest.raises(ValueError, match=r"^deepspeed=.* needs DeepSpeed: pip install 'trl-credit\[deepspeed\]'$"):
+        with pytest.raises(ValueError, match=r"^deepspeed must be left out .*'trl-credit\[deepspeed\]'.*, got "):
             CreditConfig(output_dir=str(tmp_path), report_to="none", deepspeed=given)
 
 
 def test_pass_rates_of_an_earlier_run_must_be_readable_when_the_configuration_is_built(tmp_path):
     path = tmp_path / "prompt_rates.jsonl"
-    for wrong, words in ((path, "No such file"), (tmp_path, "directory")):
-        with pytest.raises(ValueError, match=f"^prompt_rates=.*{words}.*name the prompt_rates.jsonl of an earlier run"):
+    for wrong in (path, tmp_path):
+        with pytest.raises(ValueError, match="^prompt_rates must be the prompt_rates.jsonl .* that exists.*got "):
             args_of(prompt_sampler="difficulty", prompt_rates=str(wrong))
-    with pytest.raises(ValueError, match="^prompt_rates=.* does nothing, since prompt_sampler='data'"):
-        args_of(prompt_rates=str(path))
     with names_alone():  # the settings of another machine's run
         assert args_of(prompt_sampler="difficulty", prompt_rates=str(path)).prompt_rates == str(path)
     path.write_text("")
     assert args_of(prompt_sampler="difficulty", prompt_rates=str(path)).prompt_rates == str(path)
+    with pytest.raises(ValueError, match="^prompt_rates=.* does nothing, since prompt_sampler='data'"):
+        args_of(prompt_rates=str(path))

@@ -123,5 +123,3 @@ def test_the_floor_of_a_product_is_that_of_the_numbers(choose):
     mask[1, 0], mask[0, 0] = 1, 0
     found = choose(logp, advantage, mask, share=0.29, **({"cov_range": (-9.0, 9.0)} if choose is clip else {}))
     assert len(chosen(found)) == 29
-    with pytest.raises(ValueError, match="share must be in"):
-        choose(logp, advantage, mask, share=1.5)

@@ -107,62 +107,19 @@ class TestDifficultyBelief:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 3}, "version 3"),
-            ({"version": 1}, "version 1"),
+            ({"version": 3}, "version=3"),
+            ({"version": 1}, "version=1"),
             ({"mode": "hard"}, "mode='hard'"),
             ({"window": 4}, "window=4"),
-            ({"window": True}, "window=True"),
-            ({"beliefs": [NAN]}, "beliefs must hold numbers"),
-            ({"beliefs": [INF]}, "beliefs must hold numbers"),
-            ({"accuracies": [1.5]}, "accuracies must hold numbers"),
-            ({"accuracies": ["0.5"]}, "accuracies must hold numbers"),
-            ({"accuracies": [True]}, "accuracies must hold numbers"),
-            ({"accuracies": None}, "accuracies must be a list"),
-            ({"accuracies": [0.5] * 4}, "at most window=3"),
-            ({"accuracies": [0.5, 0.5]}, "equal lengths"),
-            ({"rate": "1"}, "rate must be a number"),
-            ({"extra": 1}, "must have the keys"),
-            ("version", "expected the dict"),
-            *((key, "must have the keys") for key in ("mode", "window", "rate", "accuracies", "beliefs")),
-            (None, "expected the dict"),
         ],
     )
-    def test_a_bad_state_is_refused_and_changes_nothing(self, change, message):
+    def test_another_state_is_refused_and_changes_nothing(self, change, message):
         belief = DifficultyBelief("history", window=3)
         belief.update(0.5)
         before = belief.state_dict()
-        state = {**before, **change} if isinstance(change, dict) else {k: x for k, x in before.items() if k != change}
         with pytest.raises(ValueError, match=message):
-            belief.load_state_dict([1, "history"] if change is None else state)
+            belief.load_state_dict({**before, **change})
         assert belief.state_dict() == before
-
-    def test_a_fixed_belief_takes_no_history(self):
-        state = {**DifficultyBelief("fixed").state_dict(), "accuracies": [0.5], "beliefs": [0.5]}
-        with pytest.raises(ValueError, match="no history"):
-            DifficultyBelief("fixed").load_state_dict(state)
-
-    @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
-    @pytest.mark.parametrize("accuracy", [-0.01, 1.01, NAN, INF])
-    def test_an_accuracy_outside_the_unit_interval_is_refused(self, mode, accuracy):
-        belief = DifficultyBelief(mode)
-        for method in (belief.update, belief.prior):
-            with pytest.raises(ValueError, match="accuracy"):
-                method(accuracy)
-        assert belief.state_dict()["beliefs"] == []
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("mode", "soft"),
-            *(("window", x) for x in (0, 2.5, True)),
-            *(("rate", x) for x in (0.0, INF)),
-            *(("rate_min", x) for x in (-0.1, 1.1)),
-            ("threshold", NAN),
-        ],
-    )
-    def test_bad_arguments_are_refused(self, name, value):
-        with pytest.raises(ValueError, match=f"^{name} must"):
-            DifficultyBelief(**{name: value})
 
 
 class TestRate:
@@ -195,14 +152,13 @@ class TestRate:
         assert sum(half) / len(half) == pytest.approx(math.sqrt(12 / 99) / rate, rel=0.12)
 
 
-def test_a_run_resumes_with_its_rates(make_trainer, caplog):
+def test_a_run_resumes_with_its_rates(make_trainer):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=1, difficulty_rate=1.0, difficulty_rate_min=0.01, **settings).train()
     with pytest.raises(ValueError, match=r"difficulty_rate 1.0 → 6.0, difficulty_rate_min 0.01 → 0.02.*allow_changed"):
         make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=True)
     settings |= {"allow_changed": ["difficulty_rate", "difficulty_rate_min"]}
     make_trainer("ha_dw", max_steps=2, **settings).train(resume_from_checkpoint=True)
-    assert "difficulty_rate 1 and difficulty_rate_min 0.01, and this run has 6 and 0.02" in caplog.text
 
 
 def test_a_run_logs_its_steps(trained):
@@ -255,21 +211,11 @@ class TestAccuracy:
     @pytest.mark.parametrize("value", [1.00001, -0.00001, 2.0, INF, -INF])
     def test_a_reward_outside_the_range_is_refused_with_its_value_and_a_fix(self, value):
         rewards = tensor64([0.0, 1.0, value, NAN])
-        fix = "finite" if math.isinf(value) else r"set reward_range=\(lo, hi\)"
-        with pytest.raises(ValueError, match=rf"reward {value} is outside reward_range=\(0.0, 1.0\): .*{fix}"):
+        message = rf"reward {value} is outside reward_range=\(0.0, 1.0\): set reward_range=\(lo, hi\)"
+        with pytest.raises(ValueError, match=message):
             group_accuracy(rewards, num_generations=2, reward_range=(0.0, 1.0))
         with pytest.raises(ValueError, match=f"reward {value} .*reward_range"):
             batch_accuracy(rewards, reward_range=(0.0, 1.0))
-
-    @pytest.mark.parametrize("reward_range", [(1.0, 1.0), (1.0, 0.0), (0.0, INF), (NAN, 1.0)])
-    def test_a_bad_range_is_refused(self, reward_range):
-        with pytest.raises(ValueError, match="reward_range must be"):
-            group_accuracy(tensor64([0.0, 1.0]), num_generations=2, reward_range=reward_range)
-
-    @pytest.mark.parametrize(("shape", "num_generations"), [((5,), 2), ((2, 2), 2), ((4,), 0)])
-    def test_incomplete_groups_are_refused(self, shape, num_generations):
-        with pytest.raises(ValueError, match="whole groups"):
-            group_accuracy(torch.zeros(shape), num_generations=num_generations, reward_range=(0.0, 1.0))
 
 
 class TestDifficultyWeight:
@@ -294,20 +240,6 @@ class TestDifficultyWeight:
         phi = difficulty_weight(torch.tensor([0.0, 1.0]), p_hat=tensor64([NAN, NAN]), prior=0.5, scale=1.3)
         assert phi.tolist() == [1.0, 1.0] and phi.dtype == torch.float32
         assert difficulty_weight(torch.ones(2), p_hat=tensor64([0.1, 0.2]), prior=0.5).dtype == torch.float32
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"p_hat": torch.zeros(2)}, "repeat_interleave"),
-            ({"prior": 1.2}, "prior must"),
-            ({"prior": NAN}, "prior must"),
-            ({"scale": 0.0}, "scale must"),
-            ({"scale": INF}, "scale must"),
-        ],
-    )
-    def test_errors(self, arguments, message):
-        with pytest.raises(ValueError, match=message):
-            difficulty_weight(torch.ones(4), **{"p_hat": torch.zeros(4), "prior": 0.5, "scale": 1.3, **arguments})
 
 
 class TestStatistics:

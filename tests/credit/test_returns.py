@@ -286,13 +286,3 @@ def test_equal_rewards_leave_no_rounding_behind():
     assert not state_group_advantages(own[:, :1], outcome=own[:, 0], states_k=states[:, :1], **given_).any()
     none = torch.full((4,), torch.nan)
     assert not difference_advantages(rewards, first=none, **given_).any()
-
-
-def test_unknown_settings_are_refused():
-    own, steps = torch.zeros(2, 1), torch.ones(2, dtype=torch.long)
-    with pytest.raises(ValueError, match="baseline must be one of 'step', 'response', got 'mean'"):
-        to_go_advantages(own, baseline="mean", num_generations=2, steps=steps)
-    with pytest.raises(ValueError, match=r"gamma must be in \[0, 1\], got 1.5"):
-        returns_to_go(own, gamma=1.5, steps=steps)
-    with pytest.raises(ValueError, match="whole groups of 3"):
-        to_go_advantages(own, num_generations=3, steps=steps)

@@ -365,7 +365,6 @@ TRACE = {"decay": 0.9, "length": 4}
         (sure_misestimate_range, {"num_generations": 1}, "num_generations must"),
         (reweighted_bias, {**WEIGHT, "p": 1.2}, "p must"),
         (reweighted_bias, {**WEIGHT, "num_generations": 1}, "num_generations must"),
-        (reweighted_bias, {**WEIGHT, "prior": 1.5}, "prior must"),
         (reweighted_bias, {**WEIGHT, "scale": 0.0}, "scale must"),
         (reweighted_bias, {**WEIGHT, "response": "best"}, "response must"),
         (trace_variance, {**TRACE, "decay": 1.1}, "decay must"),

@@ -64,10 +64,10 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
     [
         ({}, None),
         ({"gradient_accumulation_steps": 2}, None),
-        ({"num_iterations": 3}, "makes 3 updates with beta=0: set num_iterations=1"),
+        ({"num_iterations": 3}, "this run has num_iterations=3: set num_iterations=1,"),
         (
             {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "beta": 0.04},
-            r"makes 2 updates with beta=0.04: set steps_per_generation=2 \(gradient_accumulation_steps\), beta=0",
+            r"steps_per_generation=4 and beta=0.04: set steps_per_generation to 2 \(.*\) or less and beta=0.0",
         ),
     ],
     ids=str,

@@ -14,7 +14,7 @@ from ..support.functions import imports_functions, resolve_function
 from .knobs import Values, inactive_options, knobs_of
 from .rules import combination_errors
 from .segments import RELEASED_CODE
-from .trl_settings import BATCH_FIELDS, NONE_TOO, TRL_ACTS, TRL_VALUES, check_deepspeed, check_groups
+from .trl_settings import BATCH_FIELDS, NONE_TOO, TRL_ACTS, TRL_VALUES, check_groups
 
 
 logger = get_logger(__name__)
@@ -43,8 +43,6 @@ def check_settings(config: Any, *, build: Callable[[], None]) -> None:
         config.fill_in_updates()
         with collected(errors, ValueError):
             check_groups(config)
-    with collected(errors, ValueError):
-        check_deepspeed(config.deepspeed)
     if not errors:
         with collected(errors, ValueError):
             build()

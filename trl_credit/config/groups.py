@@ -17,6 +17,14 @@ SIGNAL_IS_CORRECT = when(group_signal="correct")
 # where it matters which of the rewards says what is correct
 CORRECT_READ = (FILTERED | SIGNAL_IS_CORRECT, DROPPED_KL | SIGNAL_IS_CORRECT, BY_DIFFICULTY)
 
+
+def _is_file(path: Any) -> bool:
+    """Whether a file exists. What only reads the settings of another run needs none of its files."""
+    return isinstance(path, str) and path != "" and (not imports_functions() or Path(path).expanduser().is_file())
+
+
+RATES_FILE = Values("the prompt_rates.jsonl of an earlier run, a file that exists", _is_file)
+
 _group = partial(knob, heading="Groups and prompts")
 
 
@@ -100,7 +108,7 @@ class GroupKnobs:
     prompt_rates: str | None = _group(
         None,
         "Pass rates of an earlier run to start from (prompt_rates.jsonl).",
-        Values("a path", lambda x: isinstance(x, str) and x != ""),
+        RATES_FILE,
         acts=BY_DIFFICULTY,
         changes_loss=False,  # a checkpoint has the rates, so a resume may leave it out
     )
@@ -120,21 +128,3 @@ class GroupKnobs:
         """Whether it matters which responses are correct."""
         by_signal = self.reads_signal and self.group_signal == "correct"
         return by_signal or self.difficulty != "none" or self.prompt_sampler == "difficulty"
-
-
-def check_prompt_rates(config: Any) -> None:
-    """Checks that the file `prompt_rates` can be opened, where it acts. Its lines are read when the data is known.
-
-    Raises:
-        ValueError: it cannot.
-    """
-    path = config.prompt_rates
-    # what only reads the settings of another run needs no file of it
-    if path is None or config.prompt_sampler != "difficulty" or not imports_functions():
-        return
-    try:
-        with open(Path(path).expanduser(), "rb"):
-            pass
-    except OSError as error:
-        what = f"prompt_rates={path!r} cannot be read ({error.strerror})"
-        raise ValueError(f"{what}: name the prompt_rates.jsonl of an earlier run, or leave it out.") from error

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 
-from ..credit.returns import BASELINES
 from .knobs import FINITE, SHARE, anything_but, knob, one_of, when
 
 
@@ -46,7 +45,7 @@ class ReturnKnobs:
         one_of("outcome", "to_go", "state_groups", "difference"),
     )
     step_gamma: float = _return(1.0, "Discount per step.", SHARE, acts=when(returns=("to_go", "state_groups")))
-    step_baseline: str = _return("step", "Baseline of 'to_go'.", one_of(*BASELINES), acts=when(returns="to_go"))
+    step_baseline: str = _return("step", "Baseline of 'to_go'.", one_of("step", "response"), acts=when(returns="to_go"))
     state_weight: float = _return(
         1.0, "Weight ω of the advantages of equal states.", FINITE, acts=when(returns="state_groups")
     )

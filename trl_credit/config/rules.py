@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from trl import GRPOConfig
 
-from ..support.errors import collected
 from ..support.functions import FunctionRaised, imports_functions
-from .groups import FILTERED, check_prompt_rates
+from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
 from .segments import ROLLOUTS, TREE
@@ -140,7 +139,7 @@ RULES = (
     ),
     Rule(when(turn_average=True), when(rollouts=("none", "chain")), "rows of a tree have no turns"),
     Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
-    Rule(ALONG, when(baseline="group"), "it has a baseline of its own, from the other responses of the group"),
+    Rule(ALONG, when(baseline="group", td_upper_bound=False), "each step has a baseline, from the group's others"),
     Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),
     Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
     Rule(
@@ -149,7 +148,6 @@ RULES = (
         "'sequence' averages over the response, which mixes the advantages of its steps",
     ),
     Rule(ALONG, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
-    Rule(ALONG, when(td_upper_bound=False), "it corrects a baseline V(s_0), and a step has its own"),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
     Rule(
         TREE,
@@ -211,8 +209,7 @@ RULES = (
 
 
 def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[Exception]:
-    """Settings that do not go together, by `RULES` and those of the class, segments that are longer than a response,
-    and a file of pass rates that cannot be read.
+    """Settings that do not go together, by `RULES` and those of the class, and segments longer than a response.
 
     Args:
         config ([`CreditConfig`]):
@@ -223,11 +220,6 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
     Yields:
         `ValueError`: the message names the fields and the fix.
     """
-    if "prompt_rates" not in wrong:
-        errors: list[Exception] = []
-        with collected(errors, ValueError):
-            check_prompt_rates(config)
-        yield from errors
     of_class = [rule for base in type(config).__mro__ for rule in vars(base).get("RULES", ())]
     refused = {*wrong}
     for rule in (*RULES, *of_class):
@@ -260,27 +252,21 @@ def no_batch_logps(config: GRPOConfig) -> str:
     return f"{why}, for which no π_old is computed. Set steps_per_generation={2 * window} or num_iterations=2"
 
 
-_BATCH_STATISTICS = (
-    (when(td_upper_bound=False), "it changes the advantages after the statistics"),
-    (when(whiten_advantages=("none", "batch")), "it changes the advantages after the statistics"),
-)
-
-
 def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
     """What does not go with the updates per batch, or with an algorithm that takes statistics over it."""
     if config.expert_drift and config.is_aligned:
         what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
         yield ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
-    errors: list[Exception] = []
-    with collected(errors, ValueError, FunctionRaised):
+    try:
         algorithm = config.algorithm() if imports_functions() else None
-    yield from errors
-    if errors or algorithm is None or algorithm.statistics is None:
+    except (ValueError, FunctionRaised) as error:
+        yield error
         return
-    for needed, why in _BATCH_STATISTICS:
-        if wrong := unmet(config, needed):
-            what = f"{values_of(config, wrong)} with credit={config.credit!r}, which takes statistics over the batch"
-            yield ValueError(f"{what}: {why}. Set {in_words(wrong)}.")
+    if algorithm is None or algorithm.statistics is None:
+        return
+    if later := unmet(config, when(td_upper_bound=False, whiten_advantages=("none", "batch"))):
+        what = f"{values_of(config, later)} with credit={config.credit!r}, which takes statistics over the batch"
+        yield ValueError(f"{what}: that changes the advantages after the statistics. Set {in_words(later)}.")
     if config.is_aligned and not config.use_vllm and "logps" in algorithm.needs:
         what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
         yield ValueError(f"{what}, and {no_batch_logps(config)}.")

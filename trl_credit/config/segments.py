@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..credit.steps import STEP_SPLITTERS
-from ..credit.trees import SIBLING_ADVANTAGES
 from .knobs import COUNT, FINITE, Condition, Values, anything_but, knob, number, one_of, some_of, when
 
 
@@ -171,7 +170,7 @@ class SegmentKnobs:
         30, "Tokens per segment on a tree's inner levels.", COUNT, acts=TREE | when(tree_branching=TWO_LEVELS)
     )
     segment_advantage: str = _segment(
-        "mean", "Advantage of a segment among its siblings.", one_of(*SIBLING_ADVANTAGES), acts=TREE
+        "mean", "Advantage of a segment among its siblings.", one_of("mean", "loo", "std"), acts=TREE
     )
     tree_rows: str = _rollout("nodes", "Training rows of a tree.", one_of("nodes", "paths", "packed"), acts=TREE)
     replay_iterations: int = _rollout(1, "Generation batches in which a row may be drawn.", COUNT, acts=TREE)

@@ -54,65 +54,66 @@ _TABLE: dict[Values, str] = {
     one_of("group", "batch", "none", True, False): "scale_rewards",
     one_of("sum_then_normalize", "normalize_then_sum"): "multi_objective_aggregation",
     one_of("colocate", "server"): "vllm_mode",
+    Values(
+        "left out without DeepSpeed (pip install 'trl-credit[deepspeed]')",
+        lambda x: not x or find_spec("deepspeed") is not None,
+    ): "deepspeed",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
 NONE_TOO = ("top_k", "top_p", "repetition_penalty", "max_grad_norm")  # may be `None`, whatever their annotations say
 
 _VLLM = when(use_vllm=True)
 _SERVER = _VLLM | when(vllm_mode="server")
-_COLOCATED = _VLLM | when(vllm_mode="colocate")
+_CORRECTED = _VLLM | when(vllm_importance_sampling_correction=True, behavior_logps="recomputed")
 _GENERATE = when(use_vllm=False)  # sampling by transformers
 _CLIPPED = when(policy_loss="clip", loss_type=("grpo", "dapo", "dr_grpo", "bnpo", "luspo"))
 _CISPO = when(policy_loss="clip", loss_type="cispo")  # clips from above alone
-# fields, and the conditions of which one must hold for them to have an effect; as TRL's `GRPOTrainer` reads them
-_ACT: tuple[tuple[str, tuple[Condition, ...]], ...] = (
-    ("shuffle_dataset", (when(prompt_sampler="data"),)),
-    ("num_train_epochs", (when(max_steps=number("-1", lambda x: x < 1)),)),
-    ("warmup_steps", (when(lr_scheduler_type=anything_but("constant")),)),
-    ("vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction", (_VLLM,)),
-    (
+_SCALED = when(rollouts="none", returns="outcome", baseline="group")
+_SHOWN = when(log_completions=True)
+
+
+def _by_field(acts: dict[str, Condition | tuple[Condition, ...]]) -> dict[str, tuple[Condition, ...]]:
+    """Field → the conditions of which one must hold for it to have an effect, from fields that have them in common."""
+    own = {names: one if isinstance(one, tuple) else (one,) for names, one in acts.items()}
+    return {name: conditions for names, conditions in own.items() for name in names.split()}
+
+
+# as TRL's `GRPOTrainer` reads its fields
+TRL_ACTS = _by_field(
+    {
+        "shuffle_dataset": when(prompt_sampler="data"),
+        "num_train_epochs": when(max_steps=number("-1", lambda x: x < 1)),
+        "warmup_steps": when(lr_scheduler_type=anything_but("constant")),
+        "vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction": _VLLM,
         "vllm_importance_sampling_cap vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
-        "vllm_importance_sampling_clip_min",
-        (_VLLM | when(vllm_importance_sampling_correction=True, behavior_logps="recomputed"),),
-    ),
-    ("vllm_server_base_url vllm_server_timeout vllm_group_port", (_SERVER,)),
-    ("vllm_server_host vllm_server_port", (_SERVER | when(vllm_server_base_url=None),)),
-    (
+        "vllm_importance_sampling_clip_min": _CORRECTED,
+        "vllm_server_base_url vllm_server_timeout vllm_group_port": _SERVER,
+        "vllm_server_host vllm_server_port": _SERVER | when(vllm_server_base_url=None),
         "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length "
-        "vllm_tensor_parallel_size",
-        (_COLOCATED,),
-    ),
-    ("use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation", (_GENERATE,)),
-    ("cache_implementation", (_GENERATE | when(use_transformers_continuous_batching=False),)),
-    ("transformers_continuous_batching_config", (_GENERATE | when(use_transformers_continuous_batching=True),)),
-    ("use_bias_correction_kl sync_ref_model", (when(beta=anything_but(0.0)),)),
-    ("ref_model_mixup_alpha ref_model_sync_steps", (when(sync_ref_model=True, beta=anything_but(0.0)),)),
-    ("epsilon", (_CLIPPED, _CISPO | when(epsilon_high=None))),
-    ("epsilon_high", (_CLIPPED, _CISPO)),
-    ("delta", (_CLIPPED,)),
-    ("sapo_temperature_neg sapo_temperature_pos", (when(loss_type="sapo"),)),
-    ("vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg", (when(loss_type="vespo"),)),
-    ("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", (when(use_adaptive_entropy=True),)),
-    (
-        "scale_rewards",
-        (when(rollouts="none", returns="outcome", baseline="group", multi_objective_aggregation="sum_then_normalize"),),
-    ),
-    (
-        "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
-        (when(log_completions=True),),
-    ),
-)
-TRL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _ACT for name in names.split()}
-_MODEL_ACT = (
-    (
-        "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
-        "use_rslora use_dora",
-        (when(use_peft=True),),
-    ),
-    ("bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage", (when(load_in_4bit=True),)),
+        "vllm_tensor_parallel_size": _VLLM | when(vllm_mode="colocate"),
+        "use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation": _GENERATE,
+        "cache_implementation": _GENERATE | when(use_transformers_continuous_batching=False),
+        "transformers_continuous_batching_config": _GENERATE | when(use_transformers_continuous_batching=True),
+        "use_bias_correction_kl sync_ref_model": when(beta=anything_but(0.0)),
+        "ref_model_mixup_alpha ref_model_sync_steps": when(sync_ref_model=True, beta=anything_but(0.0)),
+        "epsilon": (_CLIPPED, _CISPO | when(epsilon_high=None)),
+        "epsilon_high": (_CLIPPED, _CISPO),
+        "delta": _CLIPPED,
+        "sapo_temperature_neg sapo_temperature_pos": when(loss_type="sapo"),
+        "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg": when(loss_type="vespo"),
+        "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target": when(use_adaptive_entropy=True),
+        "scale_rewards": _SCALED | when(multi_objective_aggregation="sum_then_normalize"),
+        "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo": _SHOWN,
+    }
 )
 # the same for TRL's `ModelConfig`
-MODEL_ACTS: dict[str, tuple[Condition, ...]] = {name: acts for names, acts in _MODEL_ACT for name in names.split()}
+MODEL_ACTS = _by_field(
+    {
+        "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
+        "use_rslora use_dora": when(use_peft=True),
+        "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage": when(load_in_4bit=True),
+    }
+)
 # of TRL's own evaluation, which the command line does not run
 OF_EVALUATION = (
     "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay "
@@ -172,12 +173,6 @@ def check_trackers(report_to: str | Iterable[str] | None) -> None:
             raise ValueError(f"report_to={name!r} needs a package that is not installed: pip install {pip}")
 
 
-def check_deepspeed(given: str | dict | None) -> None:
-    """Raises `ValueError` if a configuration of DeepSpeed is given and DeepSpeed is not installed."""
-    if given and find_spec("deepspeed") is None:
-        raise ValueError(f"deepspeed={given!r} needs DeepSpeed: pip install 'trl-credit[deepspeed]'")
-
-
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
     """Checks that a model exists, a folder or a name on the Hub, that transformers knows its type, and that it has a
     tokenizer. Loads no weights.
@@ -186,9 +181,6 @@ def check_model(name: str, *, revision: str | None = None, trust_remote_code: bo
         ValueError: there is no such folder, a `revision` is given with a folder, the Hub and its cache have no model of
             that name, or its type is unknown or its tokenizer missing.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-
     shown, path = f"model_name_or_path={name!r}", Path(name)
     if path.is_dir():
         if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
@@ -199,19 +191,10 @@ def check_model(name: str, *, revision: str | None = None, trust_remote_code: bo
             raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
         if (base := adapter_base(name)) is not None:
             return check_model(base, trust_remote_code=trust_remote_code)
-        return _check_parts(name, shown, trust_remote_code=trust_remote_code)
-    if path.exists():
+    elif path.exists():
         raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
+    elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ValueError(f"{shown}: there is no such folder, and it is no name on the Hub (user/model)")
-    try:
-        hf_hub_download(name, "config.json", revision=revision)
-    except (EntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-        offline = ", and HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise ValueError(
-            f"{shown} is no folder, and its config.json cannot be loaded from the Hub or its cache{offline}: check the "
-            f"name and model_revision, or `hf auth login` if it is private or gated ({one_line(error)})"
-        ) from error
     _check_parts(name, shown, revision=revision, trust_remote_code=trust_remote_code)
 
 
@@ -221,8 +204,14 @@ def _check_parts(name: str, shown: str, **loading: Any) -> None:
     try:
         AutoConfig.from_pretrained(name, **loading)
     except Exception as error:  # of any kind, from files of any content
+        if isinstance(error, OSError) and not Path(name).is_dir():
+            offline = ", and HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else ""
+            what = f"{shown} is no folder, and its config.json cannot be loaded from the Hub or its cache{offline}"
+            fix = "check the name and model_revision, or `hf auth login` if it is private or gated"
+            raise ValueError(f"{what}: {fix} ({one_line(error)})") from error
         found = re.search(r"model type `(.*?)`", str(error))
-        what = f"model_type={found[1]!r}" if found else f"a config.json without a known model_type ({_short(error)})"
+        unknown = f"a config.json without a known model_type ({one_line(error)[:120]})"
+        what = f"model_type={found[1]!r}" if found else unknown
         fix = "upgrade transformers, or name a model of a type that it knows"
         fix = code if "trust_remote_code" in str(error) else fix
         raise ValueError(f"{shown} has {what}, which transformers {version} cannot load: {fix}") from error
@@ -230,11 +219,7 @@ def _check_parts(name: str, shown: str, **loading: Any) -> None:
         tokenizer = AutoTokenizer.from_pretrained(name, **loading)
         found = "" if len(tokenizer) > len(set(tokenizer.all_special_ids)) else "no file with a vocabulary"
     except Exception as error:
-        found = code if "trust_remote_code" in str(error) else _short(error)
+        found = code if "trust_remote_code" in str(error) else one_line(error)[:120]
     if found:
         fix = "save it there with AutoTokenizer.from_pretrained(<base model>).save_pretrained(<folder>)"
         raise ValueError(f"{shown} has no tokenizer that can be loaded ({found}): {fix}")
-
-
-def _short(error: Exception) -> str:
-    return one_line(error)[:120]

@@ -2,8 +2,6 @@
 
 import torch
 
-from .scan import check_fraction
-
 
 def clip_cov_tokens(
     logp_t: torch.Tensor,
@@ -39,12 +37,8 @@ def clip_cov_tokens(
     Returns:
         `torch.Tensor`: 1 for the chosen tokens, else 0, floating, shape (B, T).
 
-    Raises:
-        ValueError: `share` is outside [0, 1].
-
     Source: Clip-Cov (arXiv 2505.22617).
     """
-    check_fraction(share=share)
     inside, cov = mask_t.bool(), _covariances(logp_t, advantage_t, mask_t)
     low, high = cov_range
     candidates = (cov > low) & (cov < high)
@@ -77,12 +71,8 @@ def kl_cov_tokens(
     Returns:
         `torch.Tensor`: 1 for the chosen tokens, else 0, floating, shape (B, T).
 
-    Raises:
-        ValueError: `share` is outside [0, 1].
-
     Source: KL-Cov (arXiv 2505.22617).
     """
-    check_fraction(share=share)
     cov = _covariances(logp_t, advantage_t, mask_t)
     order = cov.argsort(descending=True, stable=True)
     return _marked(order[: _count(share, len(cov))], mask_t.bool(), cov.dtype)

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from .advantages import by_group
-from .scan import check_fraction
 
 
-_MODES = ("history", "hard", "fixed")
 _STATE_VERSION = 2
-# share of the width of the range: a float32 sum of weighted rewards may end a rounding error outside
+# share of the width of the range: a float32 sum or mean of rewards may end a rounding error outside
 _RANGE_TOLERANCE = 1e-6
 
 
@@ -61,9 +59,6 @@ class DifficultyBelief:
             η_min in [0, 1]. With 0, beliefs that agree once (σ_t = 0) never move again.
         threshold (`float`, *optional*, defaults to `0.5`):
             The belief in `"fixed"` mode, in [0, 1].
-
-    Raises:
-        ValueError: unknown `mode`, or an argument outside its range.
     """
 
     def __init__(
@@ -75,12 +70,6 @@ class DifficultyBelief:
         rate_min: float = 0.02,
         threshold: float = 0.5,
     ) -> None:
-        if mode not in _MODES:
-            raise ValueError(f"mode must be one of {_MODES}, got {mode!r}")
-        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-            raise ValueError(f"window must be an integer of at least 1 batch, got {window!r}")
-        _check_positive(rate=rate)
-        check_fraction(rate_min=rate_min, threshold=threshold)
         self.mode = mode
         self.window = window
         self.rate = rate
@@ -97,25 +86,15 @@ class DifficultyBelief:
         return self._beliefs[-1] if self._beliefs else None
 
     def prior(self, accuracy: float) -> float:
-        """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y.
-
-        Raises:
-            ValueError: `accuracy` is not in [0, 1].
-        """
-        accuracy = _checked_accuracy(accuracy)
-        belief = self.belief
-        return accuracy if belief is None else belief
+        """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y."""
+        return accuracy if self.belief is None else self.belief
 
     def update(self, accuracy: float) -> Step | None:
         """C⁻ ← C⁺ after a generation batch of this accuracy. Call it once per generation batch, on every rank.
 
         Returns:
             [`Step`] or `None`: the step by the equation; `None` if C is a mean or fixed.
-
-        Raises:
-            ValueError: `accuracy` is not in [0, 1] (NaN means that no response was scored).
         """
-        accuracy = _checked_accuracy(accuracy)
         if self.mode == "fixed":
             return None
         window_full = len(self._accuracies) == self.window
@@ -135,62 +114,25 @@ class DifficultyBelief:
             "version": _STATE_VERSION,
             "mode": self.mode,
             "window": self.window,
-            "rate": self.rate,
-            "rate_min": self.rate_min,
             "accuracies": list(self._accuracies),
             "beliefs": list(self._beliefs),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> str | None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what `state_dict` returned. A refused state changes nothing.
 
         η and η_min stay those of this belief: they are for the next steps.
 
-        Returns:
-            `str` or `None`: a sentence for the user if the saved belief had another η or η_min.
-
         Raises:
-            ValueError: the state has another version, mode or window, or `state_dict` did not write it.
+            ValueError: the state has another version, mode or window.
         """
-        if not isinstance(state, dict) or "version" not in state:
-            raise ValueError(f"expected the dict that state_dict() of a difficulty belief returns, got {state!r}")
-        if state["version"] != _STATE_VERSION:
-            found = f"version {state['version']!r}, not {_STATE_VERSION}"
-            raise ValueError(f"the difficulty belief was saved as {found}: resume with the trl_credit that saved it")
-        expected = self.state_dict().keys()
-        if state.keys() != expected:
-            raise ValueError(
-                f"the state of a difficulty belief must have the keys {sorted(expected)}, got {sorted(map(str, state))}"
-            )
-        # an average over one window cannot be turned into an average over another
-        for name in ("mode", "window"):
-            saved, own = state[name], getattr(self, name)
-            if type(saved) is not type(own) or saved != own:
-                raise ValueError(
-                    f"the difficulty belief was saved with {name}={saved!r}, not {own!r}: resume with {name}={saved!r}"
-                )
-        for name in ("accuracies", "beliefs"):
-            values = state[name]
-            if not isinstance(values, list) or len(values) > self.window:
-                raise ValueError(f"{name} must be a list of at most window={self.window} numbers, got {values!r}")
-            for value in values:
-                if type(value) not in (int, float) or not 0.0 <= value <= 1.0:
-                    raise ValueError(f"{name} must hold numbers in [0, 1] only, got {value!r}")
-        n_accuracies, n_beliefs = len(state["accuracies"]), len(state["beliefs"])
-        if n_accuracies != n_beliefs:
-            raise ValueError(f"accuracies ({n_accuracies}) and beliefs ({n_beliefs}) must have equal lengths")
-        if self.mode == "fixed" and n_beliefs:
-            raise ValueError(f"a fixed belief has no history, got {n_beliefs} saved beliefs")
-        for name in ("rate", "rate_min"):
-            if type(state[name]) not in (int, float):
-                raise ValueError(f"{name} must be a number, got {state[name]!r}")
-        self._accuracies = deque(map(float, state["accuracies"]), maxlen=self.window)
-        self._beliefs = deque(map(float, state["beliefs"]), maxlen=self.window)
-        before, now = (state["rate"], state["rate_min"]), (self.rate, self.rate_min)
-        if self.mode != "history" or before == now:
-            return None
-        written = f"was written with difficulty_rate {before[0]:g} and difficulty_rate_min {before[1]:g}"
-        return f"{written}, and this run has {now[0]:g} and {now[1]:g}: set the old values to continue as before"
+        expected = self.state_dict()
+        for name in ("version", "mode", "window"):  # an average over one window cannot become one over another
+            saved, own = state[name], expected[name]
+            if saved != own:
+                raise ValueError(f"the difficulty belief was saved with {name}={saved!r}, not {own!r}")
+        self._accuracies = deque(state["accuracies"], maxlen=self.window)
+        self._beliefs = deque(state["beliefs"], maxlen=self.window)
 
 
 def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range: tuple[float, float]) -> torch.Tensor:
@@ -212,10 +154,9 @@ def group_accuracy(rewards: torch.Tensor, *, num_generations: int, reward_range:
         `.repeat_interleave(num_generations)` gives one value per response.
 
     Raises:
-        ValueError: N is not a multiple of `num_generations`; `reward_range` is not lo < hi; a reward is infinite or
-            outside the range by more than 1e-6 of its width.
+        ValueError: a reward is outside the range, see [`to_unit_interval`].
     """
-    return _to_unit_interval(by_group(rewards, num_generations), reward_range).nanmean(-1)
+    return to_unit_interval(by_group(rewards, num_generations), reward_range).nanmean(-1)
 
 
 def batch_accuracy(rewards: torch.Tensor, *, reward_range: tuple[float, float]) -> float:
@@ -234,9 +175,9 @@ def batch_accuracy(rewards: torch.Tensor, *, reward_range: tuple[float, float]) 
         `float`: in [0, 1]; NaN if no response was scored.
 
     Raises:
-        ValueError: as in [`group_accuracy`], for the range and the rewards.
+        ValueError: a reward is outside the range, see [`to_unit_interval`].
     """
-    unit = _to_unit_interval(rewards, reward_range).flatten().tolist()
+    unit = to_unit_interval(rewards, reward_range).flatten().tolist()
     scored = [value for value in unit if not math.isnan(value)]
     return math.fsum(scored) / len(scored) if scored else math.nan
 
@@ -261,34 +202,10 @@ def difficulty_weight(
 
     Returns:
         `torch.Tensor`: Φ, shape (N,), the type of `advantages`, in [λ_scale/e, λ_scale·e].
-
-    Raises:
-        ValueError: the shapes differ, `prior` is not in [0, 1], or `scale` is not finite and above 0.
     """
-    if advantages.shape != p_hat.shape:
-        shapes = f"advantages {tuple(advantages.shape)} and p_hat {tuple(p_hat.shape)}"
-        raise ValueError(f"{shapes} must have one shape: give p_hat.repeat_interleave(num_generations)")
-    check_fraction(prior=prior)
-    _check_positive(scale=scale)
     # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff
     phi = scale * torch.exp(-torch.sign(advantages) * (p_hat - prior))
     return torch.where(p_hat.isnan(), 1.0, phi).to(advantages.dtype)
-
-
-def _checked_accuracy(accuracy: float) -> float:
-    accuracy = float(accuracy)
-    if not 0.0 <= accuracy <= 1.0:  # NaN is in no interval
-        raise ValueError(
-            f"the accuracy of a batch must be in [0, 1], got {accuracy}: skip a batch in which no response is scored "
-            "(NaN), and map other rewards to [0, 1] with batch_accuracy(rewards, reward_range=(lo, hi))"
-        )
-    return accuracy
-
-
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not (math.isfinite(value) and value > 0.0):
-            raise ValueError(f"{name} must be finite and above 0, got {value}")
 
 
 def _population_std(values: deque[float]) -> float:
@@ -296,22 +213,19 @@ def _population_std(values: deque[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
-def _to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) -> torch.Tensor:
+def to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) -> torch.Tensor:
+    """(r − lo) / (hi − lo), any shape, at least float32; NaN stays NaN.
+
+    Raises:
+        ValueError: a reward is outside of (lo, hi) by more than 1e-6 of its width.
+    """
     low, high = reward_range
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"reward_range must be two finite numbers (lo, hi) with lo < hi, got {reward_range}")
     # a mean in bfloat16 has two digits
     rewards = rewards.to(torch.promote_types(rewards.dtype, torch.float32))
     unit = (rewards - low) / (high - low)
     outside = (unit < -_RANGE_TOLERANCE) | (unit > 1.0 + _RANGE_TOLERANCE)
     if outside.any():
-        worst = rewards[outside][0].item()
-        if math.isinf(worst):
-            fix = "a reward function must return a finite number, or None where it cannot score a response"
-        else:
-            fix = (
-                "set reward_range=(lo, hi) to the smallest and the largest sum of the rewards in difficulty_reward, "
-                "and name only rewards there that measure accuracy"
-            )
-        raise ValueError(f"reward {worst} is outside reward_range={tuple(reward_range)}: {fix}")
+        what = f"reward {rewards[outside][0].item()} is outside reward_range={tuple(reward_range)}"
+        sums = "smallest and the largest sum of the rewards in difficulty_reward, or of all for process_reward_weight"
+        raise ValueError(f"{what}: set reward_range=(lo, hi) to the {sums}")
     return unit.clamp(0.0, 1.0)

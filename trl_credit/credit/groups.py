@@ -2,7 +2,7 @@
 
 import torch
 
-from .advantages import by_group
+from .advantages import by_group, group_advantage
 
 
 def has_difference(values: torch.Tensor, *, num_generations: int, counted: torch.Tensor) -> torch.Tensor:
@@ -43,8 +43,6 @@ def batch_scaled_advantages(rewards: torch.Tensor, *, num_generations: int) -> t
     Returns:
         `torch.Tensor`: shape (N,).
     """
-    grouped = by_group(rewards, num_generations)
-    centred = (grouped - grouped.nanmean(-1, keepdim=True)).flatten()
     scored = rewards[~rewards.isnan()]
     std = scored.std() if len(scored) > 1 else rewards.new_zeros(())
-    return (centred / (std + 1e-4)).nan_to_num(nan=0.0)
+    return group_advantage(rewards, num_generations=num_generations, scale=False) / (std + 1e-4)

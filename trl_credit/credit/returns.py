@@ -8,10 +8,7 @@ size depends on what the policy did would be biased (see `trl-credit help theory
 import torch
 
 from .advantages import by_group, leave_one_out_mean
-from .scan import check_fraction, reverse_discounted_scan
-
-
-BASELINES = ("step", "response")
+from .scan import reverse_discounted_scan
 
 
 def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) -> torch.Tensor:
@@ -24,11 +21,7 @@ def returns_to_go(reward_k: torch.Tensor, *, gamma: float, steps: torch.Tensor) 
             γ in [0, 1], per step.
         steps (`torch.Tensor`):
             n, shape (N,): number of steps of each response.
-
-    Raises:
-        ValueError: `gamma` is outside [0, 1].
     """
-    check_fraction(gamma=gamma)
     inside = _inside(reward_k, steps)
     return reverse_discounted_scan(reward_k.double().masked_fill(~inside, 0.0), decay=gamma).masked_fill(~inside, 0.0)
 
@@ -55,19 +48,14 @@ def to_go_advantages(
     Returns:
         `torch.Tensor`: shape (N, K), 0 beyond the last step, and for responses whose group has no other one with a
         reward.
-
-    Raises:
-        ValueError: unknown `baseline`, or N is not a multiple of `num_generations`.
     """
-    if baseline not in BASELINES:
-        raise ValueError(f"baseline must be one of {', '.join(map(repr, BASELINES))}, got {baseline!r}")
     whole = leave_one_out_mean(return_k[:, 0], num_generations=num_generations).unsqueeze(1)
-    base_k = whole.expand_as(return_k)
-    if baseline == "step":
-        counted = (_inside(return_k, steps) & ~return_k.isnan()).to(return_k.dtype)
-        filled = torch.where(counted.bool(), return_k, 0.0)
-        sums, counts = (x - y for x, y in ((_of_group(x, num_generations), x) for x in (filled, counted)))
-        base_k = torch.where(counts > 0, sums / counts.clamp(min=1), base_k)
+    base_k = whole.repeat(1, return_k.size(1))
+    if baseline == "step":  # the number of the step is the state in which others are compared
+        counted, states_k = _inside(return_k, steps) & ~return_k.isnan(), torch.arange(return_k.size(1))
+        states_k = states_k.to(return_k.device).expand_as(return_k)
+        sums, counts = _others_in_state(return_k[counted], states_k, counted, num_generations)
+        base_k[counted] = torch.where(counts > 0, sums / counts.clamp(min=1), base_k[counted])
     return _credited(_less(return_k, base_k), steps)
 
 
@@ -104,9 +92,6 @@ def state_group_advantages(
 
     Returns:
         `torch.Tensor`: shape (N, K), 0 beyond the last step.
-
-    Raises:
-        ValueError: N is not a multiple of `num_generations`.
     """
     grouped = by_group(outcome.to(return_k.dtype), num_generations)
     episode = _less(grouped, grouped.nanmean(-1, keepdim=True)).flatten()
@@ -145,9 +130,6 @@ def difference_advantages(
 
     Returns:
         `torch.Tensor`: shape (N, K), 0 beyond the last step; step 0 too if no score is known before it.
-
-    Raises:
-        ValueError: N is not a multiple of `num_generations`.
     """
     scored = torch.where(steps > 0, value_k[:, 0], torch.nan)
     base = torch.where(first.isnan(), leave_one_out_mean(scored, num_generations=num_generations), first)
@@ -182,9 +164,3 @@ def _less(x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
 
 def _credited(advantage_k: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
     return torch.where(_inside(advantage_k, steps) & ~advantage_k.isnan(), advantage_k, 0.0)
-
-
-def _of_group(x: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Sum over the group in every row, shapes (N, K) → (N, K)."""
-    grouped = x.unflatten(0, (-1, num_generations))
-    return grouped.sum(1, keepdim=True).expand_as(grouped).flatten(0, 1)

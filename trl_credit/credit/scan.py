@@ -31,7 +31,8 @@ def discounted_scan(x_t: torch.Tensor, *, decay: float, block: int = 32) -> torc
 
     Source: S-trace (arXiv 2605.05965) and GRPO-λ (arXiv 2510.00194), whose traces are this recursion.
     """
-    check_fraction(decay=decay)
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"decay must be in [0, 1], got {decay}")
     if not x_t.is_floating_point():
         raise ValueError(f"x_t must be a floating tensor, got {x_t.dtype}; convert a mask with .float() first")
     # autocast would run the product in bfloat16, which leaves two digits of a trace of a thousand tokens
@@ -81,10 +82,3 @@ def _powers(decay: float, block: int, dtype: torch.dtype, device: torch.device) 
         lag = exponents[None, :] - exponents[:, None]
         upper = torch.where(lag >= 0, powers[lag.clamp(min=0)], 0.0)
         return upper.to(dtype), (powers * decay).to(dtype)
-
-
-def check_fraction(**values: float) -> None:
-    """Raises a `ValueError` with the name and value of a number outside [0, 1] (NaN is outside)."""
-    for name, value in values.items():
-        if not 0.0 <= value <= 1.0:
-            raise ValueError(f"{name} must be in [0, 1], got {value}")

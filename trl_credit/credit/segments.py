@@ -7,6 +7,9 @@ lead, which gets no credit.
 
 import torch
 
+from .difficulty import to_unit_interval
+from .turns import TurnTable
+
 
 def cutpoint_boundaries(
     old_logp_t: torch.Tensor,
@@ -50,7 +53,10 @@ def cutpoint_boundaries(
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
-    boundaries = _every_nth(cut, interval) if num_segments is None else _begins_of_parts(cut, num_segments)
+    if num_segments is None:
+        boundaries = fixed_length_boundaries(interval, mask_t=cut)
+    else:
+        boundaries = fixed_count_boundaries(num_segments, mask_t=cut)
     if from_first_cutpoint:
         return boundaries
     return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
@@ -58,7 +64,8 @@ def cutpoint_boundaries(
 
 def fixed_length_boundaries(length: int, *, mask_t: torch.Tensor) -> torch.Tensor:
     """A segment begins at the first and then at every `length`-th loss token. Bool, shape (B, T)."""
-    return _every_nth(mask_t.bool(), length)
+    tokens = mask_t.bool()
+    return tokens & ((tokens.cumsum(-1) - 1) % length == 0)
 
 
 def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -66,7 +73,14 @@ def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
 
     A row with fewer tokens has one segment per token.
     """
-    return _begins_of_parts(mask_t.bool(), count)
+    tokens = mask_t.bool()
+    rank, n = tokens.cumsum(-1) - 1, tokens.sum(-1, keepdim=True)
+    count = n.clamp(max=count, min=1)
+    small, larger = n // count, n % count
+    head = larger * (small + 1)
+    in_head = rank % (small + 1) == 0
+    in_tail = (rank - head) % small.clamp(min=1) == 0
+    return tokens & torch.where(rank < head, in_head, in_tail)
 
 
 def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -111,20 +125,19 @@ def segment_advantages(
             Shape (B, T).
 
     Returns:
-        `torch.Tensor`: shape (B, T), the type of `value_t`.
+        `torch.Tensor`: shape (B, T), in float32 or wider.
     """
     ids = segment_ids(boundaries)
-    table = _values_by_segment(value_t, boundaries)
-    table.scatter_(-1, boundaries.sum(-1, keepdim=True), final_value.to(value_t.dtype).unsqueeze(-1))
-    difference = table[:, 1:] - table[:, :-1]
-    credit = difference.gather(-1, ids.clamp(min=0))
-    return torch.where((ids >= 0) & mask_t.bool(), credit, 0.0)
+    values = torch.nn.functional.pad(TurnTable(ids, boundaries).sum(value_t), (0, 1))
+    # the first column after those of a row's segments
+    values.scatter_(-1, boundaries.sum(-1, keepdim=True), final_value.to(values.dtype).unsqueeze(-1))
+    return TurnTable(ids, mask_t).by_token(values[:, 1:] - values[:, :-1])
 
 
 def value_at_segment_start(value_t: torch.Tensor, *, boundaries: torch.Tensor) -> torch.Tensor:
     """V(s_{b_k}) on every token of segment k, 0 in the lead. Shapes (B, T) → (B, T)."""
     ids = segment_ids(boundaries)
-    return torch.where(ids >= 0, _values_by_segment(value_t, boundaries).gather(-1, ids.clamp(min=0)), 0.0)
+    return TurnTable(ids, torch.ones_like(ids)).by_token(TurnTable(ids, boundaries).sum(value_t))
 
 
 def tail_log_probability(old_logp_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
@@ -144,15 +157,7 @@ def best_of_value(value: torch.Tensor, *, best_of: int, reward_range: tuple[floa
     Raises:
         ValueError: a value lies outside `reward_range`.
     """
-    low, high = reward_range
-    unit = (value - low) / (high - low)
-    slack = 1e-5  # a mean of equal numbers may round to one above them
-    if ((unit < -slack) | (unit > 1.0 + slack)).any():
-        raise ValueError(
-            f"values must lie in reward_range=({low}, {high}), got {value.min().item():.4g} to "
-            f"{value.max().item():.4g}: set reward_range to the smallest and largest total reward"
-        )
-    return 1.0 - (1.0 - unit.clamp(0.0, 1.0)) ** best_of
+    return 1.0 - (1.0 - to_unit_interval(value, reward_range)) ** best_of
 
 
 def policy_iteration_loss(
@@ -188,55 +193,16 @@ def policy_iteration_loss(
         `tuple[torch.Tensor, torch.Tensor]`: the loss of each segment at its last loss token, 0 elsewhere, and the mask
         of these tokens; shapes (B, T).
     """
-    ends = segment_ends(segment_ids, mask_t=mask_t).bool()
-    inside, index, columns = _columns(segment_ids, mask_t)
-
-    def total(x_t: torch.Tensor) -> torch.Tensor:
-        kept = torch.where(inside, x_t, 0.0)
-        return x_t.new_zeros(x_t.size(0), columns).scatter_add(-1, index, kept)
-
-    weight = total((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
-    advantage = total(advantage_t * ends)
-    loss = weight * (beta * total(logp_t - ref_logp_t) - advantage).square()
-    return torch.where(ends, loss.gather(-1, index), 0.0), ends.to(mask_t.dtype)
+    segments, ends = TurnTable(segment_ids, mask_t), segment_ends(segment_ids, mask_t=mask_t)
+    weight = segments.sum((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
+    advantage = segments.sum(advantage_t * ends)
+    loss = weight * (beta * segments.sum(logp_t - ref_logp_t) - advantage).square()
+    return segments.by_token(loss).masked_fill(ends == 0, 0.0), ends
 
 
 def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """1 at the last loss token of every segment, 0 elsewhere; −1 is no segment. Shapes (B, T), the type of `mask_t`."""
-    inside, index, columns = _columns(segment_ids, mask_t)
-    position = torch.arange(mask_t.size(1), device=mask_t.device).expand_as(index)
-    last = torch.full((mask_t.size(0), columns), -1, dtype=torch.long, device=mask_t.device)
-    last = last.scatter_reduce(-1, index, position, "amax")
-    return (inside & (position == last.gather(-1, index))).to(mask_t.dtype)
-
-
-def _values_by_segment(value_t: torch.Tensor, boundaries: torch.Tensor) -> torch.Tensor:
-    """V(s_{b_k}) in column k, shape (B, K + 2). A row's first free column is for its final value. The last column
-    collects the values at positions that are not boundaries."""
-    table = value_t.new_zeros(value_t.size(0), int(boundaries.sum(-1).max()) + 2)
-    return table.scatter_(-1, torch.where(boundaries, segment_ids(boundaries), table.size(-1) - 1), value_t)
-
-
-def _columns(segment_ids: torch.Tensor, mask_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """For a table with a column per segment: whether each token is in the loss and in a segment, its column, and the
-    number of columns. Tokens in no segment or outside the loss share the last column."""
-    inside = mask_t.bool() & (segment_ids >= 0)
-    columns = int(segment_ids.max().clamp(min=0)) + 2
-    return inside, torch.where(inside, segment_ids, columns - 1), columns
-
-
-def _every_nth(tokens: torch.Tensor, n: int) -> torch.Tensor:
-    """The first and then every n-th of the tokens that are true. Bool, shapes (B, T) → (B, T)."""
-    return tokens & ((tokens.cumsum(-1) - 1) % n == 0)
-
-
-def _begins_of_parts(tokens: torch.Tensor, parts: int) -> torch.Tensor:
-    """The first token of each of `parts` parts of the true tokens. The sizes of the parts differ by at most one, larger
-    parts come first. Bool, shapes (B, T) → (B, T)."""
-    rank, count = tokens.cumsum(-1) - 1, tokens.sum(-1, keepdim=True)
-    parts = count.clamp(max=parts, min=1)
-    small, larger = count // parts, count % parts
-    head = larger * (small + 1)
-    in_head = rank % (small + 1) == 0
-    in_tail = (rank - head) % small.clamp(min=1) == 0
-    return tokens & torch.where(rank < head, in_head, in_tail)
+    segments = TurnTable(segment_ids, mask_t)
+    position = torch.arange(mask_t.size(1), device=mask_t.device).expand_as(segment_ids)
+    _, last = segments.bounds(position)
+    return (segments.inside_t & (position == segments.by_token(last))).to(mask_t.dtype)

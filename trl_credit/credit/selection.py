@@ -2,8 +2,6 @@
 
 import torch
 
-from .scan import check_fraction
-
 
 def entropy_order(entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """The tokens of each row from the highest entropy to the lowest, int64, shape (B, T). Tokens outside of the loss
@@ -33,11 +31,7 @@ def select_high_entropy(
 
     Returns:
         `torch.Tensor`: zeros and ones, floating, shape (B, T).
-
-    Raises:
-        ValueError: `rate` is outside [0, 1].
     """
-    check_fraction(rate=rate)
     # 0.2 * 5 is 1.0000000000000002 in binary: without the slack its ceiling would be 2. MPS has no float64.
     dtype, slack = (torch.float32, 1e-4) if entropy_t.device.type == "mps" else (torch.float64, 1e-9)
     keep = torch.ceil(mask_t.sum(-1, keepdim=True, dtype=dtype) * rate - slack)
@@ -51,11 +45,7 @@ def select_random(rate: float, *, generator: torch.Generator, mask_t: torch.Tens
     """z_k ~ Bernoulli(ρ), independent for each loss token: the ablation of S-trace's Table 5 (same expected size).
 
     Shapes (B, T). One random number is drawn for each token of the mask, row by row, so that padding does not matter.
-
-    Raises:
-        ValueError: `rate` is outside [0, 1].
     """
-    check_fraction(rate=rate)
     inside = mask_t.bool()
     draws = torch.rand(int(inside.sum()), generator=generator, device=generator.device).to(mask_t.device)
     return torch.zeros(mask_t.shape, device=mask_t.device).masked_scatter(inside, (draws < rate).float())
@@ -77,10 +67,5 @@ def probability_mask(old_logp_t: torch.Tensor, *, threshold: float, mask_t: torc
 
     Returns:
         `torch.Tensor`: zeros and ones of the dtype of `mask_t`, shape (B, T), never outside `mask_t`.
-
-    Raises:
-        ValueError: `threshold` is not positive.
     """
-    if not threshold > 0.0:
-        raise ValueError(f"threshold must be positive, got {threshold}")
     return ((old_logp_t.detach().exp() < threshold) & mask_t.bool()).to(mask_t.dtype)

@@ -6,9 +6,6 @@ A level of a tree is a tensor (P, K): the K children of each of its P expanded n
 import torch
 
 
-SIBLING_ADVANTAGES = ("mean", "loo", "std")
-
-
 def backed_up_value(children: torch.Tensor) -> torch.Tensor:
     """V(q) = mean of the values of q's children, each counted once however many leaves it has. Shapes (P, K) → (P,).
 
@@ -24,12 +21,7 @@ def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Te
     `mean`: V(q) is the mean of all children, n included (the paper). `loo`: the mean without n, which makes A(n)
     unbiased and K/(K−1) times as large. `std`: divided by the children's population standard deviation + 1e-8. A NaN
     child gets 0, and so does an only child.
-
-    Raises:
-        ValueError: unknown `kind`.
     """
-    if kind not in SIBLING_ADVANTAGES:
-        raise ValueError(f"kind must be one of {', '.join(map(repr, SIBLING_ADVANTAGES))}, got {kind!r}")
     centred = children - backed_up_value(children).unsqueeze(1)
     scored = ~children.isnan()
     # a child as good as the mean has no advantage, but the rounding error of the mean would give it one: it would be

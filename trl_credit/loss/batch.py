@@ -83,10 +83,6 @@ class Batch:
         self.turn_ids = turn_numbers(self.written_t) if self.turn_ids is None else self.turn_ids
         self.data[keys.TOOL_MASK] = self.mask_t * tokens_t.to(self.written_t.dtype)
 
-    def show_rewards(self, step_reward_t: torch.Tensor | None) -> None:
-        if step_reward_t is not None:
-            self.data[keys.STEP_REWARDS] = step_reward_t.to(self.written_t.device)
-
     def take_returns(self) -> torch.Tensor | None:
         """Takes the advantages (B, T) from rewards along the responses out of the dict; `None` without."""
         return self.data.pop(keys.RETURNS, None)

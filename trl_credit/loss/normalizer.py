@@ -3,7 +3,7 @@
 import torch
 
 from ..config import CreditConfig
-from ..credit.tokens import Credit, Tokens, wide
+from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..credit.turns import turn_average_factor
 from .assignment import log_weight_of
 
@@ -56,13 +56,10 @@ class Normalizer:
             advantage = advantage * turn_factor
         if credit.mask is None and tokens.policy_mask_t is tokens.mask_t:
             return advantage
-        kept = tokens.policy_mask_t.bool()
-        if credit.mask is not None:
-            kept = kept & credit.mask.bool()
-        all_tokens, kept_tokens = self._count(tokens.mask_t), self._count(tokens.policy_mask_t)
-        factor = 1.0 if all_tokens is None else all_tokens / kept_tokens.clamp(min=1)
+        if (all_tokens := self._count(tokens.mask_t)) is not None:
+            advantage = advantage * (all_tokens / self._count(tokens.policy_mask_t).clamp(min=1))
         # where, not a product: tokens outside of M may hold NaN
-        return torch.where(kept, advantage * factor, 0.0)
+        return torch.where(kept_tokens(credit, tokens), advantage, 0.0)
 
     def turn_factor(self, tokens: Tokens) -> torch.Tensor | None:
         """With `turn_average`: the factor, shape (B, T), that turns the mean over the tokens that M keeps in a row into
@@ -104,8 +101,7 @@ class Normalizer:
         difference = tokens.ref_logp_t - tokens.logp_t
         kl_t = (difference.exp() - difference - 1) * tokens.mask_t
         if self.config.use_bias_correction_kl:
-            weight = log_weight_of(self.config, credit, tokens)
-            kl_t = kl_t * weight.exp()
+            kl_t = kl_t * log_weight_of(self.config, credit, tokens).exp()
         kl_t = kl_t if dull is None else kl_t.masked_fill(dull.unsqueeze(1), 0.0)
         kl = kl_t.sum(-1, keepdim=True)
         if self.hides_masked:  # mask_t is M here
@@ -124,15 +120,12 @@ class Normalizer:
             return counted_t.sum(-1, keepdim=True)
         return counted_t.sum() if divisor == "microbatch" else None
 
-    @property
-    def _constant(self) -> int:
-        return self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1
-
     def _divided(self, rows: torch.Tensor, counted_t: torch.Tensor, mean_tokens: torch.Tensor | None) -> torch.Tensor:
         """The loss from sums over the tokens of each row, shape (B, 1), when TRL counts `counted_t`: a scalar."""
-        count = self._count(counted_t)
-        if count is None:
-            return rows.sum() / mean_tokens if self.counts_batch else rows.mean() / self._constant
+        if self.counts_batch:
+            return rows.sum() / mean_tokens
+        if (count := self._count(counted_t)) is None:
+            return rows.mean() / (self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1)
         sums = rows if count.dim() else rows.sum()
         return torch.where(count > 0, sums / count.clamp(min=1), 0.0).mean()
 

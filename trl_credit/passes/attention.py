@@ -52,18 +52,18 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
     for name in ("layer_types", "mlp_layer_types"):
         if getattr(config, name, None):
             setattr(config, name, getattr(config, name)[:1])
-    branches = _PassBranches(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
+    layout = _layout_of(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
     _install()
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
             # in 16 bits, or kernels of experts have no shapes
             layer = type(model)(config).to(torch.bfloat16).eval()
             ids = torch.ones(1, 6, dtype=torch.long)
-            given = {"position_ids": ids, "attention_mask": _never(ids), BRANCHES: branches}
+            given = {"position_ids": ids, "attention_mask": _never(ids), BRANCHES: layout}
             layer(input_ids=ids, use_cache=False, **given)
     except Exception:  # a custom model may raise anything
         return False
-    return branches.was_used
+    return layout.cache_info().currsize > 0  # attention has asked for it
 
 
 def _never(mask_t: torch.Tensor) -> torch.Tensor:
@@ -91,10 +91,10 @@ def _install() -> None:
 
     @functools.wraps(plain)
     def sdpa(module: nn.Module, query: torch.Tensor, *others: Any, **named: Any) -> Any:
-        given = named.pop(BRANCHES, None)
-        if given is None:
+        layout = named.pop(BRANCHES, None)
+        if layout is None:
             return plain(module, query, *others, **named)
-        return _attended(functools.partial(plain, module), given, query, *others, **named), None
+        return _attended(functools.partial(plain, module), layout, query, *others, **named), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)
@@ -102,7 +102,7 @@ def _install() -> None:
 
 def _attended(
     plain: Callable[..., tuple],
-    given: "_PassBranches",
+    layout: Callable[[torch.device], BranchLayout],
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -112,26 +112,12 @@ def _attended(
     """Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding. The mask must be that of [`_never`]."""
     if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
         raise RuntimeError("a layer has made its own attention mask, which would be lost")
-    return given.layout(query.device).attention(plain, query, key, value, **named)
+    return layout(query.device).attention(plain, query, key, value, **named)
 
 
-class _PassBranches:
-    """The branches of one pass, for its layers: places and masks live as long as the pass."""
-
-    def __init__(self, branches: Branches) -> None:
-        self._branches = branches
-        self._layouts: dict[torch.device, BranchLayout] = {}  # layers may be on several devices
-
-    @property
-    def was_used(self) -> bool:
-        """Whether attention has asked for the layout."""
-        return bool(self._layouts)
-
-    def layout(self, device: torch.device) -> BranchLayout:
-        """Made by the first layer on a device."""
-        if device not in self._layouts:
-            self._layouts[device] = BranchLayout(self._branches, device)
-        return self._layouts[device]
+def _layout_of(branches: Branches) -> Any:
+    """The layout of one pass by device, made by the first layer there: places and masks live as long as the pass."""
+    return functools.cache(functools.partial(BranchLayout, branches))
 
 
 def tree_attention(
@@ -166,7 +152,7 @@ def tree_attention(
                 return args, kwargs | _with_mask(module, until, mask_t)
         if numbers is None:
             numbers = found.positions(mask_t.shape).to(mask_t.device)
-        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _PassBranches(found)}
+        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _layout_of(found)}
         return args, kwargs | given
 
     if may_go_in_pieces:

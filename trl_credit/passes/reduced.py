@@ -21,38 +21,18 @@ from .zero_advantage import ZeroAdvantageSkips
 OF_ACCELERATORS = 64  # widths there are multiples of 64, so that allocator and compiler see fewer shapes
 
 
-class PlainPasses:
-    """TRL's own passes, and the interface that the trainer calls. Subclasses may change which rows a forward pass
-    computes, but not the gradient of an optimizer step.
+class ReducedPasses:
+    """Passes over fewer tokens with the gradients of TRL's own, by `length_sort`, `shared_prefix` and
+    `skip_zero_advantage`. With all three off they are TRL's own.
 
     Args:
+        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+            With its model.
         forward (`Callable`):
-            TRL's forward pass.
-    """
+            TRL's forward pass, bound to the trainer.
 
-    def __init__(self, forward: Callable[..., tuple]) -> None:
-        self._forward = forward
-
-    def arrange(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The micro-batches of a generation batch, as TRL cut it, in the form that passes compute. Collective."""
-        return batches
-
-    def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
-        """Whether a micro-batch of training needs no pass; the same on all processes. `is_logged`: whether the rollout
-        log needs its rows."""
-        return False
-
-    def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
-        """Runs TRL's forward pass and returns its result. `loss_pass` is `None` for passes outside of a loss."""
-        return self._forward(model, *args, **kwargs)
-
-    def close_step(self) -> float | None:
-        """Ends an optimizer step. Returns the share of its micro-batches that were skipped; `None` if none can be."""
-        return None
-
-
-class ReducedPasses(PlainPasses):
-    """Passes over fewer tokens, by `length_sort`, `shared_prefix` and `skip_zero_advantage`.
+    Raises:
+        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
 
     Attributes:
         padding ([`~trl_credit.passes.padding.Padding`]): How rows are sorted and trimmed.
@@ -63,8 +43,7 @@ class ReducedPasses(PlainPasses):
 
     def __init__(self, trainer: PassTrainer, forward: Callable[..., tuple]) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-        super().__init__(forward)
-        self._trainer = trainer
+        self._trainer, self._forward = trainer, forward
         kind = positions_of(model.config.get_text_config())
         of_device = 1 if trainer.processes.device.type == "cpu" else OF_ACCELERATORS
         multiple = math.lcm(of_device, getattr(args, "pad_to_multiple_of", None) or 1)
@@ -78,6 +57,7 @@ class ReducedPasses(PlainPasses):
     # Generation batches
 
     def arrange(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The micro-batches of a generation batch, as TRL cut it, in the form that passes compute. Collective."""
         if self.reshapes and batches[0][keys.COMPLETION_IDS].size(1) > 0:
             batches = self._reshaped(batches)
         self.skipping.mark(batches)
@@ -128,19 +108,23 @@ class ReducedPasses(PlainPasses):
     @torch.no_grad()
     def _compared(
         self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Arrangement | None
-    ) -> torch.Tensor | None:
-        """How packing changes the first micro-batch that shares a prompt. Two passes, on every process."""
+    ) -> float | None:
+        """By how many nats, on average, packing changes the log-probabilities of the first micro-batch that shares a
+        prompt. Two passes, on every process."""
         packed = batches if shared is None else self._arranged(batches, rows, shared)
         batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
         cut, layout = batch.get(keys.COLUMNS_CUT, 0), batch.get(keys.PACKED_LAYOUT)
         given = self._trainer.model, _arguments(batch), {}
         plain, used = (self._pass(*given, cut=cut, layout=x)[0] for x in (None, layout))
-        return None if layout is None else self.prefix.difference(plain, used, batch[keys.COMPLETION_MASK])
+        if layout is None:
+            return None
+        mask_t = batch[keys.COMPLETION_MASK]
+        return ((plain - used).abs().masked_fill(mask_t == 0, 0.0).sum() / mask_t.sum().clamp(min=1)).item()
 
     # Forward passes
 
     def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
-        """TRL's forward pass, with log-probabilities 0 at padding.
+        """TRL's forward pass, with log-probabilities 0 at padding. `loss_pass` is `None` for passes outside of a loss.
 
         A pass without gradient over a batch is made in parts: of rows sorted by length, each part as wide as its rows
         need, or of rows sorted by prompt and packed. The result has the order and the width of the input.
@@ -209,20 +193,9 @@ class ReducedPasses(PlainPasses):
         return tuple(found)
 
 
-def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> PlainPasses:
-    """The passes that a configuration selects: TRL's own if none of its options can reduce them.
-
-    Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
-            With its model.
-        forward (`Callable`):
-            TRL's forward pass, bound to the trainer.
-
-    Raises:
-        ValueError: `shared_prefix="on"`, and the model cannot share prompts.
-    """
-    found = ReducedPasses(trainer, forward)
-    return found if found.reshapes or found.skipping.applies else PlainPasses(forward)
+def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> ReducedPasses:
+    """The passes of a trainer: see [`ReducedPasses`]."""
+    return ReducedPasses(trainer, forward)
 
 
 _IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)

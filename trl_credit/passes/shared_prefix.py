@@ -3,7 +3,6 @@ do that, no padding is computed. Credit, loss and metrics see unpacked tensors."
 
 from collections.abc import Callable, Sequence
 
-import torch
 from accelerate.logging import get_logger
 from torch import nn
 
@@ -130,26 +129,26 @@ class SharedPrefix:
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
         return found if self._mode == "on" or is_worth_it else None
 
-    def verify(self, would_pack: bool, compared: Callable[[], torch.Tensor | None]) -> bool:
+    def verify(self, would_pack: bool, compared: Callable[[], float | None]) -> bool:
         """Whether this process may pack. Packed and plain rows are compared once; calls are collective until then.
 
         Args:
             would_pack (`bool`):
                 Whether this process would pack.
             compared (`Callable`):
-                Makes plain and packed passes over a micro-batch, and returns their mean difference in nats and its
-                limit; `None` where the micro-batch shares no prompt. Called on all processes or none.
+                Makes plain and packed passes over a micro-batch, and returns their mean difference in nats; `None`
+                where the micro-batch shares no prompt. Called on all processes or none.
 
         Raises:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
         processes = self._trainer.processes
         if self.is_exact is None and not self._draws and processes.max(int(would_pack)):
-            found = compared()
-            failed = found is not None and not bool(found[0] <= found[1])  # NaN fails too
+            difference = compared()
+            failed = difference is not None and not difference <= self._tolerance  # NaN fails too
             self._trainer.findings[self._finding] = not processes.max(int(failed))
             if not self.is_exact:
-                far = f"{found[0]:.2g} nats per token away from" if failed else "unlike"
+                far = f"{difference:.2g} nats per token away from" if failed else "unlike"
                 packed = "end to end" if self._end_to_end else "with a shared prompt"
                 message = f"log-probabilities of rows {packed} are {far} those of plain rows of this model"
                 if self._mode == "on":
@@ -157,13 +156,11 @@ class SharedPrefix:
                 logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
         return would_pack and self.packs
 
-    def difference(self, plain: torch.Tensor, packed: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
-        """Mean difference of log-probabilities (B, T), and its limit, in nats, shape (2,): see `verify`."""
-        count = mask_t.sum().clamp(min=1)
-        mean = ((plain - packed).abs().masked_fill(mask_t == 0, 0.0).sum() / count).double()
+    @property
+    def _tolerance(self) -> float:
         weights = next(self._trainer.accelerator.unwrap_model(self._trainer.model).parameters()).dtype
         is_whole = self._trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
-        return torch.stack([mean, mean.new_tensor(TOLERANCE if is_whole else OF_HALF)])
+        return TOLERANCE if is_whole else OF_HALF
 
 
 def _problem(trainer: PassTrainer, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:

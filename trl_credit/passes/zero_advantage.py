@@ -50,7 +50,8 @@ class ZeroAdvantageSkips(TrainerCallback):
             batch[keys.ZERO_ADVANTAGE] = n == 0
 
     def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:
-        """See [`~trl_credit.passes.reduced.PlainPasses.skips`]."""
+        """Whether a micro-batch of training needs no pass; the same on all processes. `is_logged`: whether the rollout
+        log needs its rows."""
         skips = batch.get(keys.ZERO_ADVANTAGE, False) and not is_logged
         if skips and self._trainer.accelerator.sync_gradients:  # the last micro-batch of its window
             # in a window without any pass, `close_step` needs the parameters that passes reach
@@ -60,7 +61,7 @@ class ZeroAdvantageSkips(TrainerCallback):
         return skips
 
     def close_step(self) -> float | None:
-        """See [`~trl_credit.passes.reduced.PlainPasses.close_step`].
+        """Ends an optimizer step. Returns the share of its micro-batches that were skipped; `None` if none can be.
 
         If all were skipped, parameters get a gradient of 0 instead of `None`: momentum and weight decay act as in TRL.
         """

@@ -22,7 +22,6 @@ from ..observe.meter import Meter
 from ..rewards.steps import StepLedger
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
-from ..rollouts.replay import Row
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
 from .before_run import limit_to_context, room_after
@@ -77,6 +76,8 @@ class TrlEngine:
     Attributes:
         meter, processes:
             The meter and the processes of the run.
+        pad_token_id (`int`):
+            The token that rows are padded with.
         log ([`~trl_credit.trainer.trl_log.TrlLog`]):
             What TRL logs of a batch.
         sampling ([`SamplePass`] or `None`):
@@ -86,6 +87,7 @@ class TrlEngine:
     def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments | None = None) -> None:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
+        self.pad_token_id: int = trainer._tokenizer.pad_token_id
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
@@ -95,6 +97,7 @@ class TrlEngine:
         self._turn_rollouts = TurnRollouts(trainer, self._environments, self._scoring, self.continue_prefixes)
         self._conversations: Conversations | None = None  # the last batch
         self._logps = TrlLogps(trainer)
+        self.behavior_logps, self.row_logps = self._logps.of_batch, self._logps.of_rows
         self.correct_by_segment = self._logps.correct_by_segment
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
         limit_to_context(trainer)
@@ -134,17 +137,16 @@ class TrlEngine:
             with self.timed("generate"), temporarily(self._trainer, **self._around_hooks()):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
             self.sampling.engine_logps = None  # only for TRL's own pass
-            if self.sampling.experts_t is not None:
-                output[keys.OLD_EXPERTS] = self.sampling.experts_t
-            if self.sampling.entropy_t is not None:
-                output[keys.REF_ENTROPIES] = self.sampling.entropy_t
+            read = {keys.OLD_EXPERTS: self.sampling.experts_t, keys.REF_ENTROPIES: self.sampling.entropy_t}
+            output |= {key: x_t for key, x_t in read.items() if x_t is not None}
             rewards = self.sampling.rewards_per_func
             batch = Batch(
                 output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
             )
             self._scoring.log_range(batch.rewards)
             if (scores := self.sampling.scores) is not None:
-                batch.show_rewards(shown_rewards(scores, width=batch.width))
+                if (step_reward_t := shown_rewards(scores, width=batch.width)) is not None:
+                    output[keys.STEP_REWARDS] = step_reward_t.to(self.processes.device)
                 if self.args.returns != "outcome":
                     batch.return_t = return_advantages(self, batch, scores)
             if self.args.behavior_logps == "sampler":
@@ -166,14 +168,6 @@ class TrlEngine:
         """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
         if batch.old_logp_t is None:
             batch.old_logp_t = self.behavior_logps(batch.data)
-
-    def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
-        return self._logps.of_batch(batch)
-
-    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
-        """See [`~trl_credit.rollouts.policy.Policy`]."""
-        return self._logps.of_rows(rows, at_once=at_once, measure=self.behavior_logps)
 
     # TRL's hooks while a batch is sampled: around the methods that the trainer's class has, or a subclass overrides
 
@@ -329,9 +323,6 @@ class TrlEngine:
                         stack.enter_context(prefilled_once(self._model, n=n))
             count = [n] if GETS_COUNT else []
             ids, logps = trainer._generate_single_turn(repeated, None, {}, *count)
-        if len(ids) != len(prefixes) * n:
-            what = f"the generation engine returned {len(ids)} continuations, not {len(prefixes) * n}"
-            raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
         found = []
         for i in range(wanted * n):
             budget = budgets[i // n]
@@ -340,11 +331,6 @@ class TrlEngine:
         return found
 
     # Tokens
-
-    @property
-    def pad_token_id(self) -> int:
-        """The token that rows are padded with."""
-        return self._trainer._tokenizer.pad_token_id
 
     def tokenize(self, prompts: list) -> list[list[int]]:
         """Token ids of prompts, with the chat template where they are conversations."""

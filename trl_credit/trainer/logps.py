@@ -1,6 +1,6 @@
 """Log-probabilities of rows under the current policy, by TRL's forward pass, and the correction for the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,8 @@ class TrlLogps:
     def __init__(self, trainer: ResumableTrainer) -> None:
         self._trainer = trainer
 
-    def of_rows(
-        self, rows: Sequence[Row], *, at_once: int, measure: Callable[[dict[str, Any]], torch.Tensor]
-    ) -> list[list[float]]:
-        """See [`~trl_credit.rollouts.policy.Policy`]; `measure` makes a pass. Rows of similar length share one, with
-        little padding."""
+    def of_rows(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
+        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of similar length share a pass, with little padding."""
         processes = self._trainer.processes
         order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
         found: list[list[float]] = [[]] * len(rows)
@@ -35,7 +32,7 @@ class TrlLogps:
         for i in range(0, processes.max(-(-len(rows) // at_once)) * at_once, at_once):
             part = order[i : i + at_once]
             batch = padded_rows([rows[k] for k in part] or [filler], pad_token_id=self._trainer._tokenizer.pad_token_id)
-            logps = measure({name: x.to(processes.device) for name, x in batch.items()}).tolist()
+            logps = self.of_batch({name: x.to(processes.device) for name, x in batch.items()}).tolist()
             for k, logp in zip(part, logps):  # noqa: B905
                 found[k] = logp[: len(rows[k].completion_ids)]
         return found

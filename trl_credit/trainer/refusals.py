@@ -10,7 +10,7 @@ from datasets import IterableDataset
 from packaging.version import Version
 
 from ..config import CreditConfig
-from ..config.knobs import is_default, values_of
+from ..config.knobs import in_words, is_default, number, unmet, values_of, when
 from ..presets import PRESETS
 from ..rewards.signature import Rows
 from ..support.errors import raise_together
@@ -21,6 +21,7 @@ from .before_run import FirstRows
 logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
+_MAKE_TURNS = ("rollout_func", "tools", "environment_factory")  # arguments of GRPOTrainer
 # local variables of a trainer's `__init__` that `known_to_trl` leaves out; the others are arguments of GRPOTrainer
 _OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
@@ -47,17 +48,13 @@ def check_arguments(
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
-        fix = (
-            f"pass {wanted.__name__}.from_trl(args), or build a {wanted.__name__} from trl_credit with the same fields"
-        )
-        raise TypeError(f"{what}: {fix}.")
+        raise TypeError(f"{what}: pass {wanted.__name__}.from_trl(args), or a {wanted.__name__} with the same fields.")
     known = [preset.config for preset in PRESETS.values()]
     own = next(of for of in type(args).__mro__ if of is CreditConfig or of in known)
     if wanted in known and own is not wanted:  # the card would name another algorithm than the one that trains
         what = f"args is a {type(args).__name__}, which is not of this trainer's algorithm"
-        raise TypeError(
-            f"{what}: build a {wanted.__name__}, or train with {own.__name__.replace('Config', 'Trainer')}."
-        )
+        named = own.__name__.replace("Config", "Trainer")
+        raise TypeError(f"{what}: build a {wanted.__name__}, or train with {named}.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")
@@ -74,28 +71,25 @@ def check_arguments(
         raise ValueError(f"{what}: {fix}.")
     if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
         logger.warning("as in TRL, max_tool_calling_iterations does nothing without tools or environment_factory")
-    has_turns = any(kwargs.get(name) for name in ("tools", "environment_factory", "rollout_func"))
+    has_turns = any(kwargs.get(name) for name in _MAKE_TURNS)
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
-    for name in [name for name, acts in by_turn.items() if acts]:
-        if not has_turns:
-            what = f"{name}={getattr(args, name)!r} does nothing for responses of one turn"
-            raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
+    if idle := [name for name, acts in by_turn.items() if acts and not has_turns]:
+        what = f"{values_of(args, idle)} does nothing for responses of one turn"
+        raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
     by_turns = args.rollouts == "chain" and args.segmentation == "turns"
     if by_turns and kwargs.get("environment_factory") is None:
         what = "segmentation='turns' divides conversations with environments"
         raise ValueError(f"{what}: give the trainer environment_factory, or set another segmentation.")
-    for name in ("rollout_func", "tools", "environment_factory"):
-        is_continued = by_turns and name == "environment_factory"
-        if args.rollouts != "none" and kwargs.get(name) is not None and not is_continued:
-            what = f"{name} with rollouts={args.rollouts!r}: its responses cannot be continued from the middle"
-            fix = ""
-            if name == "environment_factory":
-                what = f"{name} with {values_of(args, ['rollouts', 'segmentation'])}: an environment holds state"
-                fix = " Or set rollouts='chain' and segmentation='turns', for which it needs snapshot() and restore()."
-            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.{fix}")
-        if args.td_upper_bound and kwargs.get(name) is not None:
+    for name in [name for name in _MAKE_TURNS if kwargs.get(name) is not None]:
+        is_environment = name == "environment_factory"
+        if args.rollouts != "none" and not (by_turns and is_environment):
+            segments = values_of(args, ["rollouts", *["segmentation"] * is_environment])
+            what = f"{name} with {segments}: its responses cannot be continued from the middle"
+            fix = " Or set rollouts='chain' and segmentation='turns', for which it needs snapshot() and restore()."
+            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.{fix * is_environment}")
+        if args.td_upper_bound:
             what = f"{name} with td_upper_bound=True: an EOS token may end a turn there and not the response"
             raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")
 
@@ -105,9 +99,7 @@ def check_overrides(trainer_class: type, ours: type) -> None:
     for base in trainer_class.__mro__[: trainer_class.__mro__.index(ours)]:
         for name in ("credit", "credit_state", "load_credit_state"):
             if name in vars(base):
-                fix = (
-                    "make it an object with the methods credit, state_dict and load_state_dict, and give it as credit=…"
-                )
+                fix = "make it an object with credit, state_dict and load_state_dict, and give it as credit=…"
                 raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
 
 
@@ -144,27 +136,17 @@ def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:
     """Warns if the number of updates per generation batch does not fit: OPO's baseline is derived for exactly on-policy
     learning without KL, and a credit function that `needs_drift` changes nothing with one update."""
     if needs_drift and args.is_aligned:
-        message = "one update per batch of responses (steps_per_generation=%d, gradient_accumulation_steps=%d, "
-        message += (
-            "num_iterations=%d): the policy that is trained is the one that sampled, with which %s changes nothing. "
-        )
-        message += "Raise steps_per_generation or num_iterations"
-        window = args.gradient_accumulation_steps
-        logger.warning(message, args.steps_per_generation, window, args.num_iterations, f"credit={args.credit!r}")
-    if args.baseline != "optimal":
-        return
-    fixes = []
-    if args.steps_per_generation > args.gradient_accumulation_steps:
-        fixes.append(f"steps_per_generation={args.gradient_accumulation_steps} (gradient_accumulation_steps)")
-    if args.num_iterations > 1:
-        fixes.append("num_iterations=1")
-    if args.beta != 0.0:
-        fixes.append("beta=0")
-    if fixes:
-        updates = args.num_iterations * max(1.0, args.steps_per_generation / args.gradient_accumulation_steps)
-        message = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL, and this run "
-        message += "makes %g updates with beta=%g: set %s, unless you intend this"
-        logger.warning(message, updates, args.beta, ", ".join(fixes))
+        updates = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations"])
+        what = f"credit={args.credit!r} changes nothing while the policy that is trained is the one that sampled"
+        fix = "raise steps_per_generation or num_iterations"
+        logger.warning(f"{what}, and {updates} is one update per batch of responses: {fix}")
+    window = args.gradient_accumulation_steps
+    one_update = number(f"{window} (gradient_accumulation_steps) or less", lambda x: x <= window)
+    wrong = unmet(args, when(steps_per_generation=one_update, num_iterations=1, beta=0.0))
+    if args.baseline == "optimal" and wrong:
+        what = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL"
+        fix = f"set {in_words(wrong)}, unless you intend this"
+        logger.warning(f"{what}, and this run has {values_of(args, wrong)}: {fix}")
 
 
 def check_sharding(state: Any, args: CreditConfig, *, reference: Any) -> None:

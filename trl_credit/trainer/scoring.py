@@ -20,7 +20,7 @@ from .step_rewards import place_steps
 
 logger = get_logger(__name__)  # logs on the main process only
 
-LARGEST = 1e18  # of a step: squares of sums of them must be finite in 32 bits
+LARGEST = 1e18  # of a reward: squares of sums of them must be finite in 32 bits
 
 
 class TrlScoring:
@@ -54,33 +54,23 @@ class TrlScoring:
         """The rewards themselves, shape (N, functions), of the rows of all processes; `prompts` are this process's.
 
         Raises:
-            RewardError: one is infinite, or so large that the squares of the sums that advantages are made of overflow.
-                The standard deviation would be infinite then, and every advantage 0.
+            RewardError: one is infinite, or larger than `LARGEST` where advantages are made of it. The standard
+                deviation could be infinite then, and every advantage 0.
         """
         weighted = rewards_per_func
         if self._trainer.args.multi_objective_aggregation == "sum_then_normalize":
             weighted = rewards_per_func * self._trainer.reward_weights.to(rewards_per_func.device)
-            squares = weighted.nansum(1).square()
-        else:
-            squares = weighted.square()
-        # a product with weight 0, and a sum of infinities of both signs, may be NaN
-        infinite = rewards_per_func.isinf() | weighted.isinf()
-        if (infinite.any() | squares.nansum(0).isinf().any()).item():
-            row, column = divmod(
-                weighted.abs().masked_fill(infinite, torch.inf).nan_to_num(0.0).argmax().item(), weighted.shape[1]
-            )
-            raise RewardError(self._too_large(rewards_per_func, row, column, prompts))
+        # an infinite reward of weight 0 is NaN, and refused
+        is_large = ~(weighted.abs() <= LARGEST) & ~rewards_per_func.isnan()
+        if is_large.any():
+            row, column = is_large.nonzero()[0].tolist()
+            own = row - self._trainer.processes.rank * len(prompts)
+            prompt = shown_prompt(prompts, own) if 0 <= own < len(prompts) else "of another process"
+            name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
+            what = f"reward {name!r} is {value:.3g} for row {row} of the batch, to prompt {prompt}"
+            fix = "Scale the reward, such as to [0, 1], or lower its reward_weights."
+            raise RewardError(f"{what}: squares this large overflow 32 bits, so that advantages would be 0. {fix}")
         return rewards_per_func
-
-    def _too_large(self, rewards_per_func: torch.Tensor, row: int, column: int, prompts: list) -> str:
-        own = row - self._trainer.processes.rank * len(prompts)
-        prompt = shown_prompt(prompts, own) if 0 <= own < len(prompts) else "of another process"
-        name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
-        what = f"reward {name!r} is {value:.3g} for row {row} of the batch, to prompt {prompt}"
-        return (
-            f"{what}: the squares of totals this large overflow 32 bits, so that advantages would be 0 or not "
-            "finite. Scale the reward, such as to [0, 1], or lower its reward_weights."
-        )
 
     def of_batch(
         self, calculate: Callable, inputs: list[dict[str, Any]], prompts: list, *args: Any, **kwargs: Any
