@@ -6,11 +6,21 @@ files, sweeps, card and identity have them as they have every other knob.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from ..support.functions import declared, is_custom_function, known_function, name_of
+from ..support.digests import stable_text
+from ..support.functions import (
+    declared,
+    errors_named,
+    imports_functions,
+    is_custom_function,
+    known_function,
+    name_of,
+    resolve_function,
+)
 from .knobs import as_knob, default_of, unmet
 
 
@@ -86,7 +96,9 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     source = part
     if inspect.isclass(part):
         known = {f.name for f in fields(config)}
-        part = part(**{f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known})
+        own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
+        tuples = {f.name for f in settings_of(part) if isinstance(default_of(f), tuple)}  # lists in YAML
+        part = part(**{name: tuple(x) if name in tuples and isinstance(x, list) else x for name, x in own.items()})
     has_parts = getattr(part, "credit", None) is not None
     parts = {what: getattr(part, what, None) if has_parts else declared(part, what) for what in _PARTS}
     flags = {what: bool(getattr(part, what, False) if has_parts else declared(part, what)) for what in _FLAGS}
@@ -118,8 +130,9 @@ def is_algorithm(value: Any) -> bool:
 
 
 def settings_of(algorithm: Any) -> tuple[Field, ...]:
-    """The fields that are the settings of an object or class."""
-    return tuple(f for f in fields(algorithm) if f.init) if is_dataclass(algorithm) else ()
+    """The fields that are the settings of an object or class: those of its constructor without a leading underscore."""
+    known = fields(algorithm) if is_dataclass(algorithm) else ()
+    return tuple(f for f in known if f.init and not f.name.startswith("_"))
 
 
 def class_of(credit: Any) -> type | None:
@@ -133,22 +146,44 @@ def class_of(credit: Any) -> type | None:
 
 
 def take_settings(config: "CreditConfig") -> None:
-    """Takes over the settings of an object in `credit` that differ from their defaults, and names its class.
+    """Takes over the settings of an object in `credit`, and names its class.
 
     Raises:
-        ValueError: the object has attributes that no field declares, so that the class alone cannot make it again.
+        ValueError: the object has an attribute that its class does not make again of its settings.
+        FunctionRaised: the class does not take its settings.
     """
-    algorithm, plain = config.credit, {f.name: f for f in fields(config)}
-    own = {f.name for f in settings_of(algorithm)}
-    if lost := [
-        name for name in vars(algorithm) if not (name in own or name.startswith("_") or is_dataclass(algorithm))
-    ]:
-        what = f"credit={type(algorithm).__name__}(…) has an attribute {lost[0]!r} that is no field"
-        raise ValueError(f"{what}: decorate the class with @dataclass and declare it, such as {lost[0]}: float = 0.5.")
-    for name in own:
-        if getattr(config, name) == default_of(plain[name]):
-            setattr(config, name, getattr(algorithm, name))
-    config.credit = name_of(type(algorithm))
+    algorithm, kind = config.credit, type(config.credit)
+    own = {f.name: getattr(algorithm, f.name) for f in settings_of(algorithm)}
+    with errors_named(kind, f"credit={kind.__name__}(…), made again of its settings,"):
+        again = kind(**own)
+    # __slots__ are fields, so of an object without a dictionary everything is known
+    before, after = (getattr(x, "__dict__", {}) for x in (algorithm, again))
+    if lost := [name for name in before if stable_text(before[name]) != stable_text(after.get(name, MISSING))]:
+        what = f"credit={kind.__name__}(…) has {lost[0]!r}, which is lost where the run makes it again of its settings"
+        raise ValueError(f"{what}: decorate the class with @dataclass, and declare a field, {lost[0]}: float = 0.5.")
+    for name, value in own.items():
+        setattr(config, name, value)
+    config.credit = name_of(kind)
+
+
+def with_settings_of(credit: Any, config_class: type, keywords: Mapping[str, Any] | None = None) -> type:
+    """The configuration class with the settings of the algorithm that `credit` names or holds; the class as it is for
+    a function, for `None`, and for a name that cannot be looked up, which the checks of a configuration report.
+
+    Raises:
+        ValueError: a setting cannot be a field, or one of an object has another value among the `keywords` too.
+    """
+    if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
+        with suppress(ValueError):
+            resolve_function(credit, what="credit", known=())
+    if (algorithm := class_of(credit)) is None:
+        return config_class
+    for name in () if credit is algorithm or isinstance(credit, str) else [f.name for f in settings_of(credit)]:
+        value = getattr(credit, name)
+        if (beside := (keywords or {}).get(name, value)) != value:
+            what = f"credit={algorithm.__name__}(…) has {name}={value!r}, and the configuration {name}={beside!r}"
+            raise ValueError(f"{what}: set it once.")
+    return with_settings(config_class, algorithm)
 
 
 @cache
@@ -161,20 +196,27 @@ def with_settings(config_class: type, algorithm: type) -> type:
     settings = settings_of(algorithm)
     if not settings or any(vars(base).get("settings_of") is algorithm for base in config_class.__mro__):
         return config_class
-    hints, known, label = get_type_hints(algorithm), {f.name for f in fields(config_class)}, algorithm.__name__
+    hints, label = get_type_hints(algorithm), algorithm.__name__
+    known = {*dir(config_class), *(f.name for f in fields(config_class))}
     for setting in settings:
         if default_of(setting) is MISSING:
             fix = f"give it one, such as {setting.name}: float = 0.5"
             raise ValueError(f"credit={label}: its setting {setting.name!r} has no default: {fix}.")
         if setting.name in known:
-            raise ValueError(f"credit={label}: {config_class.__name__} has a field {setting.name!r} too: rename it.")
+            raise ValueError(f"credit={label}: {config_class.__name__} has {setting.name!r} too: rename the setting.")
     namespace: dict[str, Any] = {
         name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
     }
-    namespace |= {setting.name: as_knob(setting, of=label) for setting in settings}
-    annotations = {setting.name: hints[setting.name] for setting in settings}
+    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=label) for setting in settings}
+    # flags know lists alone
+    annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
     return dataclass(type(config_class.__name__, (config_class,), namespace))
+
+
+def _as_list(hint: Any) -> Any:
+    is_tuple = get_origin(hint) is tuple
+    return list[get_args(hint)[0]] if is_tuple else list[str] if hint in (list, tuple) else hint
 
 
 def settings_from(algorithm: type) -> Callable[[type], type]:

@@ -11,13 +11,15 @@ from accelerate.logging import get_logger
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
+from ..config.algorithm import class_of, settings_of, with_settings_of
 from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
 from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
-from ..support.errors import choose, collected, lines_of, together
+from ..support.errors import choose, collected, lines_of, one_line, together
+from ..support.functions import imports_functions, is_custom_function, known_function
 from .environment import set_environment
 from .flags import FlagParser
 from .parser import read_files, typed_fields, unknown_algorithm, unknown_arguments, unknown_field
@@ -82,7 +84,12 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags:
     helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
     if protocols:
         helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
-    parser = FlagParser((ScriptArguments, DataArguments, PRESETS[algo].config, ModelConfig), helps=helps, **program)
+    credit = chosen.get("credit", PRESETS[algo].config.credit)
+    config_class = with_settings_of(credit, PRESETS[algo].config)
+    other = {f.name for of in (ScriptArguments, DataArguments, ModelConfig) for f in fields(of)} | {"config", "env"}
+    if clash := other.intersection(f.name for f in settings_of(class_of(credit))):
+        raise ValueError(f"credit={credit!r}: its setting {min(clash)!r} is a flag of every run: rename it")
+    parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
     dataset = chosen.get("dataset_name")
     task = TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
     parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
@@ -102,6 +109,10 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags:
     parser.set_defaults(**settings)
     values, rest, more = parser.parse_readable(words)
     errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
+    if isinstance(credit, str) and is_custom_function(credit) and known_function(credit) is None:
+        if errors and not imports_functions():
+            logger.warning("left out, as credit=%r is not imported here: %s", credit, one_line(together(errors)))
+        errors = []  # they may be about its settings; where it cannot be found, the configuration says so
     if unreadable or more:  # the values in their places may cause other errors
         raise together([*errors, *unreadable, *more])
     if task is not None:
