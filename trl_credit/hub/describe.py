@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
-from ..support.digests import FunctionSource
+from ..support.digests import FunctionSource, function_label
 from ..support.functions import is_object_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
@@ -149,4 +149,5 @@ def _text(name: str, source: FunctionSource) -> str:
 def _first_line(function: Callable) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    return (inspect.getdoc(function) or "").partition("\n")[0]
+    line = (inspect.getdoc(function) or "").partition("\n")[0]
+    return "" if line.startswith(f"{function_label(function)}(") else line  # what @dataclass writes

@@ -1,6 +1,7 @@
 """From a command line and YAML files to the arguments of a run."""
 
 import argparse
+import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,7 +19,7 @@ from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
-from ..support.errors import choose, collected, lines_of, one_line, together
+from ..support.errors import choose, collected, lines_of, together
 from ..support.functions import imports_functions, is_custom_function, known_function
 from ..support.signals import without_flag
 from .environment import set_environment
@@ -115,7 +116,8 @@ def _read(
     errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
     if isinstance(credit, str) and is_custom_function(credit) and known_function(credit) is None:
         if errors and not imports_functions():
-            logger.warning("left out, as credit=%r is not imported here: %s", credit, one_line(together(errors)))
+            unknown = ", ".join([*sorted(named.keys() - parser.hints), *typed_fields(rest)])
+            logging.getLogger(__name__).warning("credit=%s is not imported here: %s left out", credit, unknown)
         errors = []  # they may be about its settings; where it cannot be found, the configuration says so
     if unreadable or more:  # the values in their places may cause other errors
         raise together([*errors, *unreadable, *more])
