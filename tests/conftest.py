@@ -43,7 +43,6 @@ from warm_start import make_tokenizer
 import trl_credit
 from trl_credit.config import active_part
 from trl_credit.config import defaults as knob_defaults
-from trl_credit.config.rules import batch_statistics_of
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.loss.statistics import over_processes
@@ -248,15 +247,22 @@ def toy_loss(monkeypatch):
             lambda self, *args, **kwargs: (logps, entropies, None),
         )
         trainer.current_gradient_accumulation_steps = 1
-        custom = getattr(trainer, "custom_credit", None)  # a trainer of TRL has none
-        if custom is not None and (statistics := batch_statistics_of(custom.declaring, trainer.args)) is not None:
-            given = {"logp_t": inputs["old_per_token_logps"], "advantages": inputs["advantages"], "seed": 0}
-            given["mask_t"] = inputs["completion_mask"] * inputs["tool_mask"]
-            taken = over_processes(statistics, trainer.args, trainer.processes, **given)
+        contract = getattr(trainer, "contract", None)  # a trainer of TRL has none
+        if contract is not None and contract.algorithm.statistics is not None:
+            taken = over_processes(contract.algorithm, trainer.args, trainer.processes, **batch_parts(inputs))
             inputs = {"batch_statistics": taken, **inputs}  # as the trainer's step, which is not run here
         return trainer.compute_loss(trainer.model, inputs)
 
     return run
+
+
+def batch_parts(inputs: dict) -> dict:
+    """What `over_processes` takes of a batch of TRL's shape, in which no row has turns, segments or a group."""
+    mask_t = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+    whole = torch.where(mask_t.bool(), 0, -1)
+    parts = {"token_ids": inputs["completion_ids"], "segment_ids": whole, "turn_ids": whole, "mask_t": mask_t}
+    parts |= {"group_ids": torch.arange(len(mask_t)), "logp_t": inputs["old_per_token_logps"]}
+    return parts | {"advantages": inputs["advantages"]}
 
 
 def toy_inputs(mask: torch.Tensor, **tensors) -> dict:

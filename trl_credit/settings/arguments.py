@@ -4,6 +4,7 @@ import argparse
 import logging
 import re
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
 from ..support.errors import choose, collected, lines_of, together
-from ..support.functions import imports_functions, is_custom_function, known_function
+from ..support.functions import imports_functions, is_custom_function, known_function, names_alone
 from ..support.signals import without_flag
 from .environment import set_environment
 from .flags import FlagParser
@@ -93,7 +94,10 @@ def _read(
     helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
     if protocols:
         helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
-    config_class, credit = _config_class(chosen), chosen.get("credit")
+    # the help of a stranger's recipe runs none of its code
+    is_help = "credit" not in said and {"-h", "--help"} & {word.partition("=")[0] for word in words}
+    with names_alone() if is_help else nullcontext():
+        config_class, credit = _config_class(chosen), chosen.get("credit")
     parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
     dataset = chosen.get("dataset_name")
     task = TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
