@@ -262,11 +262,11 @@ def test_the_settings_of_a_class_are_flags_and_lines_of_a_file(tmp_path):
     args = parse_arguments([*WORDS, "--strength", "0.7", "--cap", "2", "--signs", "2", "-2", "--grows", "true"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.7, 2.0, [2, -2], True)
     file = tmp_path / "a.yaml"
-    file.write_text(f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\n")
-    args = parse_arguments(["--config", str(file), "--no_grows", "--strength=0.2"]).args
+    file.write_text(f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n")
+    args = parse_arguments(["--config", str(file), "--grows", "false", "--strength=0.2"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.2, None, [2, -2], False)
-    assert inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "signs"}) == [
-        *("cap", "signs", "strength")
+    assert inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "pair"}) == [
+        *("cap", "strength")
     ]
 
 
