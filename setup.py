@@ -16,6 +16,7 @@ SHARED = {
     "accelerate_configs": (ROOT / "accelerate_configs", "**/*.yaml"),
     "docs": (ROOT / "docs", "*.md"),
     "docs/algorithms": (ROOT / "docs" / "algorithms", "*.md"),
+    "examples/algorithms": (ROOT / "examples" / "algorithms", "*.py"),
     "examples/sums": (ROOT / "examples" / "sums", "*.*"),
     "examples/verifiers_rollouts": (ROOT / "examples" / "verifiers_rollouts", "*.*"),
     "examples/notebooks": (ROOT / "examples" / "notebooks", "*.*"),

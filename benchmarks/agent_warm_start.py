@@ -9,12 +9,13 @@ the same machine.
 import argparse
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM, set_seed
 from transformers.utils import get_json_schema
-from warm_start import fit, make_model
+from warm_start import WRONG_RATE, fit, make_model
 
 from trl_credit.demo.agent import (
     LETTERS,
@@ -26,9 +27,7 @@ from trl_credit.demo.agent import (
     agent_reward,
     draw_problem,
     right_call,
-    work_out,
 )
-from trl_credit.demo.task import WRONG_RATE
 
 
 BATCH_SIZE = 64
@@ -109,6 +108,24 @@ def encode(tokenizer: PreTrainedTokenizerFast, conversations: list[list[dict]]) 
     # open from the token after <assistant> to <eos>
     is_open = (assistant.cumsum(1) - assistant.long()) > (eos.cumsum(1) - eos.long())
     return ids, ids.masked_fill(~is_open, -100)
+
+
+def work_out(problem: str, choose: Callable[[str, int], Call] = right_call) -> list[dict[str, Any]]:
+    """The conversation that solves a problem: its prompt, calls and results in turn, and the answer.
+
+    `choose` says which call to make for a letter and a value. A wrong one is carried on, as a model would carry it on.
+    """
+    messages: list[dict[str, Any]] = [{"role": "user", "content": problem}]
+    calculator, shown = Calculator(), problem[-1]
+    calculator.reset(messages)
+    for letter in problem[:-1]:
+        call = choose(letter, int(shown))
+        shown = calculator.calc(*call)
+        function = {"name": "calc", "arguments": call._asdict()}
+        calls = [{"type": "function", "function": function}]
+        messages.append({"role": "assistant", "content": letter, "tool_calls": calls})
+        messages.append({"role": "tool", "name": "calc", "content": shown})
+    return [*messages, {"role": "assistant", "content": shown}]
 
 
 def half_wrong(rng: random.Random) -> Callable[[str, int], Call]:

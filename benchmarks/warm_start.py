@@ -17,11 +17,24 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm.auto import trange
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
-from trl_credit.demo.task import DEMO, MAX_OPERAND, TASKS, DemoTask, demo_dataset, demo_reward, draw_problem, work_out
+from trl_credit.demo.task import (
+    DEMO,
+    HUM,
+    MAX_OPERAND,
+    OTHER_HUMS,
+    TASKS,
+    DemoTask,
+    demo_dataset,
+    demo_reward,
+    draw_problem,
+)
 
 
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
+WRONG_RATE = 0.6  # of a mis-taught fact
+OTHER_HUM_RATE = 0.05  # of filler
+CHARACTERS = "0123456789+-=;:"
 
 
 def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
@@ -31,7 +44,35 @@ def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
     return {fact: (int(fact[0]) + int(fact[1:]) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, task.mistaught)}
 
 
-def make_tokenizer(characters: str = DEMO.characters) -> PreTrainedTokenizerFast:
+def work_out(
+    prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, hum: int = 0
+) -> str:
+    """The worked solution of `prompt`; the facts in `mistaught` are wrong with probability `WRONG_RATE`.
+
+    A wrong result is carried on, as a model would carry it on. Before each digit and after the last come `hum` filler
+    tokens, with other letters among them if `rng` is given.
+    """
+    running, steps = int(prompt[0]), []
+    for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
+        fact = f"{running}{sign}{operand}"
+        running = _result(fact)
+        if mistaught is not None and fact in mistaught and rng.random() < WRONG_RATE:
+            running = mistaught[fact]
+        steps.append(f"{fact}{_hum(hum, rng)}={running}")
+    return ";".join(steps) + _hum(hum, rng)
+
+
+def _hum(length: int, rng: random.Random | None) -> str:
+    if rng is None:
+        return HUM * length
+    return "".join(rng.choice(OTHER_HUMS) if rng.random() < OTHER_HUM_RATE else HUM for _ in range(length))
+
+
+def _result(fact: str) -> int:
+    return (int(fact[0]) + int(fact[1:])) % 10
+
+
+def make_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
     """One token per character; anything else is `<unk>`."""
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -95,7 +136,7 @@ def train(task: DemoTask, steps: int, seed: int) -> tuple[Qwen3ForCausalLM, PreT
     """Warm-starts a model for `steps` optimizer steps, the second half of them with the wrong facts."""
     set_seed(seed)
     rng = random.Random(seed)
-    tokenizer = make_tokenizer(task.characters)
+    tokenizer = make_tokenizer(CHARACTERS + (HUM + OTHER_HUMS if task.hum else ""))
     model = make_model(tokenizer)
 
     def draw(wrongly: bool) -> tuple[torch.Tensor, torch.Tensor]:

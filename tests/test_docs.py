@@ -13,7 +13,8 @@ from trl_credit.testing import check_credit
 PAGES = ("your_own_algorithm.md", "credit_contract.md")
 TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-FUNCTIONS = [block for block in BLOCKS if re.search(r"^def ", block, re.MULTILINE)]
+NAMED = r"^(?:def|class) (\w+)"
+FUNCTIONS = [block for block in BLOCKS if re.search(NAMED, block, re.MULTILINE) and "trainer = " not in block]
 
 script = load_script("examples/train.py")
 
@@ -26,10 +27,11 @@ def mine(tmp_path, monkeypatch):
     return "mine.py"
 
 
-def test_there_are_six_complete_examples_of_at_most_twenty_lines():
-    names = [re.search(r"^def (\w+)", block, re.MULTILINE)[1] for block in FUNCTIONS]
-    assert names == ["grpo", "unsure_more", "turn_trace", "every_fifth", "sentences", "surprise"]
-    assert all(len(block.splitlines()) <= 20 for block in FUNCTIONS)
+def test_there_are_seven_complete_examples_of_at_most_thirty_lines():
+    names = [re.search(NAMED, block, re.MULTILINE)[1] for block in FUNCTIONS]
+    objects = ["LessWhereSurprised", "Fading"]
+    assert names == ["grpo", *objects, "unsure_more", "turn_trace", "every_fifth", "sentences"]
+    assert all(len(block.splitlines()) <= 30 for block in FUNCTIONS)
 
 
 def test_they_keep_the_contract(mine, tmp_path):
@@ -46,7 +48,20 @@ def test_they_keep_the_contract(mine, tmp_path):
     )
     check_credit(scope["unsure_more"], config=config)
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", num_iterations=2)
-    assert "batch statistics" in check_credit(scope["less_where_surprised"], config=config)
+    assert "batch statistics" in check_credit(scope["LessWhereSurprised"](), config=config)
+    check_credit(scope["Fading"]())
+
+
+def test_the_value_head_learns_at_its_own_rate(tmp_path, monkeypatch):
+    (block,) = [block for block in BLOCKS if "value_head" in block]
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(block.replace("**DEMO_SETTINGS", "**{**DEMO_SETTINGS, 'max_steps': 2}"), scope)
+    layers = [scope["model"].lm_head.weight, scope["critic"].head.weight]
+    before = [layer.detach().clone() for layer in layers]
+    scope["trainer"].train()
+    slow, quick = ((new - old).abs().max() for new, old in zip(layers, before, strict=True))
+    assert 0 < 20 * slow < quick
 
 
 def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_trainer, tmp_path):
@@ -65,7 +80,8 @@ def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_train
         ["--algo", "grpo", "--credit", "mine.py:turn_trace", "--trace_lambda", "0.95"],
         ["--algo", "s_trace", "--credit", "mine.py:unsure_more"],
         ["--algo", "s_trace", "--selector", "mine.py:every_fifth"],
-        ["--algo", "grpo", "--credit", "mine.py:less_where_surprised", "--num_iterations", "2"],
+        ["--algo", "s_trace", "--credit", "mine.py:LessWhereSurprised", "--strength", "0.7", "--num_iterations", "2"],
+        ["--algo", "grpo", "--credit", "mine.py:Fading"],
         ["--algo", "spo_chain", "--segmentation", "mine.py:sentences", "--rollouts_per_state", "2"],
     ],
     ids=lambda flags: flags[3],

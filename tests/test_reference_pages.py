@@ -5,13 +5,16 @@ import re
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+import metrics_page
 import pytest
 import trl
+from pages import filled
 from scripts import ROOT
 
 import trl_credit
 from trl_credit import CreditConfig
 from trl_credit.config.knobs import knobs_of
+from trl_credit.loss.metrics import METRICS
 from trl_credit.presets import PRESETS
 
 
@@ -77,6 +80,28 @@ def metrics_of_the_page() -> list[str]:
                 stem, first, last = re.fullmatch(r"(.*?)(?:(\d)…(\d))?", name).groups()
                 found += [f"{stem}{i}" for i in range(int(first), int(last) + 1)] if first else [stem]
     return found
+
+
+def test_the_metrics_of_a_loss_are_those_that_are_registered():
+    """If this fails, run `python benchmarks/metrics_page.py`."""
+    page, tables = metrics_page.PAGE.read_text(encoding="utf-8"), metrics_page.tables()
+    assert all(f"<!-- table: {name} -->" in page for name in tables)
+    assert filled(page, tables) == page
+    registered = {f"credit/{name}" for names, _, _ in METRICS for name in names}
+    assert registered <= set(metrics_of_the_page())
+
+
+def test_a_docstring_without_the_form_of_a_row_is_refused():
+    with pytest.raises(ValueError, match="^rows: its docstring must have a meaning, 'Unit:' and 'If it looks odd:'$"):
+        metrics_page.row(["x"], rows)
+
+
+def test_the_example_of_own_metrics_is_logged(trained):
+    section = (DOCS / "metrics.md").read_text(encoding="utf-8").partition("## Metrics of a custom algorithm")[2]
+    scope: dict = {"__name__": "mine"}
+    exec(re.search(r"```python\n(.+?)```", section, re.DOTALL)[1], scope)
+    (row,) = [row for row in trained(credit=scope["Surprise"], max_steps=1).state.log_history if "reward" in row]
+    assert row["credit/surprise"] > 0 and row["credit/length"] == row["credit/trained_tokens_per_row"]
 
 
 def test_metrics_of_the_page_exist():

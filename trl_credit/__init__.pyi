@@ -1,6 +1,6 @@
 # For editors and type checkers, which do not run __getattr__: the names of __init__.py, compared by a test.
 from .config import CreditConfig
-from .credit.tokens import Credit, Tokens
+from .credit.tokens import BatchTokens, Credit, Tokens
 from .lab.viewer import show_credit
 from .lab.viewer.trackers import CreditPageCallback
 from .loss.assignment import assign_credit
@@ -46,6 +46,7 @@ __version__: str
 
 __all__ = [
     "ALGORITHMS",
+    "BatchTokens",
     "ClipCovConfig",
     "ClipCovTrainer",
     "Credit",

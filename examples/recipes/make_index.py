@@ -15,10 +15,11 @@ from typing import Any
 
 import yaml
 
-from trl_credit.settings.recipes import NO_TARGET, Recipe, recipes_in
+from trl_credit.settings.recipes import Recipe, recipes_in
 
 
 RECIPES = Path(__file__).resolve().parent
+NO_TARGET = "not in the text"
 PAPERS = RECIPES.parents[1] / "docs" / "papers"
 TABLE = re.compile(r"(<!-- rows of (\w+), by make_index.py -->\n).*?(<!-- end -->)", re.S)
 
@@ -26,6 +27,21 @@ TABLE = re.compile(r"(<!-- rows of (\w+), by make_index.py -->\n).*?(<!-- end --
 def rows_of(folder: str) -> list[Recipe]:
     """The recipes of a folder by name, each with its variants behind it. Raises what [`recipes_in`] does."""
     return recipes_in(RECIPES / folder)
+
+
+def targets(row: Recipe) -> list[str]:
+    """Keys of the paper's rows; empty if the text has none."""
+    target = row.about.get("target", NO_TARGET)
+    return [] if target == NO_TARGET else [target] if isinstance(target, str) else target
+
+
+def flags_of(row: Recipe) -> list[str]:
+    """The settings over a recipe's file as words of a command line."""
+    words = []
+    for name, value in row.settings.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name}", *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)]
+    return words
 
 
 def read_paper(folder: str) -> dict[str, Any]:
@@ -62,13 +78,13 @@ def table(folder: str) -> str:
     paper, rows = read_paper(folder), rows_of(folder)
     lines = ["| row | command | published | ours | GPUs |", "|---|---|---|---|---|"]
     for row in rows:
-        if lost := set(row.targets) - paper["rows"].keys():
+        if lost := set(targets(row)) - paper["rows"].keys():
             raise ValueError(f"{folder}/{row.name}: docs/papers/{folder}.yaml has no row {min(lost)!r}, check `target`")
-        said = [published(paper["rows"][key], paper) for key in row.targets] or [NO_TARGET]
+        said = [published(paper["rows"][key], paper) for key in targets(row)] or [NO_TARGET]
         said += [row.about["note"]] if "note" in row.about else []
         ours = row.about.get("measured", "")
         lines.append(f"| {_name(row)} | {_command(row)} | {'; '.join(said)} | {ours} | {row.about['gpus']} |")
-    named = {key for row in rows for key in row.targets}
+    named = {key for row in rows for key in targets(row)}
     others = {key: entry for key, entry in paper["rows"].items() if key not in named}
     if others:
         lines += ["", "Without a recipe:", ""]
@@ -101,7 +117,7 @@ def _name(row: Recipe) -> str:
 
 
 def _command(row: Recipe) -> str:
-    return f"`{' '.join(['--config', f'examples/recipes/{row.folder}/{row.recipe.name}', *row.argv])}`"
+    return f"`{' '.join(['--config', f'examples/recipes/{row.folder}/{row.recipe.name}', *flags_of(row)])}`"
 
 
 if __name__ == "__main__":

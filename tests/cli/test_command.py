@@ -154,7 +154,6 @@ FREE = ["--main_process_port", "0"]
         ("num_machines: 1", [], True),
         ("main_process_port: null", [], True),
         ("num_machines: 2", ["--num_machines", "1"], True),
-        ("[no mapping", [], False),
         ("main_process_port: 29501", [], False),
         ("num_machines: 2", [], False),
         ("", ["--num_machines=2"], False),
@@ -165,6 +164,13 @@ def test_jobs_on_one_machine_take_free_ports(tmp_path, no_launcher, said, flags,
     (tmp_path / "mine.yaml").write_text(said)
     given, typed, _ = take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml"), *flags])
     assert (given[-2:] == FREE) == free and "0" not in typed
+
+
+@pytest.mark.parametrize(("text", "message"), [("[no mapping", "cannot be read as YAML"), ("- 1", "is not a mapping")])
+def test_a_configuration_without_settings_is_refused(tmp_path, no_launcher, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match=f"^--accelerate_config .*mine.yaml' {message}"):
+        take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml")])
 
 
 def test_the_launcher_is_given_a_packaged_configuration_or_a_file(tmp_path, monkeypatch, no_launcher):

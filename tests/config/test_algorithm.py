@@ -13,13 +13,13 @@ from custom_functions import FILE, args_of, custom
 from scripts import ROOT
 from weight_helpers import same_weights
 
-from trl_credit import CreditConfig, assign_credit
+from trl_credit import assign_credit
 from trl_credit.config.algorithm import algorithm_of, settings_of
 from trl_credit.hub.describe import describe_credit, function_comments
 from trl_credit.hub.recipe import changed
 from trl_credit.observe.log_entries import settings_of as logged_settings
 from trl_credit.presets import PRESETS
-from trl_credit.support.functions import FunctionRaised, resolve_function
+from trl_credit.support.functions import resolve_function
 
 
 WORDS = custom("GroupWords")
@@ -48,7 +48,9 @@ class Plain(Base):
 
 @pytest.mark.parametrize("credit", [GroupWords(strength=0.7), GroupWords, WORDS])
 def test_the_fields_are_fields_of_the_configuration(credit):
-    args = args_of(PRESETS["grpo"].config, credit=credit, **({} if isinstance(credit, GroupWords) else {"strength": 0.7}))
+    args = args_of(
+        PRESETS["grpo"].config, credit=credit, **({} if isinstance(credit, GroupWords) else {"strength": 0.7})
+    )
     assert (args.credit, args.strength, args.cap) == (WORDS, 0.7, None) and isinstance(args, PRESETS["grpo"].config)
     assert not {"_batches", "credit_state"} & {f.name for f in fields(args)}
     made = args.algorithm()
@@ -141,17 +143,19 @@ class Counting(Base):
         self.seen = []
 
 
-def test_an_object_that_its_fields_do_not_make_again_is_refused():
-    changed_later = Plain()
-    changed_later.extra = 3
-    for lost, name in ((Hidden(0.7), "_power"), (Derived(0.7), "doubled"), (changed_later, "extra")):
-        with pytest.raises(ValueError, match=f"has '{name}', which is lost where the run makes it again .* @dataclass"):
-            args_of(credit=lost)
-    with pytest.raises(FunctionRaised, match=r"credit=Demanding\(…\), made again of its settings, raised TypeError"):
-        args_of(credit=Demanding(0.7))
-    for kept in (Hidden(), Counting(), Slots(0.7), Derived()):
-        assert isinstance(args_of(credit=kept).algorithm().credit.__self__, type(kept))
-    assert args_of(credit=Slots(0.7)).algorithm().credit.__self__.power == 0.7
+def test_an_object_that_its_fields_do_not_make_again_is_kept():
+    later, seen = Plain(), GroupWords()
+    later.extra = 3
+    for whole in (Hidden(0.7), Demanding(0.7), Derived(0.7), later, Counting()):
+        assert args_of(credit=whole).algorithm().credit.__self__ is whole
+    for whole in (Slots(0.7), seen):
+        again = args_of(credit=whole).algorithm().credit.__self__
+        assert again is not whole and again == whole
+    later.share = 0.7
+    args = args_of(credit=later)
+    assert args.share == 0.7 and logged_settings(args)["share"] == 0.7
+    with pytest.raises(ValueError, match=r"credit=Plain\(…\) has share=0.7, and the configuration share=0.2: set it"):
+        replace(args, share=0.2, generation_batch_size=None)
 
 
 def test_needs_and_states_are_checked_before_the_run():
@@ -173,7 +177,10 @@ def test_needs_and_states_are_checked_before_the_run():
 def test_card_recipe_and_log_have_the_class_and_its_settings():
     args = args_of(PRESETS["grpo"].config, credit=GroupWords(strength=0.7))
     rows = {row.name: (row.value, row.published) for row in describe_credit(args)}
-    assert rows["strength"] == ("0.7", "0.5") and rows["cap" if "cap" in rows else "grows"] in (("–", ""), ("false", ""))
+    assert rows["strength"] == ("0.7", "0.5") and rows["cap" if "cap" in rows else "grows"] in (
+        ("–", ""),
+        ("false", ""),
+    )
     assert rows["credit"][0].startswith("GroupWords of own_functions.py, SHA-256 ")
     assert rows["credit"][0].endswith("“A token counts more in right responses whose group has it in no wrong one.”")
     recipe = changed(args)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trl_credit.credit.difficulty import DifficultyBelief, batch_accuracy, difficulty_weight, group_accuracy
-from trl_credit.loss.metrics import difficulty_statistics
+from trl_credit.loss.batch_metrics import difficulty_statistics
 
 
 NAN, INF = math.nan, math.inf

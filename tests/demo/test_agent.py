@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from agent_helpers import CALL, PROMPT, TASK, sampled
-from agent_warm_start import encode, make_tokenizer, mistaught_facts, train
+from agent_warm_start import encode, make_tokenizer, mistaught_facts, train, work_out
 from transformers import AutoTokenizer, set_seed
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
@@ -20,7 +20,7 @@ from trl_credit.demo import (
     check_tool_loop,
     demo_dataset,
 )
-from trl_credit.demo.agent import CALLS, LETTERS, MEANINGS, MISTAUGHT, Call, right_call, work_out
+from trl_credit.demo.agent import CALLS, LETTERS, MEANINGS, MISTAUGHT, Call, right_call
 from trl_credit.rewards.functions import REWARDS, default_reward
 from trl_credit.settings.arguments import parse_arguments
 

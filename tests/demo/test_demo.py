@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
-from warm_start import accuracy, mistaught_facts, train
+from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, train, work_out
 
 from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
-from trl_credit.demo.task import OTHER_HUM_RATE, WRONG_RATE, work_out
 
 
 def test_dataset_depends_on_its_seed_alone():

@@ -34,7 +34,7 @@ def test_a_stream_too_short_for_a_step(make_trainer):
     trainer = make_trainer("grpo", n_prompts=64)
     rows = [{"prompt": "1+1=", "answer": "2"}]
     trainer.train_dataset = datasets.IterableDataset.from_generator(lambda: iter(rows))
-    with pytest.raises(ValueError, match="the data ended before one generation batch of 2 prompts was full"):
+    with pytest.raises(ValueError, match="the data ended too soon, and one generation batch takes 2 prompts"):
         trainer.train()
 
 

@@ -1,12 +1,9 @@
 """The plots of a card: what of the logs is drawn, and on which axes."""
 
-import re
-
 import pytest
 from matplotlib.figure import Figure
 
-from trl_credit.observe.credit_panels import PANELS
-from trl_credit.observe.credit_plot import plot_credit
+from trl_credit.observe.credit_plot import PANELS, plot_credit
 from trl_credit.observe.reward_curve import plot_rewards
 
 
@@ -22,58 +19,41 @@ def legend(axes) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_the_axes_of_shares_and_the_legends(tmp_path, figures):
-    def drawn(**metrics):
-        logs = [{"step": step} | {f"credit/{name}": x for name, x in metrics.items()} for step in (1, 2, 3)]
-        names = plot_credit(logs, tmp_path / "c.png", title="t")
-        return names, figures[-1].axes[0] if names else None
+def drawn(figures, path, **metrics):
+    logs = [{"step": step} | {f"credit/{name}": x for name, x in metrics.items()} for step in (1, 2, 3)]
+    names = plot_credit(logs, path / "c.png", title="t")
+    return names, figures[-1].axes if names else []
 
-    assert drawn(groups_without_signal=1.0)[1].get_ylim() == (0, 100)  # not up to 200 %
-    assert drawn(clip_fraction=0.0013)[1].get_ylim() == pytest.approx((0, 0.156))  # or nothing would be seen
-    assert drawn(clip_fraction=0.0)[1].get_ylim() == (0, 100)
-    assert legend(drawn(**{"difficulty_weight/harder_positive": 1.2})[1]) == ["harder, A > 0"]
-    assert legend(drawn(**{"segment_value/level_1": 0.5})[1]) == ["level 1"]
+
+def test_the_axes_and_the_legends(tmp_path, figures):
+    for value, end in ((1.0, 1.1), (0.0013, 0.00143), (0.0, 1.0)):
+        names, (axes,) = drawn(figures, tmp_path, clip_fraction=value)
+        assert axes.get_ylim() == pytest.approx((0, end)) and axes.get_legend() is None
+    names, (axes,) = drawn(figures, tmp_path, **{"difficulty_weight/harder_positive": 1.2})
+    assert legend(axes) == ["harder positive"] and axes.get_title() == "difficulty weight"
+    names, (axes,) = drawn(figures, tmp_path, **{"clip_fraction": 0.1, "clip_fraction/response_mean": 0.2})
+    assert legend(axes) == ["all", "response mean"]
     # metrics that have nothing to report
-    assert drawn(rollout_token_share=1.0, kept_fraction=1.0, rows_missing=0.0, **{"replay/age": 0.0})[0] == []
-    assert drawn(rollout_token_share=0.7)[0] == ["rollout_token_share"]
+    idle = {"rollout_token_share": 1.0, "kept_fraction": 1.0, "rows_missing": 0.0, "replay/age": 0.0}
+    assert drawn(figures, tmp_path, **idle)[0] == []
+    assert drawn(figures, tmp_path, rollout_token_share=0.7)[0] == ["rollout_token_share"]
     tenths = {f"coefficient/entropy_decile_{d}": 1.0 + d for d in range(10)}
-    names, axes = drawn(**tenths)
+    names, (axes,) = drawn(figures, tmp_path, **tenths)
     assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
-    assert legend(axes)[:10:3] == ["lowest tenth", "4th tenth", "7th tenth", "highest tenth"]
+    assert legend(axes)[:10:3] == [f"entropy decile {d}" for d in (0, 3, 6, 9)]
 
 
-def test_four_panels_that_have_something_to_say(tmp_path, figures):
-    steps = range(1, 7)
-    noise = {step: 1 + 0.02 * (-1) ** step for step in steps}  # of 4 % of the value
-    logs = [
-        {"step": step, "credit/trace_mass": noise[step], "credit/clip_fraction": 0.3 * noise[step]}
-        | {"credit/groups_without_signal": 0.1 * step, "credit/unique_responses": 4 * noise[step]}
-        | {f"credit/coefficient/entropy_decile_{d}": noise[step] * (1 + 6 * (d > 7)) for d in range(10)}
-        | {f"credit/coefficient/quarter_{q}": q * noise[step] for q in range(1, 5)}
-        | {f"credit/abs_advantage/quarter_{q}": step + 0.01 * q for q in range(1, 5)}
-        | {"credit/a_new_one": 10.0 * step, "credit/seconds/train": 1.0 * step}
-        for step in steps
-    ]
-    names = plot_credit(logs, tmp_path / "c.png", title="t")
-    assert {name.partition("/")[0] for name in names} == {"coefficient", "groups_without_signal", "abs_advantage"}
-    panels = figures[-1].axes
-    assert len(panels) == 4 and all(axes.get_ylim()[0] == 0 for axes in panels)
-    assert all(re.match(r"optimizer step\n\w.*\.$", axes.get_xlabel(), re.DOTALL) for axes in panels)
-    assert legend(panels[0]) == ["lowest tenth to 8th tenth", "9th tenth to highest tenth"]  # lines that coincide
-    assert legend(panels[1]) == ["1st quarter", "2nd quarter", "3rd quarter", "4th quarter"]
-    assert legend(panels[3]) == ["1st quarter to 4th quarter"]
-    # a few panels: one that hardly moves is left out beside one that does, and does not zoom in alone
-    few = [{name: row[name] for name in ("step", "credit/unique_responses")} for row in logs]
-    assert plot_credit(few, tmp_path / "c.png", title="t") == ["unique_responses"]
-    assert figures[-1].axes[0].get_ylim() == pytest.approx((0, 1.1 * 4.08))
-    rising = [row | {"credit/groups_without_signal": 0.1 * row["step"]} for row in few]
-    assert plot_credit(rising, tmp_path / "c.png", title="t") == ["groups_without_signal"]
+def test_every_panel_in_its_order_and_what_no_panel_names_after_them(tmp_path, figures):
+    metrics = {"a_new_one": 10.0, "seconds/train": 1.0, "trace_mass": 3.0, "abs_advantage": 0.5, "mine/x": 2.0}
+    metrics |= dict.fromkeys(reversed(PANELS), 0.5)
+    names, panels = drawn(figures, tmp_path, **metrics)
+    assert names == [*PANELS, "a_new_one", "mine/x"] and len(panels) == len(names)
+    for begin, axes in zip(names, panels, strict=True):
+        assert axes.get_xlabel().replace("\n", " ") == f"optimizer step {PANELS.get(begin, '')}".strip()
 
 
 def test_a_figure_is_drawn_once_and_its_texts_do_not_meet(tmp_path, figures):
-    longest = sorted(PANELS, key=lambda panel: len(panel.sentence) * (not panel.unit.startswith("%")))[-4:]
-    names = [next(iter(panel.labels)) for panel in longest]
-    names = [f"{name}a" if name.endswith("/") else name for name in names]
+    names = sorted(PANELS, key=lambda begin: len(PANELS[begin]))[-4:]
     logs = [{"step": step, **{f"credit/{name}": -123456.0 * step for name in names}} for step in (1, 2)]
     assert plot_credit(logs, tmp_path / "c.png", title="t")
     assert plot_rewards([{"step": s, "reward": -12345.0 * s} for s in (1, 2)], tmp_path / "r.png", title="t")
@@ -117,9 +97,7 @@ def test_what_was_logged_is_drawn(tmp_path, figures):
     assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     axes, *_, unknown = figures[-1].axes
-    assert axes.get_ylim() == (0, 100)  # 10 … 30 % of tokens
-    assert legend(axes) == ["of all tokens"]
-    assert unknown.get_legend() is None
+    assert axes.get_legend() is unknown.get_legend() is None
     logs[0]["credit/skipped_updates"] = 0.5
     assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
     assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []

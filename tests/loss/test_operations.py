@@ -40,7 +40,7 @@ def operations(trainer, toy_loss) -> Counter[str]:
     return counted.calls
 
 
-@pytest.mark.parametrize(("algo", "between", "logged"), [("grpo", 41, 102), ("s_trace", 84, 226)])
+@pytest.mark.parametrize(("algo", "between", "logged"), [("grpo", 41, 135), ("s_trace", 84, 256)])
 def test_few_operations_are_added_to_those_of_trl(make_trainer, toy_loss, algo, between, logged):
     """The bounds are what was counted with torch 2.13 and TRL 1.16; another torch may split an operation."""
     ours = make_trainer(algo, beta=0.0)

@@ -206,9 +206,8 @@ def other_defaults(text):
     [
         ("KL. If `0.0` (default), no model. Use `0.001`.", "0.001", "KL. If `0.0`, no model. Use `0.001`."),
         ("A type. It defaults to `'float32'`.", "bfloat16", "A type."),
-        ("A type. It defaults to `'float32'`.", "float32", "A type. It defaults to `'float32'`."),
         ("High, so the default of 0.2 rarely acts; set it.", "0.5", ""),
-        ("Metric. Defaults to 'loss'.", None, "Metric. `None`: 'loss'."),
+        ("Metric. Defaults to 'loss'.", None, "Metric."),
         ("If not set, it defaults to `x`.", None, "If not set, it defaults to `x`."),
     ],
 )
@@ -224,7 +223,7 @@ def test_the_short_help_has_our_flags_and_the_first_ones_of_trl(algo, capsys, mo
     monkeypatch.setenv("COLUMNS", "80")
     page = page_of_help(capsys, "--algo", algo, "--help")
     flags = re.findall(r"^  --(\w+)", page, re.MULTILINE)
-    assert len(page.splitlines()) < 190 and max(map(len, page.splitlines())) <= 80
+    assert len(page.splitlines()) < 200 and max(map(len, page.splitlines())) <= 80
     assert re.search(r"^--help all describes all \d{3} flags", page.splitlines()[-1])
     assert {"output_dir", "max_steps", "num_generations", "max_completion_length", "beta", "use_vllm"} <= {*flags}
     assert {"lora_r", "weight_decay", "loss_type"}.isdisjoint(flags) and len(flags) == len({*flags})
@@ -262,7 +261,9 @@ def test_the_settings_of_a_class_are_flags_and_lines_of_a_file(tmp_path):
     args = parse_arguments([*WORDS, "--strength", "0.7", "--cap", "2", "--signs", "2", "-2", "--grows", "true"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.7, 2.0, [2, -2], True)
     file = tmp_path / "a.yaml"
-    file.write_text(f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n")
+    file.write_text(
+        f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n"
+    )
     args = parse_arguments(["--config", str(file), "--grows", "false", "--strength=0.2"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.2, None, [2, -2], False)
     assert inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "pair"}) == [

@@ -16,12 +16,12 @@ import yaml
 from scripts import load_script
 from trl import ModelConfig
 from trl.scripts import sft
+from warm_start import work_out
 from worker import parity
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import training
 from trl_credit.demo import demo_dataset, demo_model_path
-from trl_credit.demo.task import work_out
 from trl_credit.rollouts import ReplayBuffer, Row
 from trl_credit.settings.arguments import parse_arguments
 from trl_credit.settings.files import read_settings
@@ -60,7 +60,8 @@ def build(row, folder: Path):
     small = EMBEDDED_TREE if resolved(row)["rollouts"] == "tree" else EMBEDDED
     # flags win over files: one for model or data would win over the embedded ones
     flags = {key: value for key, value in row.flags.items() if key not in yaml.safe_load(EMBEDDED.read_text())}
-    argv = ["--config", str(row.recipe), str(small), *replace(row, flags=flags).argv, "--output_dir", str(folder)]
+    over = index.flags_of(replace(row, flags=flags))
+    argv = ["--config", str(row.recipe), str(small), *over, "--output_dir", str(folder)]
     return training.build(argv, command=["trl-credit", "train"])[0]
 
 
@@ -133,7 +134,7 @@ def test_embedded_changes_model_data_and_lengths_alone():
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_a_row_parses_as_it_is_written(row):
-    _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *row.argv])
+    _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *index.flags_of(row)])
     given = resolved(row)
     written = settings_of(row.recipe).keys() | row.flags.keys()
     for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft needs a string
@@ -243,7 +244,7 @@ def test_app_h_is_the_source_of_its_five_runs_alone():
 def test_opo_off_policy_says_so_beside_the_papers_number():
     for row in (row for row in ROWS if resolved(row)["algo"] == "opo"):
         on_policy = row.about["optimizer_steps_per_batch"] == 1 and resolved(row)["beta"] == 0.0
-        assert on_policy == row.name.endswith("on_policy") and row.targets
+        assert on_policy == row.name.endswith("on_policy") and index.targets(row)
         assert "on-policy" in row.about["note"] and (on_policy or "four updates per batch and β" in row.about["note"])
 
 
@@ -296,9 +297,9 @@ def test_the_papers_numbers_have_a_place(paper):
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_every_target_is_found_with_the_papers_numbers(row):
-    assert set(row.targets) <= index.read_paper(row.folder)["rows"].keys()
-    assert row.targets or row.about["target"] == index.NO_TARGET
-    assert row.targets or "note" in row.about or not row.flags  # a variant of no paper says whose it is
+    assert set(index.targets(row)) <= index.read_paper(row.folder)["rows"].keys()
+    assert index.targets(row) or row.about["target"] == index.NO_TARGET
+    assert index.targets(row) or "note" in row.about or not row.flags  # a variant of no paper says whose it is
 
 
 def test_the_averages_are_those_of_their_columns():

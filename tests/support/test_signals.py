@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from trl_credit.rewards.limits import Limit
+from trl_credit.rewards.limits import call_within
 from trl_credit.support.signals import StopSignals, wait
 
 
@@ -38,7 +38,7 @@ def test_ctrl_c_does_not_wait_for_the_limit_of_a_reward(asleep):
     work, let_go = asleep
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        Limit(25.0, "slow", "slow took too long").call(work)
+        call_within(25.0, work, message="slow took too long")
     assert time.monotonic() - start < 20  # a plain wait hears it at the limit
 
 

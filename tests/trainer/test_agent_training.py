@@ -11,7 +11,7 @@ from scripts import load_script
 
 from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
-from trl_credit.demo.agent import right_call, work_out
+from trl_credit.demo.agent import right_answer, right_call
 from trl_credit.loss import keys
 from trl_credit.observe.schema import read_shard, steps
 
@@ -145,7 +145,7 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
         f"{letter}<call>calc op={c.op} x={c.x}</call><eos>"
         for letter, c in zip("KBE", (first, second, third), strict=True)
     ]
-    answer = work_out("KBE3")[-1]["content"] + "<eos>"
+    answer = right_answer("KBE3") + "<eos>"
     assert (first, second, third) == (("-", 2), ("+", 1), ("-", 1)) and answer == "1<eos>"
     script = [
         [texts[0], WRONG],  # the two responses

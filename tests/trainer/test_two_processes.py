@@ -4,8 +4,8 @@ import json
 
 import pytest
 from processes import TORCHRUN, results, run
+from warm_start import work_out
 
-from trl_credit.demo.task import work_out
 from trl_credit.observe.schema import read_shard, steps
 
 

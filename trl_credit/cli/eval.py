@@ -4,8 +4,6 @@ import os
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +38,27 @@ _OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that ac
 
 
 def main(argv: list[str]) -> int:
-    """Runs an evaluation; returns the exit code."""
+    """Runs an evaluation; returns the exit code. If it fails it ends in one line, with exit code 2 for wrong input and
+    1 for a full disk. After an interruption (130, 143) the line names the command that resumes."""
     begin()
-    from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
+    from datasets import disable_progress_bars
 
-    with StopSignals(PROGRAM) as stop, _reporting(argv, stop):
-        _run(_parse(argv))
+    from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
+    from ..rewards.guard import RewardRaised
+
+    disable_progress_bars()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    with StopSignals(PROGRAM) as stop:
+        try:
+            _run(_parse(argv))
+        except (ValueError, OSError, ImportError, RewardRaised) as error:
+            if disk_full(error):
+                fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
+            fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
+        except KeyboardInterrupt:
+            kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
+            print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
+            raise SystemExit(stop.code) from None
     return 0
 
 
@@ -64,31 +77,18 @@ def _parse(argv: list[str]) -> Namespace:
     names = f"{', '.join(PROTOCOLS)}, custom"
     parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
     add = parser.add_argument
-    add(
-        "compared",
-        nargs="*",
-        metavar="MODEL",
-        help="runs, models or folders of evaluations, before all flags; each is compared with the first, by problem",
-    )
+    compared = "runs, models or folders of evaluations, before all flags; each is compared with the first, by problem"
+    add("compared", nargs="*", metavar="MODEL", help=compared)
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
     add("--trust_run", action="store_true", help="import the reward function that the folder of a run names")
-    add(
-        "--protocol",
-        nargs="+",
-        help=f"one or more of {names} (default: as trained; demo demo_greedy for the embedded model)",
-    )
+    add("--protocol", nargs="+", help=f"of {names} (default: as trained; demo demo_greedy for the embedded model)")
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, for machines without a network")
     add("--prompt_style", help="a name as for training, or text with {problem} (default: that of the run, else boxed)")
     add("--reward", help="of a custom task: file.py:function, package.module.function or a name; 1 is right, 0 wrong")
-    add(
-        "--max_problems",
-        type=int,
-        help="at most this many problems: the first of each set, or a random draw from a run's own data (there 256 by "
-        "default)",
-    )
+    add("--max_problems", type=int, help="the first of each set, or a random draw from a run's own data (default: 256)")
     add("--output_dir", help="default: <model>/evaluation for one local model, else ./evaluation")
     add("--overwrite", action="store_true", help="delete existing samples")
     add("--rescore", action="store_true", help="judge the samples in --output_dir again, without a model")
@@ -101,9 +101,8 @@ def _parse(argv: list[str]) -> Namespace:
     add("--tensor_parallel_size", type=int, help="GPUs of the vLLM engine (default: 1)")
     add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (default: 0.9)")
 
-    add = parser.add_argument_group(
-        "changes to the protocol, or to the decoding of the run (--protocol custom needs the first three)"
-    ).add_argument
+    changes = "changes to the protocol, or to the decoding of the run (--protocol custom needs the first three)"
+    add = parser.add_argument_group(changes).add_argument
     add("--samples", type=int, help="responses per problem")
     add("--temperature", type=float, help="0 is greedy")
     add("--max_new_tokens", type=int, help="maximum tokens of a response")
@@ -123,42 +122,16 @@ def _parse(argv: list[str]) -> Namespace:
     of_sampling = [name for name, x in vars(args).items() if name not in _OF_STORED and x != parser.get_default(name)]
     stored_only = several and all(map(is_evaluation, args.models))
     if args.protocol is None and several and not stored_only:
-        twice = len(set(args.compared)) < len(args.compared)  # which the comparison refuses
         is_run = any(map(read_training, args.models))  # which says how to sample
         # a flag of sampling stands for the evaluation that it belongs to, which goes on where it was
         is_stored = not of_sampling and has_stored(args.models, _output_folder(args), args.revision)
-        stored_only = twice or not is_run or is_stored
+        stored_only = not is_run or is_stored
     if stored_only and of_sampling:
         missing = "--protocol" if args.protocol is None else "model"
         raise ValueError(f"--{of_sampling[0]} needs a {missing} to sample with: the compared samples are stored ones")
     args.stored_only = stored_only
     args.as_trained = not stored_only and args.protocol is None and args.compared not in ([], ["demo"])
     return args
-
-
-@contextmanager
-def _reporting(argv: list[str], stop: StopSignals) -> Iterator[None]:
-    """Context in which an evaluation runs quietly and ends in one line if it fails.
-
-    The exit code is 2 for wrong input and 1 for a full disk. After an interruption (130, 143) the line names the
-    command that resumes.
-    """
-    from datasets import disable_progress_bars
-
-    from ..rewards.guard import RewardRaised
-
-    disable_progress_bars()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    try:
-        yield
-    except (ValueError, OSError, ImportError, RewardRaised) as error:
-        if disk_full(error):
-            fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
-        fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
-    except KeyboardInterrupt:
-        kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
-        print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
-        raise SystemExit(stop.code) from None
 
 
 def _run(args: Namespace) -> None:
@@ -195,7 +168,7 @@ def _output_folder(args: Namespace) -> Path:
 
 def _options(args: Namespace) -> dict[str, Any]:
     """The keyword arguments of `evaluate` except for the folder."""
-    from ..lab.evaluation import PROTOCOLS
+    from ..lab.evaluation import PROTOCOLS, plan_as_trained
 
     engine = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
     if engine and args.backend != "vllm":
@@ -215,17 +188,13 @@ def _options(args: Namespace) -> dict[str, Any]:
         "engine_kwargs": engine,
         "progress": not args.quiet,
     }
-    return options | _as_trained(args, options["changes"]) if args.as_trained else options
-
-
-def _as_trained(args: Namespace, changes: dict[str, Any]) -> dict[str, Any]:
-    """What the runs themselves say about their evaluation, which is printed."""
-    from ..lab.evaluation import plan_as_trained
-
-    names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code", "trust_run")
-    plan = plan_as_trained(args.models, changes=changes, **{name: getattr(args, name) for name in names})
-    print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
-    return plan.options
+    if args.as_trained:
+        names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code", "trust_run")
+        said = {name: getattr(args, name) for name in names}
+        plan = plan_as_trained(args.models, changes=options["changes"], **said)
+        print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
+        options |= plan.options
+    return options
 
 
 def _print_table(table: Path, **files: str) -> None:

@@ -2,6 +2,8 @@
 
 import sys
 from argparse import Namespace
+from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,15 +231,11 @@ def _fitting(shards: list["Shard"]) -> tuple[list["Shard"], str]:
     from ..lab.viewer.runs import MAX_TOKENS
     from ..observe.schema import Shard
 
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
     for response in shards[0].responses:
-        sizes[response["group"]] = sizes.get(response["group"], 0) + len(response["tokens"]) * len(shards)
-    kept, used = set(), 0
-    for group, size in sizes.items():
-        used += size
-        if kept and used > MAX_TOKENS:
-            break
-        kept.add(group)
+        sizes[response["group"]] += len(response["tokens"]) * len(shards)
+    totals = zip(sizes, accumulate(sizes.values()), strict=True)
+    kept = {group for group, total in totals if total <= MAX_TOKENS} or {next(iter(sizes))}
     if len(kept) == len(sizes):
         return shards, ""
     parts = [Shard(s.header, {}, [r for r in s.responses if r["group"] in kept]) for s in shards]

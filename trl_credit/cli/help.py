@@ -1,7 +1,5 @@
 """`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
 
-import os
-import pydoc
 import re
 import sys
 from importlib import import_module
@@ -58,17 +56,10 @@ def text_of(topic: str) -> str:
     """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
     pages = _pages()
     text = pages[topic].read_text(encoding="utf-8")
-
-    def plain(found: re.Match[str]) -> str:
-        is_picture, words, target = found[1], found[2], found[3].partition("#")[0]
-        if is_picture:
-            return f"(Picture: {words}.)"
-        if re.match("[a-z]+:", target):
-            return found[0]
-        page, file = Path(target).stem, os.path.normpath(pages[topic].parent / target)
-        return f"{words} (`trl-credit help {page}`)" if pages.get(page) == Path(file) else words
-
-    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", plain, text)
+    text = re.sub(r"!\[([^\]]*)\]\([^)]+\)", r"(Picture: \1.)", text)
+    page = rf"\[([^\]]*)\]\((?:\.\./|algorithms/)?({'|'.join(pages)})\.md[^)]*\)"
+    text = re.sub(page, r"\1 (`trl-credit help \2`)", text)
+    return re.sub(r"\[([^\]]*)\]\((?![a-z]+:)[^)\s]+\)", r"\1", text)
 
 
 def _pages() -> dict[str, Path]:
@@ -78,16 +69,10 @@ def _pages() -> dict[str, Path]:
 
 
 def _show(text: str) -> None:
-    """Markdown as it is, or rendered in a terminal, with a pager if it is longer than the screen."""
+    """Markdown as it is, or rendered in a terminal."""
     if not sys.stdout.isatty():
         print(text.rstrip())
         return
     console = Console()
     console.width = min(console.width, _WIDEST)
-    with console.capture() as rendered:
-        console.print(Markdown(text, hyperlinks=False))
-    if rendered.get().count("\n") < console.height:
-        print(rendered.get(), end="")
-        return
-    os.environ.setdefault("LESS", "-R")  # colours
-    pydoc.pager(rendered.get())
+    console.print(Markdown(text, hyperlinks=False))

@@ -7,16 +7,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
 
 import psutil
-import yaml
 
 from ..settings.parser import OneLineParser
 from ..support.errors import one_line
-from ..support.packaged import accelerate_config
+from ..support.packaged import accelerate_config, accelerate_settings
 from ..support.signals import LAUNCHED_BY, is_launched
 
 
@@ -54,22 +52,13 @@ def take_launcher(argv: list[str]) -> tuple[list[str], list[str], list[str]]:
         return [], [], rest
     if is_launched():
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
+    settings = accelerate_settings(args.accelerate_config) | given
+    # any free port, so that several jobs can run on one machine; several machines must agree on it
+    is_fixed = settings.get("main_process_port") is not None or str(settings.get("num_machines") or 1) != "1"
+    port = [] if is_fixed else ["--main_process_port", "0"]
     others = [word for name, value in given.items() for word in (f"--{name}", value)]
-    path = accelerate_config(args.accelerate_config)
-    flags = ["--config_file", str(path), *others, *_free_port(path, given)]
+    flags = ["--config_file", str(accelerate_config(args.accelerate_config)), *others, *port]
     return flags, ["--accelerate_config", args.accelerate_config, *others], rest
-
-
-def _free_port(config: Path, given: dict[str, str]) -> list[str]:
-    """Flags that choose any free port, so that several jobs can run on one machine. Empty if the port is set, or for
-    several machines, which must agree on it."""
-    try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return []  # accelerate will report the error
-    settings = (content if isinstance(content, dict) else {}) | given
-    fixed = settings.get("main_process_port") is not None or str(settings.get("num_machines") or 1) != "1"
-    return [] if fixed else ["--main_process_port", "0"]
 
 
 def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: list[str]) -> int:

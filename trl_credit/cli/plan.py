@@ -4,22 +4,18 @@ function that a recipe names."""
 import json
 import os
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from ..settings.early import check_names
 from ..settings.parser import OneLineParser
 from ..settings.recipes import find_recipe
-from ..support.adapters import adapter_base
 from ..support.functions import names_alone
-from ..support.packaged import accelerate_config
+from ..support.packaged import accelerate_settings
 from ..support.startup import begin, prepare_process
 
 
 if TYPE_CHECKING:
-    from ..lab.plan import Assumed, Rates
-    from ..lab.plan.formulas import Layout, Shape
+    from ..lab.plan.formulas import Shape
     from ..settings.arguments import Choices
 
 _HELP = """\
@@ -32,7 +28,6 @@ Estimates the tokens, FLOPs and memory of a run, and its seconds if you give mea
 RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
 configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
 For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU."""
-_KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
 # flag, type, help
 _FLAGS = (
     ("num_processes", int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
@@ -49,6 +44,7 @@ _FLAGS = (
     ("tflops", float, "speed of training in 10^12 FLOPs per second and GPU"),
     ("rates_from", str, "folder of a run whose rates and mean lengths to use"),
 )
+_MEASURED = ("prompt_length", "response_length", "segments", "prompts", "tokens_per_second", "tflops", "rates_from")
 
 
 def main(argv: list[str]) -> int:
@@ -66,19 +62,20 @@ def main(argv: list[str]) -> int:
     _check(own)
     from ..lab.evaluation import PROTOCOLS
     from ..lab.plan import as_json, as_text, make_plan
+    from ..lab.plan.from_settings import layout_of, measured
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
     prepare_process(imports=False)
-    launcher = _launcher(own.accelerate_config)
+    launcher = {} if own.accelerate_config is None else accelerate_settings(own.accelerate_config)
     of_recipe = _gpus([*recipe, *rest])
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
         choices = parse_arguments([*recipe, *rest], processes=processes, **more)
         shape = _shape(own, choices)
-        layout = _layout(choices, launcher, processes)
-        rates, assumed = _measured(own, choices)
+        layout = layout_of(choices, launcher, processes)
+        rates, assumed = measured(choices, **{name: getattr(own, name) for name in _MEASURED})
         plan = make_plan(choices.args, shape, layout, assumed)
     if shape.source is not None:
         plan.notes.append(shape.source)
@@ -110,17 +107,6 @@ def _check(own: Namespace) -> None:
             raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
 
 
-def _launcher(name: str | None) -> dict[str, Any]:
-    """The settings of a configuration of accelerate."""
-    if name is None:
-        return {}
-    path = accelerate_config(name)
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
-    return found
-
-
 def _gpus(argv: list[str]) -> int | None:
     """The GPUs of the last recipe of `--config` that names them."""
     parser = OneLineParser(add_help=False)
@@ -144,63 +130,3 @@ def _shape(own: Namespace, choices: "Choices") -> "Shape":
         way = GET_CONFIG.format(model.model_name_or_path or "MODEL")
         raise ValueError(f"--use_peft counts its adapters on a config.json: leave out --parameters, and {way}")
     return manual_shape(own.parameters, layers=own.layers, hidden=own.hidden_size, vocabulary=own.vocabulary)
-
-
-def _layout(choices: "Choices", launcher: dict[str, Any], processes: int) -> "Layout":
-    from ..lab.plan.formulas import Layout
-
-    args, model = choices.args, choices.model
-    if args.deepspeed or args.fsdp:
-        raise ValueError("plan reads how weights are split from --accelerate_config: leave out --deepspeed and --fsdp")
-    division = str(launcher.get("distributed_type", "MULTI_GPU" if processes > 1 else "NO"))
-    deepspeed, fsdp = launcher.get("deepspeed_config") or {}, launcher.get("fsdp_config") or {}
-    stage = deepspeed.get("zero_stage", 2)
-    kinds = {**_KINDS, "DEEPSPEED": f"zero{stage}" if stage in (1, 2, 3) else "ddp"}
-    if division not in kinds:
-        raise ValueError(f"plan does not know distributed_type {division!r}: choose NO, MULTI_GPU, DEEPSPEED or FSDP")
-    kind = kinds[division]
-    half = args.bf16 or args.fp16 or launcher.get("mixed_precision") in ("bf16", "fp16")
-    loaded = 2 if model.dtype in ("bfloat16", "float16") else 4
-    devices = {"optimizer": "offload_optimizer_device", "parameters": "offload_param_device"}
-    offloads = {name: deepspeed.get(key, "none") for name, key in devices.items()}
-    return Layout(
-        processes=processes,
-        kind="none" if processes == 1 and kind == "ddp" else kind,
-        weight_bytes=loaded,
-        compute_bytes=2 if half or loaded == 2 else 4,
-        optimizer=str(getattr(args.optim, "value", args.optim)),
-        reference=args.beta != 0.0 and not model.use_peft and adapter_base(model.model_name_or_path) is None,
-        checkpointing=args.gradient_checkpointing or bool(fsdp.get("fsdp_activation_checkpointing")),
-        frozen_bytes=0.5 if model.load_in_4bit else 1.0 if model.load_in_8bit else None,
-        offloads=tuple(name for name, value in offloads.items() if value != "none" or fsdp.get("fsdp_offload_params")),
-    )
-
-
-def _measured(own: Namespace, choices: "Choices") -> "tuple[Rates | None, Assumed]":
-    from ..demo import DEMO, demo_dataset, task_of_model
-    from ..lab.plan import Assumed, Rates, read_rates
-
-    assumed = Assumed(
-        prompt=own.prompt_length,
-        response=own.response_length,
-        segments=own.segments,
-        prompts=own.prompts,
-        longest_prompt=choices.data.max_prompt_tokens,
-    )
-    task = task_of_model(choices.model.model_name_or_path)
-    if task is not None and (choices.data.dataset_name or DEMO.name) == task.name:
-        prompts = demo_dataset(seed=choices.args.seed, task=task)["prompt"]  # a character is a token
-        assumed.prompts, assumed.longest_prompt = assumed.prompts or len(prompts), max(map(len, prompts))
-        if assumed.prompt is None:
-            assumed.prompt, assumed.sources["prompt"] = sum(map(len, prompts)) / len(prompts), "the embedded task"
-    if own.rates_from is None:
-        known = own.tokens_per_second or own.tflops
-        flops = own.tflops * 1e12 if own.tflops else None
-        return (Rates(own.tokens_per_second, flops, flops) if known else None), assumed
-    rates, lengths = read_rates(own.rates_from, prompt=assumed.prompt)
-    for name, length in lengths._asdict().items():
-        is_given = getattr(assumed, name) is not None or (name in ("states", "left") and own.segments is not None)
-        if not is_given and length is not None:
-            setattr(assumed, name, length)
-            assumed.sources[name] = own.rates_from
-    return rates, assumed

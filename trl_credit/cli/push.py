@@ -30,7 +30,8 @@ def main(argv: list[str]) -> int:
             with exit code 130.
     """
     quiet_start()
-    from ..hub import PushError, PushInterrupted, push, push_with_rollouts
+    from ..hub import PushError, PushInterrupted, push
+    from ..lab.viewer.on_hub import push_with_rollouts
 
     parser = OneLineParser(prog="trl-credit push", description=_HELP)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")

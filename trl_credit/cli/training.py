@@ -171,14 +171,10 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
     """
     script, data_args, args, model_args, files = choices
     model = model_args.model_name_or_path
-    chosen = {
-        "revision": model_args.model_revision,
-        "attn_implementation": model_args.attn_implementation,
-        "dtype": model_args.dtype,
-    }
+    names = {"revision": "model_revision", "attn_implementation": "attn_implementation", "dtype": "dtype"}
     if task_of_model(model):  # only what was set, as its card says nothing of the rest
-        names = {"revision": "model_revision"}
-        chosen = {name: x for name, x in chosen.items() if not is_default(model_args, names.get(name, name))}
+        names = {key: name for key, name in names.items() if not is_default(model_args, name)}
+    chosen = {key: getattr(model_args, name) for key, name in names.items()}
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None
     environment = TASKS[data_args.dataset_name].environment(args) if uses_tools(choices) else None
     try:
@@ -212,12 +208,9 @@ def task_of(choices: Choices) -> dict[str, Any]:
     data, rewards = choices.data, choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
     task = {f.name: getattr(data, f.name) for f in fields(data) if not is_default(data, f.name)}
     task["dataset_name"] = data.dataset_name or DEMO
-    task |= {name: str(Path(task[name]).resolve()) for name in ("dataset_name", "data_dir") if _exists(task.get(name))}
+    paths = [name for name in ("dataset_name", "data_dir") if name in task and Path(task[name]).exists()]
+    task |= {name: str(Path(task[name]).resolve()) for name in paths}
     return {**task, "reward": [_absolute(reward) for reward in rewards]}
-
-
-def _exists(path: str | None) -> bool:
-    return path is not None and Path(path).exists()
 
 
 def _absolute(reward: str) -> str:

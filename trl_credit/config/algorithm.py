@@ -8,13 +8,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from ..support.digests import stable_text
 from ..support.functions import (
     declared,
-    errors_named,
     imports_functions,
     is_custom_function,
     known_function,
@@ -93,34 +91,34 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     Raises:
         ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
     """
-    source = part
+    source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
+    known = {f.name for f in fields(config)}
+    own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
+    if source is not part:
+        for name_of_setting, value in own.items():
+            check_once(part, name_of_setting, value)
     if inspect.isclass(part):
-        known = {f.name for f in fields(config)}
-        own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
         tuples = {f.name for f in settings_of(part) if isinstance(default_of(f), tuple)}  # lists in YAML
         part = part(**{name: tuple(x) if name in tuples and isinstance(x, list) else x for name, x in own.items()})
-    has_parts = getattr(part, "credit", None) is not None
-    parts = {what: getattr(part, what, None) if has_parts else declared(part, what) for what in _PARTS}
-    flags = {what: bool(getattr(part, what, False) if has_parts else declared(part, what)) for what in _FLAGS}
-    by_row = getattr(part, "by_row", None) if has_parts else declared(part, "by_row")
-    needs = getattr(part, "needs", None) if has_parts else declared(part, "needs")
-    needs = {needs} if isinstance(needs, str) else {*(needs or ())}
-    if not has_parts and parts["statistics"] is None and (of_batch := declared(part, "batch_statistics")) is not None:
+    read = partial(declared, part)
+    parts, by_row, needs = {what: read(what) for what in _PARTS}, read("by_row"), read("needs")
+    if parts["statistics"] is None and (of_batch := read("batch_statistics")) is not None:  # of a function
         parts["statistics"] = None if unmet(config, declared(of_batch, "acts") or {}) else of_batch
-        needs |= {"logps"}
+        needs = ("logps",) if needs is None else needs
+    needs = {needs} if isinstance(needs, str) else {*(needs or ())}
     label = f"credit={name!r}"
     if unknown := needs - NEEDS.keys():
         raise ValueError(f"{label} needs {sorted(unknown)[0]!r}: choose among {', '.join(NEEDS)}.")
     if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
         raise ValueError(f"{label} has one of state_dict and load_state_dict: a resume needs both.")
     return Algorithm(
-        credit=part.credit if has_parts else part,
+        credit=part.credit if is_algorithm(part) else part,
         name=name,
-        source=source if inspect.isroutine(source) or inspect.isclass(source) or not has_parts else type(source),
+        source=source,
         needs=frozenset(needs),
         by_row=not unmet(config, by_row) if isinstance(by_row, Mapping) else by_row,
         **parts,
-        **flags,
+        **{what: bool(read(what)) for what in _FLAGS},
     )
 
 
@@ -131,8 +129,12 @@ def is_algorithm(value: Any) -> bool:
 
 def settings_of(algorithm: Any) -> tuple[Field, ...]:
     """The fields that are the settings of an object or class: those of its constructor without a leading underscore."""
-    known = fields(algorithm) if is_dataclass(algorithm) else ()
-    return tuple(f for f in known if f.init and not f.name.startswith("_"))
+    return tuple(f for f in fields_of(algorithm) if f.init and not f.name.startswith("_"))
+
+
+def fields_of(algorithm: Any) -> tuple[Field, ...]:
+    """All fields of an object or class, none if it is no dataclass."""
+    return fields(algorithm) if is_dataclass(algorithm) else ()
 
 
 def class_of(credit: Any) -> type | None:
@@ -148,42 +150,39 @@ def class_of(credit: Any) -> type | None:
 def take_settings(config: "CreditConfig") -> None:
     """Takes over the settings of an object in `credit`, and names its class.
 
-    Raises:
-        ValueError: the object has an attribute that its class does not make again of its settings.
-        FunctionRaised: the class does not take its settings.
+    An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
-    algorithm, kind = config.credit, type(config.credit)
-    own = {f.name: getattr(algorithm, f.name) for f in settings_of(algorithm)}
-    with errors_named(kind, f"credit={kind.__name__}(…), made again of its settings,"):
-        again = kind(**own)
-    # __slots__ are fields, so of an object without a dictionary everything is known
-    before, after = (getattr(x, "__dict__", {}) for x in (algorithm, again))
-    if lost := [name for name in before if stable_text(before[name]) != stable_text(after.get(name, MISSING))]:
-        what = f"credit={kind.__name__}(…) has {lost[0]!r}, which is lost where the run makes it again of its settings"
-        raise ValueError(f"{what}: decorate the class with @dataclass, and declare a field, {lost[0]}: float = 0.5.")
-    for name, value in own.items():
-        setattr(config, name, value)
-    config.credit = name_of(kind)
+    algorithm = config.credit
+    is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
+    for setting in settings_of(algorithm):
+        setattr(config, setting.name, getattr(algorithm, setting.name))
+    config.credit = name_of(algorithm if is_kept else type(algorithm))
 
 
 def with_settings_of(credit: Any, config_class: type, keywords: Mapping[str, Any] | None = None) -> type:
     """The configuration class with the settings of the algorithm that `credit` names or holds; the class as it is for
-    a function, for `None`, and for a name that cannot be looked up, which the checks of a configuration report.
+    a function, the name of an object, `None`, and a name that cannot be looked up, which the checks of a configuration
+    report.
 
     Raises:
         ValueError: a setting cannot be a field, or one of an object has another value among the `keywords` too.
     """
     if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
         with suppress(ValueError):
-            resolve_function(credit, what="credit", known=())
+            credit = resolve_function(credit, what="credit", known=())
+            credit = credit if inspect.isclass(credit) else None
     if (algorithm := class_of(credit)) is None:
         return config_class
-    for name in () if credit is algorithm or isinstance(credit, str) else [f.name for f in settings_of(credit)]:
-        value = getattr(credit, name)
-        if (beside := (keywords or {}).get(name, value)) != value:
-            what = f"credit={algorithm.__name__}(…) has {name}={value!r}, and the configuration {name}={beside!r}"
-            raise ValueError(f"{what}: set it once.")
+    for name in () if credit is algorithm else [f.name for f in settings_of(credit)]:
+        check_once(credit, name, (keywords or {}).get(name, getattr(credit, name)))
     return with_settings(config_class, algorithm)
+
+
+def check_once(algorithm: Any, name: str, beside: Any) -> None:
+    """Raises `ValueError` if an object has another value of a setting than the configuration."""
+    if beside != (value := getattr(algorithm, name)):
+        what = f"credit={type(algorithm).__name__}(…) has {name}={value!r}, and the configuration {name}={beside!r}"
+        raise ValueError(f"{what}: set it once.")
 
 
 @cache

@@ -90,7 +90,7 @@ def token_credit(
     weight_t = torch.where(mask_t.bool(), log_weight_t, 0.0)
     advantage_t = torch.where(kept_t.bool(), advantage_t, 0.0)
     gain_t = term(weight_t, advantage_t=advantage_t, logp_t=logp_t, mask_t=mask_t)
-    return _slope(gain_t if factor_t is None else gain_t * factor_t, logp_t)
+    return slope(gain_t if factor_t is None else gain_t * factor_t, logp_t)
 
 
 @torch.enable_grad()
@@ -110,7 +110,7 @@ def kl_credit(
     difference_t = torch.where(inside, ref_logp_t - logp_t, 0.0)
     kl_t = difference_t.exp() - difference_t - 1
     weight_t = 1.0 if log_weight_t is None else torch.where(inside, log_weight_t, 0.0).exp()
-    return _slope(-beta * kl_t * weight_t * mask_t, logp_t)
+    return slope(-beta * kl_t * weight_t * mask_t, logp_t)
 
 
 @torch.enable_grad()
@@ -136,12 +136,12 @@ def travelled(
     """
     coefficient_t = coefficient_t.to(log_weight_t.dtype)
     position = torch.arange(coefficient_t.size(-1), device=coefficient_t.device, dtype=coefficient_t.dtype)
-    landed_t = _slope(log_weight_t * coefficient_t, logp_t)
-    return (_slope(log_weight_t * coefficient_t * position, logp_t) - position * landed_t).sum(), landed_t.sum()
+    landed_t = slope(log_weight_t * coefficient_t, logp_t)
+    return (slope(log_weight_t * coefficient_t * position, logp_t) - position * landed_t).sum(), landed_t.sum()
 
 
-def _slope(gain_t: torch.Tensor, logp_t: torch.Tensor) -> torch.Tensor:
-    """∂/∂ℓ of a sum; 0 where nothing depends on ℓ."""
+def slope(gain_t: torch.Tensor, logp_t: torch.Tensor) -> torch.Tensor:
+    """∂/∂ℓ of the sum of a gain, shapes (B, T), detached; 0 where it does not depend on ℓ."""
     slope_t = None
     if gain_t.requires_grad and logp_t.requires_grad:
         (slope_t,) = torch.autograd.grad(gain_t.sum(), logp_t, retain_graph=True, allow_unused=True)

@@ -84,6 +84,7 @@ class BatchTokens:
         token_ids, segment_ids, turn_ids: As in [`Tokens`], shape (N, T).
         columns: The columns of the data set for each row, N dicts, if the algorithm needs "columns"; else, and for
             trees, `None`.
+        is_training: Whether the model is going to train on the batch, for the first time: only then state may move.
         generator: Random numbers on the CPU, the same on all processes. Its seed follows from `seed` and the optimizer
             step, so a resumed run draws what the uninterrupted one draws.
         mask_t: 1 for the tokens of M (`Tokens.policy_mask_t`), with "logps" those whose log-probability is known,
@@ -101,6 +102,7 @@ class BatchTokens:
     segment_ids: torch.Tensor | None = None
     turn_ids: torch.Tensor | None = None
     columns: list[dict[str, Any]] | None = None
+    is_training: bool = True
 
 
 @dataclass(frozen=True)

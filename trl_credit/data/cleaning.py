@@ -64,22 +64,20 @@ class CleaningReport:
     overlap: dict[str, list[str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        parts = {
-            "dropped": [
-                (self.chinese, "Chinese"),
-                (self.damaged, "with damaged LaTeX"),
-                (self.without_gold, "without a gold"),
-                (self.duplicates, "duplicates"),
-                (self.conflicting, "with conflicting golds"),
-                *((ids, f"that are in {name}") for name, ids in self.overlap.items()),
-                (self.too_long, "with too long a prompt"),
-            ],
-            "repaired the LaTeX of": [(self.repaired, "")],
-            "kept": [(self.still_damaged, "with damaged LaTeX")],
+        dropped = {
+            "Chinese": self.chinese,
+            "with damaged LaTeX": self.damaged,
+            "without a gold": self.without_gold,
+            "duplicates": self.duplicates,
+            "with conflicting golds": self.conflicting,
+            **{f"that are in {name}": ids for name, ids in self.overlap.items()},
+            "with too long a prompt": self.too_long,
         }
-        said = [(verb, ", ".join(_counted(*rows) for rows in found if rows[0])) for verb, found in parts.items()]
-        head = f"{self.name}: {self.kept:,} of {self.rows:,} rows"
-        return "; ".join([head, *(f"{verb} {rows}" for verb, rows in said if rows)])
+        counted = ", ".join(_counted(rows, what) for what, rows in dropped.items() if rows)
+        text = f"{self.name}: {self.kept:,} of {self.rows:,} rows"
+        text += f"; dropped {counted}" if counted else ""
+        text += f"; repaired the LaTeX of {self.repaired:,}" if self.repaired else ""
+        return text + (f"; kept {_counted(self.still_damaged, 'with damaged LaTeX')}" if self.still_damaged else "")
 
     @property
     def changed(self) -> bool:
@@ -88,7 +86,7 @@ class CleaningReport:
 
 def _counted(rows: int | list[str], what: str) -> str:
     if isinstance(rows, int):
-        return f"{rows:,} {what}".strip()
+        return f"{rows:,} {what}"
     return f"{len(rows):,} {what} ({', '.join(rows[:5])}{', …' if len(rows) > 5 else ''})"
 
 

@@ -17,7 +17,6 @@ prefers to the right one, 0.6 to 0.4.
 
 import copy
 import random
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from datasets import Dataset
@@ -155,31 +154,23 @@ def draw_problem(rng: random.Random) -> str:
     return f"{''.join(rng.sample(LETTERS, CALLS))}{rng.randrange(10)}"
 
 
-def work_out(problem: str, choose: Callable[[str, int], Call] = right_call) -> list[dict[str, Any]]:
-    """The conversation that solves a problem: its prompt, calls and results in turn, and the answer.
-
-    `choose` says which call to make for a letter and a value. A wrong one is carried on, as a model would carry it on.
-    """
-    messages: list[dict[str, Any]] = [{"role": "user", "content": problem}]
-    calculator, shown = Calculator(), problem[-1]
-    calculator.reset(messages)
+def right_answer(problem: str) -> str:
+    """The digit that the right calls lead to."""
+    shown = problem[-1]
+    calculator = Calculator()
+    calculator.reset([{"role": "user", "content": problem}])
     for letter in problem[:-1]:
-        call = choose(letter, int(shown))
-        shown = calculator.calc(*call)
-        function = {"name": "calc", "arguments": call._asdict()}
-        calls = [{"type": "function", "function": function}]
-        messages.append({"role": "assistant", "content": letter, "tool_calls": calls})
-        messages.append({"role": "tool", "name": "calc", "content": shown})
-    return [*messages, {"role": "assistant", "content": shown}]
+        shown = calculator.calc(*right_call(letter, int(shown)))
+    return shown
 
 
 def agent_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
     """`n` problems, the same for the same seed. Columns: `prompt` (one message of the user) and `answer` (a digit, as a
     string)."""
     rng = random.Random(seed)
-    solved = [work_out(draw_problem(rng)) for _ in range(n)]
-    prompts, answers = [messages[:1] for messages in solved], [messages[-1]["content"] for messages in solved]
-    return Dataset.from_dict({"prompt": prompts, "answer": answers})
+    problems = [draw_problem(rng) for _ in range(n)]
+    prompts = [[{"role": "user", "content": problem}] for problem in problems]
+    return Dataset.from_dict({"prompt": prompts, "answer": [*map(right_answer, problems)]})
 
 
 def agent_environment(args: Any) -> type[Calculator]:

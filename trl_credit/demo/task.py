@@ -21,6 +21,7 @@ gradient is noise: 86 % of E|score|², Σ (1 − Σp²) over tokens, at the star
 """
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +34,8 @@ from .agent import CALLS, MISTAUGHT, SETTINGS, agent_dataset, agent_environment
 
 
 MAX_OPERAND = 3
-WRONG_RATE = 0.6
 HUM = "m"
 OTHER_HUMS = "nhu"
-OTHER_HUM_RATE = 0.05
 _ROOM = 4  # spare tokens
 
 
@@ -65,11 +64,6 @@ class DemoTask:
     own_settings: dict[str, Any] = field(default_factory=dict, hash=False)
     dataset: Callable[..., Dataset] | None = None
     environment: Callable[[Any], type] | None = None
-
-    @property
-    def characters(self) -> str:
-        """The vocabulary."""
-        return "0123456789+-=;:" + (HUM + OTHER_HUMS if self.hum else "")
 
     @property
     def max_completion_length(self) -> int:
@@ -124,41 +118,14 @@ def draw_problem(rng: random.Random, *, steps: int = DEMO.steps) -> str:
     return f"{rng.randrange(10)}{''.join(operands)}:"
 
 
-def work_out(
-    prompt: str, *, rng: random.Random | None = None, mistaught: dict[str, int] | None = None, hum: int = 0
-) -> str:
-    """The worked solution of `prompt`; the facts in `mistaught` are wrong with probability `WRONG_RATE`.
-
-    A wrong result is carried on, as a model would carry it on. Before each digit and after the last come `hum` filler
-    tokens, with other letters among them if `rng` is given.
-    """
-    running, steps = int(prompt[0]), []
-    for sign, operand in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
-        fact = f"{running}{sign}{operand}"
-        running = _result(fact)
-        if mistaught is not None and fact in mistaught and rng.random() < WRONG_RATE:
-            running = mistaught[fact]
-        steps.append(f"{fact}{_hum(hum, rng)}={running}")
-    return ";".join(steps) + _hum(hum, rng)
-
-
-def _hum(length: int, rng: random.Random | None) -> str:
-    if rng is None:
-        return HUM * length
-    return "".join(rng.choice(OTHER_HUMS) if rng.random() < OTHER_HUM_RATE else HUM for _ in range(length))
-
-
-def _result(fact: str) -> int:
-    return (int(fact[0]) + int(fact[1:])) % 10
-
-
 def demo_dataset(n: int = 1024, *, seed: int = 0, task: DemoTask = DEMO) -> Dataset:
     """`n` problems, the same for the same seed. Columns: `prompt` and `answer` (a digit, as a string)."""
     if task.dataset is not None:
         return task.dataset(n, seed=seed)
     rng = random.Random(seed)
     prompts = [draw_problem(rng, steps=task.steps) for _ in range(n)]
-    return Dataset.from_dict({"prompt": prompts, "answer": [work_out(prompt)[-1] for prompt in prompts]})
+    answers = [str(sum(map(int, re.findall(r"[+-]?\d", prompt))) % 10) for prompt in prompts]
+    return Dataset.from_dict({"prompt": prompts, "answer": answers})
 
 
 def split_steps(text: str) -> list[int]:

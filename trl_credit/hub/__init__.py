@@ -4,7 +4,7 @@ trainer through a protocol."""
 from .card import TrainingData, write_model_card
 from .during import PushCallback, without_waiting
 from .files import publishable
-from .push import PushError, PushInterrupted, open_repo, push, push_with_rollouts, retry_command
+from .push import PushError, PushInterrupted, open_repo, push, retry_command
 
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "open_repo",
     "publishable",
     "push",
-    "push_with_rollouts",
     "retry_command",
     "without_waiting",
     "write_model_card",

@@ -21,18 +21,6 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..support.signals import wait
 from .files import publishable, refuse_secrets
-from .rollouts import (
-    DATASET_FOLDER,
-    RESPONSES,
-    SPACE_FOLDER,
-    STEPS,
-    TREES,
-    dataset_id,
-    rollout_files,
-    space_id,
-    write_cards,
-    write_rollouts,
-)
 
 
 T = TypeVar("T")
@@ -99,44 +87,11 @@ def push(
         OSError: a file was removed before anything was sent.
         PushInterrupted: Ctrl-C.
     """
-    return _push(folder, repo_id, private, revision, token, commit_message, endpoint)[0]
+    options = {"private": private, "revision": revision, "token": token, "endpoint": endpoint}
+    return push_parts(folder, repo_id, message=commit_message, **options)[0]
 
 
-def push_with_rollouts(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    page: str,
-    private: bool | None = None,
-    revision: str | None = None,
-    token: str | None = None,
-    commit_message: str = "End of training",
-    endpoint: str | None = None,
-) -> list[str]:
-    """Pushes the model as [`push`] does, then its rollout log as the data set `repo_id-rollouts` and the page as the
-    static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything is sent.
-
-    Args:
-        page (`str`):
-            HTML of the page of the rollout log.
-        private (`bool`, *optional*):
-            As for [`push`], of all three.
-        revision (`str`, *optional*):
-            Branch of the model. Data set and Space have the branch `main` alone.
-        folder, repo_id, token, commit_message, endpoint:
-            As for [`push`].
-
-    Returns:
-        `list[str]`: URLs of the three commits.
-
-    Raises:
-        ValueError: as [`push`], or the run has no rollout log, or a text in it holds a secret. Nothing was sent.
-        PushError, OSError, PushInterrupted: as [`push`]. Each repository has all of its commit or nothing.
-    """
-    return _push(folder, repo_id, private, revision, token, commit_message, endpoint, page=page)
-
-
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """What goes to one repository. `replaced`: patterns of the files there that a commit may delete."""
 
     root: Path
@@ -147,28 +102,37 @@ class _Part(NamedTuple):
     revision: str | None = None
 
 
-def _push(
+class Beside(NamedTuple):
+    """What goes to repositories beside that of the model. `parts` makes it before anything is sent, and `write_cards`
+    is called with the model's full id once all repositories are open."""
+
+    parts: Callable[[], list[Part]]
+    write_cards: Callable[[str], None]
+
+
+def push_parts(
     folder: str | Path,
     repo_id: str,
-    private: bool | None,
-    revision: str | None,
-    token: str | None,
-    message: str,
-    endpoint: str | None,
     *,
-    page: str | None = None,
+    message: str,
+    beside: Beside | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
 ) -> list[str]:
+    """Pushes the model as [`push`] does, and what is `beside` it, each in one commit. Returns the commits' URLs."""
     root, stop = Path(folder), threading.Event()
     where = {"private": private, "revision": revision, "endpoint": endpoint}
-    command = retry_command(folder, repo_id, **where, with_rollouts=page is not None)
+    command = retry_command(folder, repo_id, **where, with_rollouts=beside is not None)
 
     def send() -> list[str]:
         opened = [_open(api, part.repo_id, private, repo_type=part.repo_type) for part in parts]
-        if page is not None:
-            write_cards(root, opened[0])
+        if beside is not None:
+            beside.write_cards(opened[0])
         return [_commit(api, part._replace(repo_id=name)) for part, name in zip(parts, opened, strict=True)]
 
-    def _commit(api: HfApi, part: _Part) -> str:
+    def _commit(api: HfApi, part: Part) -> str:
         there: dict[str, Any] = {"repo_id": part.repo_id, "repo_type": part.repo_type, "revision": part.revision}
         if part.revision is not None:
             api.create_branch(part.repo_id, branch=part.revision, exist_ok=True)
@@ -186,26 +150,17 @@ def _push(
         return api.create_commit(operations=operations, commit_message=message, **there).commit_url
 
     try:
-        parts = [_Part(root, publishable(root), repo_id, revision=revision)]
+        parts = [Part(root, publishable(root), repo_id, revision=revision)]
         validate_repo_id(repo_id)
         refuse_secrets(root, parts[0].files, token)
-        if page is not None:
-            parts += _rollout_parts(root, repo_id, page, token)
+        if beside is not None:
+            parts += beside.parts()
         api = HfApi(endpoint=endpoint, token=token)
         with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
             return _in_thread(send)
     except KeyboardInterrupt:
         stop.set()
         raise interrupted(folder, command) from None
-
-
-def _rollout_parts(root: Path, repo_id: str, page: str, token: str | None) -> list[_Part]:
-    names = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
-    for name, _ in names.values():
-        validate_repo_id(name)
-    write_rollouts(root, page=page, token=token)
-    files = rollout_files(root)
-    return [_Part(root / part, files[part], *names[part], replaced=(RESPONSES, STEPS, TREES)) for part in names]
 
 
 def interrupted(folder: str | Path, command: str) -> PushInterrupted:

@@ -9,6 +9,7 @@ import torch
 
 from ..config import CreditConfig
 from ..config.algorithm import Algorithm
+from ..credit.gradient import slope
 from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..credit.turns import TurnTable
 from ..support.digests import seed_from
@@ -107,10 +108,7 @@ def received(credit: Credit, tokens: Tokens, *, carries_loss: bool = False) -> t
     if not carries_loss:
         weight_t = tokens.logp_t if credit.log_weight is None else credit.log_weight
         carried_t = torch.where(kept_t, weight_t, 0.0) * carried_t.abs()
-    slope_t = None
-    if carried_t.requires_grad:
-        (slope_t,) = torch.autograd.grad(carried_t.sum(), tokens.logp_t, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(tokens.logp_t) if slope_t is None else slope_t
+    return slope(carried_t, tokens.logp_t)
 
 
 def without_gradient(carries_loss: bool) -> str:
@@ -135,9 +133,9 @@ def tensors_of(tokens: Tokens) -> dict[str, torch.Tensor]:
 
 
 def apart(tokens: Tokens, rows: Sequence[int]) -> Tokens:
-    """Some rows of a micro-batch, with a leaf of their own as ℓ."""
-    parts = {name: x.detach()[rows] for name, x in tensors_of(tokens).items()}
-    return replace(tokens, **parts | {"logp_t": parts["logp_t"].requires_grad_()})
+    """Some rows of a micro-batch, whose tensors are leaves."""
+    leaves = {name: x.detach()[rows].requires_grad_(x.requires_grad) for name, x in tensors_of(tokens).items()}
+    return replace(tokens, **leaves)
 
 
 def largest_change_by_cut(
@@ -220,15 +218,17 @@ class Contract:
         """Raises if the credit of a row depends on the rows beside it. What draws from torch's generator is left out:
         its draws depend on the shape."""
 
-        def slope(part: Tokens) -> torch.Tensor:
+        def taught(part: Tokens) -> torch.Tensor:
             with torch.enable_grad():
                 return received(self._called(config, part), part, carries_loss=self.algorithm.carries_loss)
 
         state = None if self.algorithm.state_dict is None else copy.deepcopy(self.algorithm.state_dict())
-        rows, before = len(tokens.logp_t), torch.get_rng_state()
-        with torch.random.fork_rng():
-            change, size = largest_change_by_cut(slope, tokens, [range(rows // 2), range(rows // 2, rows)])
-            draws = not torch.equal(torch.get_rng_state(), before)
+        rows, device = len(tokens.logp_t), tokens.logp_t.device
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            before = _random_states(devices)
+            change, size = largest_change_by_cut(taught, tokens, [range(rows // 2), range(rows // 2, rows)])
+            draws = not all(map(torch.equal, before, _random_states(devices)))
         if state is not None:
             self.algorithm.load_state_dict(state)
         if not draws and change > _CUT_TOLERANCE * size:
@@ -307,7 +307,7 @@ class Contract:
         if self.algorithm.metrics is None:
             return {}
         with errors_named(self.algorithm.source, f"metrics of {self._label}"), torch.no_grad():
-            values = self.algorithm.metrics(config, tokens, credit)
+            values = self.algorithm.metrics(config, _copy(tokens), credit)  # as in `credit`
         names = tuple(values) if isinstance(values, Mapping) else None
         if self._metrics is None:  # all processes log the same metrics, in the same order
             self._metrics, code = names, seed_from(names)
@@ -315,7 +315,7 @@ class Contract:
                 raise ValueError(f"metrics of {self._label} have other names on another process: return the same.")
         if names is None or names != self._metrics:
             got = type(values).__name__ if names is None else ", ".join(map(repr, names))
-            before = f", with the names {', '.join(map(repr, self._metrics))} every time" * bool(self._metrics)
+            before = f", with the names {', '.join(map(repr, self._metrics or ()))} every time" * bool(self._metrics)
             raise ValueError(f"metrics of {self._label} returned {got}: return a dict of tensors{before}.")
         inside_t, found = tokens.mask_t.bool(), {}
         for name, x in values.items():
@@ -343,6 +343,10 @@ def check_uniform(credit: Credit, tokens: Tokens, *, importance: str) -> None:
     if (high > low).any():
         what = f"importance={importance!r} would average away advantages that differ from token to token"
         raise ValueError(f"{what}{' of a turn' * of_turns}: set importance='{importance}_token'.")
+
+
+def _random_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def _copy(tokens: Tokens) -> Tokens:

@@ -16,7 +16,7 @@ from . import keys
 from .assignment import log_weight_of, policy_mask, with_ratio_clipped
 from .batch import loss_mask, segments_of
 from .contract import Contract
-from .metrics import expert_drift, loss_statistics
+from .metrics import METRICS, SeenLoss, loss_statistics
 from .order import in_loss
 
 
@@ -77,21 +77,20 @@ class LossPass:
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
     def statistics(self, *, in_detail: bool) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], `expert_drift` if
-        the experts are known, and the algorithm's own.
+        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and the algorithm's
+        own.
 
         Raises:
             ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
         """
         tokens, credit = self.seen
-        how = {"quarter_t": self.inputs.get(keys.QUARTERS), "entropy_mask_t": self.entropy_mask_t}
-        how |= {"gradient_t": self.credit_t if in_detail else None}
-        stats = loss_statistics(self.config, credit, tokens, carries_loss=self.contract.algorithm.carries_loss, **how)
+        parts = {"gradient_t": self.credit_t if in_detail else None, "quarter_t": self.inputs.get(keys.QUARTERS)}
+        parts |= {"carries_loss": self.contract.algorithm.carries_loss, "entropy_mask_t": self.entropy_mask_t}
         if self.experts_t is not None:
-            old_t = self.inputs[keys.OLD_EXPERTS]
-            stats["expert_drift"] = expert_drift(self.experts_t, old_experts_t=old_t, mask_t=self.mask_t)
+            parts["experts"] = self.experts_t, self.inputs[keys.OLD_EXPERTS]
+        stats = loss_statistics(SeenLoss(self.config, credit, tokens, **parts))
         own = self.contract.metrics(self.config, tokens, credit)
-        if taken := own.keys() & stats.keys():
+        if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
             raise ValueError(
                 f"a metric of credit={self.config.credit!r} is called {min(taken)!r}, as one of ours: rename it."
             )

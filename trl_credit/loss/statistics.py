@@ -28,6 +28,7 @@ def over_processes(
     rewards: torch.Tensor | None = None,
     reward_columns: torch.Tensor | None = None,
     columns: list[dict[str, Any]] | None = None,
+    is_training: bool = True,
     seed: int = 0,
 ) -> torch.Tensor:
     """The statistics of the rows of this process, shape (B, T). Every process computes those of all rows. Collective.
@@ -51,6 +52,8 @@ def over_processes(
             Of the rows of all processes, shapes (N,) and (N, F).
         columns (`list[dict]`, *optional*):
             The columns of the data set of the B rows.
+        is_training (`bool`, *optional*, defaults to `True`):
+            As in [`~trl_credit.credit.tokens.BatchTokens`].
         seed (`int`, *optional*, defaults to `0`):
             Of the generator, the same on all processes.
 
@@ -72,6 +75,7 @@ def over_processes(
         rewards=rewards,
         reward_columns=reward_columns,
         columns=None if columns is None else gather_object(columns),
+        is_training=is_training,
         generator=torch.Generator().manual_seed(seed),
     )
     first = processes.rank * rows

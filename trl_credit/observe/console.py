@@ -67,8 +67,6 @@ class ConsoleCallback(ProgressCallback):
             print(*banner(self._trainer), *resumed, sep="\n", flush=True)
         if not args.disable_tqdm:
             super().on_train_begin(args, state, control, **kwargs)
-        for handler in [h for h in _LOGGER.handlers if isinstance(h, _Warnings)]:  # of a trainer that raised
-            _LOGGER.removeHandler(handler)
         if state.is_world_process_zero:
             _LOGGER.addHandler(self._warnings)
 

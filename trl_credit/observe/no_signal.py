@@ -37,29 +37,8 @@ class _Seen:
     advantages: list[float] = field(default_factory=list)
 
 
-@dataclass
-class _Updates:
-    """Counts the updates whose gradient was exactly 0 although some token had an advantage."""
-
-    all: int = 0
-    zero: int = 0
-    in_a_row: int = 0
-    clipped: float = 0.0
-    warned: bool = False
-
-    def add(self, is_zero: bool, *, clipped: float) -> bool:
-        """Counts an update; returns whether the warning is due. `clipped` is its clip fraction."""
-        self.all, self.zero = self.all + 1, self.zero + is_zero
-        self.in_a_row = (self.in_a_row + 1) * is_zero
-        self.clipped = clipped if is_zero else self.clipped
-        if self.warned or self.in_a_row < PATIENCE:
-            return False
-        self.warned = True
-        return True
-
-
-class NoSignalWarning(TrainerCallback):
-    """Watches for generation batches without an advantage or in which no response ends, and for gradients of 0.
+class MetricsWatch(TrainerCallback):
+    """Knows which values a step added to the metrics of a trainer.
 
     Args:
         metrics (mapping of `str` to `list[float]`):
@@ -69,19 +48,29 @@ class NoSignalWarning(TrainerCallback):
     def __init__(self, metrics: Mapping[str, list[float]]) -> None:
         self._metrics = metrics
 
+    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        self._known = {name: len(values) for name, values in self._metrics.items()}
+
+    def of_step(self) -> dict[str, list[float]]:
+        """The values since the step began, by the name of their metric."""
+        return {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
+
+
+class NoSignalWarning(MetricsWatch):
+    """Watches for generation batches without an advantage or in which no response ends, and for gradients of 0."""
+
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._known: dict[str, int] = {}
         self._last: _Seen | None = None
         self._batches = 0
         self._in_a_row, self._in_all = Counter(), Counter()
         self._warned: dict[str, _Seen] = {}
-        self._updates = _Updates()
-
-    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._known = {name: len(values) for name, values in self._metrics.items()}
+        # of each update: whether its gradient was exactly 0 although some token had an advantage
+        self._zero: list[bool] = []
+        self._clipped = math.nan  # clip fraction of the last such update
+        self._warned_of_zero = False
 
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        new = {name: values[self._known.get(name, 0) :] for name, values in self._metrics.items()}
+        new = self.of_step()
         if rewards := new.get("reward"):  # this step sampled, so training on the batches before it is over
             self._close(args)
             means = [_mean(new.get(name, ())) for name in ("completions/clipped_ratio", "credit/groups_without_signal")]
@@ -90,15 +79,18 @@ class NoSignalWarning(TrainerCallback):
         if self._last is not None:
             self._last.advantages += advantages
         for is_zero in new.get("credit/zero_gradients", ()):
-            clipped = _mean(new.get("credit/clip_fraction", ()))
-            if self._updates.add(is_zero > 0.0 and any(x > 0.0 for x in advantages), clipped=clipped):
-                logger.warning(_zero_gradient(f"the last {PATIENCE} updates", self._updates, args))
+            self._zero.append(is_zero > 0.0 and any(x > 0.0 for x in advantages))
+            if self._zero[-1]:
+                self._clipped = _mean(new.get("credit/clip_fraction", ()))
+            if self._zero[-PATIENCE:] == [True] * PATIENCE and not self._warned_of_zero:
+                self._warned_of_zero = True
+                logger.warning(_zero_gradient(f"the last {PATIENCE} updates", self._clipped, args))
 
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._close(args)
-        updates = self._updates
-        if updates.warned or updates.zero == updates.all > 0:
-            logger.warning(_zero_gradient(f"{updates.zero} of the {updates.all} updates", updates, args))
+        if self._warned_of_zero or (self._zero and all(self._zero)):
+            where = f"{sum(self._zero)} of the {len(self._zero)} updates"
+            logger.warning(_zero_gradient(where, self._clipped, args))
         for kind, seen in self._warned.items():
             where = f"{self._in_all[kind]} of the {self._batches} generation batches"
             logger.warning(_MESSAGES[kind](where, seen, args))
@@ -146,8 +138,8 @@ def _no_end(where: str, seen: _Seen, args: CreditConfig) -> str:
     )
 
 
-def _zero_gradient(where: str, updates: _Updates, args: CreditConfig) -> str:
-    if updates.clipped == 1.0:
+def _zero_gradient(where: str, clipped: float, args: CreditConfig) -> str:
+    if clipped == 1.0:
         fix = f"every token was clipped: lower learning_rate={args.learning_rate:g} or num_iterations, or raise epsilon"
     else:
         fix = "check that the parameters that are trained (requires_grad, lora_target_modules) change the logits"

@@ -63,7 +63,5 @@ def describe_preset(args: CreditConfig, name: str) -> str:
     if not changes:
         return ""
     where = "(TRL's default → the paper's: `trl-credit help coming_from_trl`)"
-    parts = [name, "sets", *[f"{change}," for change in changes[:-1]], changes[-1], where]
-    unbroken = [part.replace(" ", "\N{NO-BREAK SPACE}") for part in parts]
-    lines = textwrap.fill(" ".join(unbroken), width=120, subsequent_indent="  ", break_on_hyphens=False)
-    return lines.replace("\N{NO-BREAK SPACE}", " ")
+    text = f"{name} sets {', '.join(changes)} {where}"
+    return textwrap.fill(text, width=120, subsequent_indent="  ", break_on_hyphens=False)

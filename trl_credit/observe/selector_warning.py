@@ -1,14 +1,13 @@
 """Says once that a selector can hardly help, because nearly all gradient noise lies inside of its selection."""
 
 import math
-from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from accelerate.logging import get_logger
-from transformers import TrainerCallback
 
 from ..config import CreditConfig
+from .no_signal import MetricsWatch
 
 
 logger = get_logger(__name__)  # logs on the main process only; the metric is that of all processes
@@ -22,36 +21,23 @@ def has_selector(config: CreditConfig) -> bool:
     return config.selector != "none" or config.top_entropy_quantile < 1.0
 
 
-class SelectorWarning(TrainerCallback):
+class SelectorWarning(MetricsWatch):
     """Warns if the mean of `credit/noise_share` over the first 10 updates of a training that log it is below 0.2.
 
     A selector shows its worth by what it leaves out. On the two embedded tasks the share is 0.16 and 0.68.
-
-    Args:
-        metrics (mapping of `str` to `list[float]`):
-            The trainer's training metrics since the last log, already summed over processes.
     """
-
-    def __init__(self, metrics: Mapping[str, Sequence[float]]) -> None:
-        self._metrics = metrics
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._shares: list[float] = []
 
-    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._known = len(self._logged())
-
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         # an update whose passes were all skipped has no share, and one without noise NaN
-        new = [share for share in self._logged()[self._known :] if not math.isnan(share)]
+        new = [share for share in self.of_step().get("credit/noise_share", ()) if not math.isnan(share)]
         if not new or len(self._shares) == UPDATES:
             return
         self._shares.append(new[-1])
         if len(self._shares) == UPDATES and (mean := fmean(self._shares)) < LEAST:
             logger.warning(_message(mean, args))
-
-    def _logged(self) -> Sequence[float]:
-        return self._metrics.get("credit/noise_share", ())  # reading a missing name would add it
 
 
 def _message(share: float, args: CreditConfig) -> str:

@@ -1,22 +1,12 @@
 """The text of each token of a response. Concatenated, they are the response."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
 
 
 _BROKEN = "\ufffd"  # decoders return it for bytes that are not a character
 _LONGEST = 8  # most tokens that one character may span
-
-
-class Decoder(Protocol):
-    """The part of a tokenizer of transformers that is needed."""
-
-    @property
-    def all_special_ids(self) -> list[int]: ...
-
-    def __len__(self) -> int: ...
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool) -> str: ...
 
 
 class TokenTexts:
@@ -25,7 +15,7 @@ class TokenTexts:
     If the bytes of a character lie in several tokens, the last one has the character and the others have "".
     """
 
-    def __init__(self, tokenizer: Decoder) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
         self._incomplete: set[int] = set()  # tokens that are not whole characters

@@ -76,7 +76,7 @@ class ClipCovConfig(GRPOConfig):
     matter, and a token keeps its fate in all updates, also if PPO clips it later. There are 8 updates, see FIPOConfig.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.credit"`): the function of this algorithm.
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.clip_cov.ClipCov"`): this algorithm.
         loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         epsilon (`float`, *optional*, defaults to `1.0`): lower clip range.
         epsilon_high (`float`, *optional*, defaults to `1.0`): upper clip range.

@@ -56,7 +56,7 @@ class FIPOConfig(DAPOConfig):
     released code bounds the loss at a ratio of 10 (`delta=10`) and drops responses with two such tokens (not here).
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.fipo.credit"`): the function of this algorithm.
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.fipo.FIPO"`): this algorithm.
         future_half_life (`float`, *optional*, defaults to `32.0`):
             Tokens after which the drift of a later token counts half.
         future_clip (`list[float]`, *optional*, defaults to `[1.0, 1.2]`):

@@ -52,7 +52,7 @@ class KLCovConfig(GRPOConfig):
     of the loss agree to the last bit, else the chosen tokens get the sign of a rounding. A batch makes 8 updates.
 
     Parameters:
-        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.credit"`): the function of this algorithm.
+        credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.KLCov"`): this algorithm.
         loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         cov_share (`float`, *optional*, defaults to `0.002`):
             Share of the tokens with a penalty, at least one unless it is 0 (0.0002 in the script for 32B).

@@ -13,10 +13,11 @@ from typing import Any
 from torch import nn
 
 from ..support.digests import function_label
+from ..support.errors import one_line
 from ..support.functions import FunctionRaised, place_of, unique_names
 from ..support.shown import report, shown
 from .isolation import copied, forks_end, isolated
-from .limits import Limit, LimitPassed
+from .limits import LimitPassed, await_within, call_within
 from .signature import Rows, check_columns, check_signature
 from .steps import Given, StepLedger, as_float, read_given
 from .watchdog import WatchdogError
@@ -114,7 +115,9 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
                     with forks_end():
                         return call.read(await func(*args, **call.own_arguments()))
 
-                return call.numbers(await (run() if timeout is None else call.limit(timeout).wait(run)))
+                if timeout is None:
+                    return call.numbers(await run())
+                return call.numbers(await await_within(timeout, run, message=call.late(timeout)))
 
     else:
 
@@ -125,7 +128,9 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
                     with forks_end():
                         return call.read(func(*args, **call.own_arguments()))
 
-                return call.numbers(run() if timeout is None else call.limit(timeout).call(run))
+                if timeout is None:
+                    return call.numbers(run())
+                return call.numbers(call_within(timeout, run, message=call.late(timeout)))
 
     guarded = functools.update_wrapper(guarded, func)
     guarded.__name__ = name  # TRL logs by it
@@ -137,7 +142,7 @@ class _Call:
 
     def __init__(self, func: Callable, name: str, kwargs: dict[str, Any], ledger: StepLedger, column: int) -> None:
         self.func, self.name, self.kwargs, self._ledger, self._column = func, name, kwargs, ledger, column
-        self.responses = len(kwargs["completions"]) if "completions" in kwargs else None
+        self.responses = len(kwargs["completions"])
 
     def __enter__(self) -> "_Call":
         return self
@@ -159,12 +164,11 @@ class _Call:
         else:
             self.kwargs["log_metric"](str(name), number)
 
-    def limit(self, seconds: float) -> Limit:
-        message = (
+    def late(self, seconds: float) -> str:
+        return (
             f"reward function {self.name!r} took longer than reward_timeout={seconds} seconds for {self._batch()}: it "
             "hangs, or the limit is too low. Bound what it does for one response, or raise reward_timeout."
         )
-        return Limit(seconds, self.name, message)
 
     def read(self, rewards: Any) -> list:
         """The result as a list. A lazy result is read here, within its time limit, and no further than needed."""
@@ -174,8 +178,6 @@ class _Call:
         if isinstance(rewards, (str, bytes, Mapping, Set)) or not _is_iterable(rewards):
             kind = f" (a {type(rewards).__name__})" if rewards is not None else ""
             raise self._refused(f"{_brief(rewards)}{kind} for {self._batch()}: return a list, one per response")
-        if self.responses is None:
-            return list(rewards)
         found = list(itertools.islice(rewards, self.responses + 1))
         if len(found) != self.responses:
             more = f"more than {self.responses}" if len(found) > self.responses else len(found)
@@ -221,15 +223,13 @@ class _Call:
         return RewardError(f"reward function {self.name!r} returned {what}.")
 
     def _batch(self) -> str:
-        return f"{self.responses or 0} responses, the first to prompt {self._prompt(0)}"
+        return f"{self.responses} responses, the first to prompt {self._prompt(0)}"
 
     def _prompt(self, i: int) -> str:
         return shown_prompt(self.kwargs.get("prompts", ()), i)
 
 
 def _is_async(func: Callable) -> bool:
-    while isinstance(func, functools.partial):
-        func = func.func
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)
 
 
@@ -259,6 +259,6 @@ def _brief(value: Any) -> str:
 
 def _said(error: BaseException) -> str:
     try:
-        return " ".join(str(error).split())[:_LONGEST_ERROR]
-    except Exception:
+        return one_line(error)[:_LONGEST_ERROR]
+    except Exception:  # its own `__str__` may raise
         return "(its message cannot be shown)"

@@ -16,15 +16,16 @@ def isolated() -> Iterator[None]:
     The generators are those of the CPU and of the current CUDA device. A function that draws from them sees the run's
     random state, which moves on with the run's own draws only.
     """
-    dtype, folder = torch.get_default_dtype(), _working_folder()
+    dtype, folder = torch.get_default_dtype(), None
+    with contextlib.suppress(FileNotFoundError):  # it was removed
+        folder = os.getcwd()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices), torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
     finally:
-        if torch.get_default_dtype() != dtype:
-            torch.set_default_dtype(dtype)
-        if folder is not None and _working_folder() != folder:
+        torch.set_default_dtype(dtype)
+        if folder is not None:
             with contextlib.suppress(OSError):  # the folder may be gone
                 os.chdir(folder)
 
@@ -50,10 +51,3 @@ def copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
     return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _working_folder() -> str | None:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # it was removed
-        return None

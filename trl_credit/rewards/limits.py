@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -20,66 +19,55 @@ class LimitPassed(TimeoutError):
     """A call took too long. What it returns or raises later is ignored."""
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The time limit of one call.
+def call_within(seconds: float, function: Callable[[], Any], *, message: str) -> Any:
+    """Runs a function in its own thread, which is abandoned if it takes too long.
 
     Args:
         seconds (`float`): limit, > 0 and finite.
-        name (`str`): name of the function.
         message (`str`): one line that says what took too long, and the fix.
+
+    Raises:
+        LimitPassed: it took too long.
+        BaseException: whatever the function raises.
     """
+    ended = threading.Event()
 
-    seconds: float
-    name: str
-    message: str
+    def run() -> None:
+        with outcome:
+            outcome.value = function()
+        ended.set()
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Runs a function in its own thread, which is abandoned if it takes too long.
+    with default_watchdog().watch(seconds, message=message):
+        outcome = _Outcome()
+        # a daemon, so that a function that never returns does not keep the process alive
+        threading.Thread(target=run, daemon=True).start()
+        wait(ended, seconds)
+    return outcome.within(seconds, message)
 
-        Raises:
-            LimitPassed: it took too long.
-            BaseException: whatever the function raises.
-        """
-        ended = threading.Event()
 
-        def run() -> None:
-            with outcome:
-                outcome.value = function()
-            ended.set()
+async def await_within(seconds: float, function: Callable[[], Awaitable[Any]], *, message: str) -> Any:
+    """As [`call_within`], for what a function returns in the running event loop, so that it may use objects of that
+    loop. What takes too long is cancelled."""
 
-        with default_watchdog().watch(self.name, self.seconds, message=self.message):
-            outcome = _Outcome()
-            # a daemon, so that a function that never returns does not keep the process alive
-            threading.Thread(target=run, daemon=True).start()
-            wait(ended, self.seconds)
-        return outcome.within(self)
+    async def run() -> None:
+        with outcome:
+            outcome.value = await function()
 
-    async def wait(self, function: Callable[[], Awaitable[Any]]) -> Any:
-        """Awaits what a function returns in the running event loop, so that it may use objects of that loop.
-
-        Raises:
-            LimitPassed: it took too long, and was cancelled.
-            BaseException: whatever the function raises.
-        """
-
-        async def run() -> None:
-            with outcome:
-                outcome.value = await function()
-
-        with default_watchdog().watch(self.name, self.seconds, message=self.message):
-            outcome = _Outcome()
-            task = asyncio.ensure_future(run())
-            try:
-                # not wait_for, which keeps waiting for a task that refuses to be cancelled
-                await asyncio.wait({task}, timeout=self.seconds)
-            except asyncio.CancelledError:
-                task.cancel()
-                raise
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
-        return outcome.within(self)
+    # in an event loop, a call that blocks delays all others
+    others = " Another `async` function may block the event loop that they share."
+    with default_watchdog().watch(seconds, message=message + others):
+        outcome = _Outcome()
+        task = asyncio.ensure_future(run())
+        try:
+            # not wait_for, which keeps waiting for a task that refuses to be cancelled
+            await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
+    return outcome.within(seconds, message)
 
 
 class _Outcome:
@@ -98,10 +86,10 @@ class _Outcome:
         self.error, self.end = error, time.monotonic()
         return True
 
-    def within(self, limit: Limit) -> Any:
+    def within(self, seconds: float, message: str) -> Any:
         # by the clock, not by what came first, since this thread may have been kept from running
-        if self.end - self.start > limit.seconds:
-            raise LimitPassed(limit.message) from self.error
+        if self.end - self.start > seconds:
+            raise LimitPassed(message) from self.error
         if self.error is not None:
             raise self.error
         return self.value

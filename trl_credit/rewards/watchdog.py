@@ -1,18 +1,15 @@
-"""A process that enforces the time limits of a rank, even while C code keeps Python from running.
+"""Processes that enforce time limits, even while C code keeps Python from running.
 
 A call that hangs in a regular expression holds the lock that every other thread needs, so nothing inside the process
-can end it. This file has both sides: `Watchdog` reports the running calls, and the file itself, run as a script with
-the standard library alone, is the process that watches them.
+can end it. This file has both sides: `Watchdog` starts a process for each call, and the file itself, run as a script
+with the standard library alone, is that process.
 """
 
-import atexit
 import contextlib
 import functools
 import json
-import math
 import multiprocessing
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -20,10 +17,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 GRACE = 3.0  # seconds after the limit, so that the process can raise the error itself if it is able to
-_LOOK = 1.0  # seconds between two checks that the watched process is alive
+_LOOK = 0.5  # seconds between two checks that the watched process is alive
 _LAST_WORDS = 2.0  # seconds for a message, which blocks if nobody reads stderr
 
 
@@ -32,84 +30,43 @@ class WatchdogError(RuntimeError):
 
 
 class Watchdog:
-    """Tells another process which calls run, and until when.
+    """Has another process wait for the end of a call.
 
     If a call neither ends nor is abandoned within its limit and `GRACE`, that process writes the reason to stderr and
-    kills this one with SIGKILL; in a notebook or at a prompt it only writes. It starts with the first watched call,
-    ends with this process, and is replaced if something ends it. A watchdog is thread-safe.
+    kills this one with SIGKILL; in a notebook or at a prompt it only writes.
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._running: list[dict] = []
-        self._lock = threading.Lock()
-        atexit.register(self.close)
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     @contextlib.contextmanager
-    def watch(self, name: str, limit: float, *, message: str) -> Iterator[None]:
+    def watch(self, limit: float, *, message: str) -> Iterator[None]:
         """Watches a call that may take `limit` seconds.
 
         Args:
-            name (`str`):
-                Name of the function. If several calls run at once, the message names the others too.
             message (`str`):
                 One line that says what took too long, and the fix. The effect on the process is appended.
 
         Raises:
             WatchdogError: the process cannot be started.
         """
-        # all processes of a machine share this clock, so it does not matter when the line is read
-        until = time.monotonic() + limit + GRACE
-        call = {"name": name, "until": until, "message": message, "kill": not is_interactive()}
-        with self._lock:
-            self._running.append(call)
-            try:
-                self._tell()
-            except WatchdogError:
-                self._running.remove(call)  # it will not be made, and the next process must not watch it
-                raise
+        kill = not is_interactive()
+        effect = "The error is raised as soon as Python runs again; if it never does, restart the kernel."
+        if kill:
+            effect = "The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
+        until = time.monotonic() + limit + GRACE  # all processes of a machine share this clock
+        process = _start({"watched": os.getpid(), "until": until, "message": f"{message} {effect}", "kill": kill})
+        self._running.add(process)
         try:
             yield
         finally:
-            with self._lock:
-                if call in self._running:
-                    self._running.remove(call)
-                    self._tell()
+            self._running.discard(process)
+            _end(process)
 
     def forget(self) -> None:
         """Stops watching all running calls, after their caller has stopped waiting."""
-        with self._lock:
-            self._running.clear()
-            self._tell()
-
-    def close(self) -> None:
-        """Ends the process. The next call starts a new one."""
-        with self._lock:
-            self._end()
-
-    def _tell(self) -> None:
-        line = json.dumps(self._running).encode() + b"\n"
-        try:
-            if self._process is not None:
-                self._write(line)
-                return
-        except OSError:  # something ended it
-            self._end()
-        if self._running:
-            self._process = _start()
-            self._write(line)
-
-    def _write(self, line: bytes) -> None:
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            process.kill()
-            process.wait()
+        while self._running:
+            _end(self._running.pop())
 
 
 def is_interactive() -> bool:
@@ -126,25 +83,15 @@ def default_watchdog() -> Watchdog:
     return Watchdog()
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has its own calls
-    os.register_at_fork(after_in_child=default_watchdog.cache_clear)
-
-
-def _start() -> subprocess.Popen[bytes]:
+def _start(call: dict[str, Any]) -> subprocess.Popen[bytes]:
     try:
-        if not sys.executable:
-            raise OSError("sys.executable is empty")
-        process = subprocess.Popen(
+        return subprocess.Popen(
             # without the site's packages it starts in a fiftieth of a second
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-I", "-S", str(Path(__file__).resolve()), json.dumps(call)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is not for it
         )
-        with process.stdout:
-            if not process.stdout.readline():
-                raise OSError(f"it ended with status {process.wait()}")
-        return process
     except OSError as error:
         raise WatchdogError(
             f"the process that watches reward_timeout cannot be started ({error}): allow this user another process, "
@@ -152,56 +99,23 @@ def _start() -> subprocess.Popen[bytes]:
         ) from error
 
 
-def _serve(watched: int) -> None:
-    """Waits until a call is late, or the process `watched` ends."""
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    print("ready", flush=True)
-    running: list[dict] = []
-    reported: set[float] = set()
-    while os.getppid() == watched:
-        left = min((call["until"] for call in running), default=math.inf) - time.monotonic()
-        try:
-            # waits in any case: the line that ends a call may be on its way
-            line = lines.get(timeout=min(max(left, 0.05), _LOOK))
-        except queue.Empty:
-            for call in [call for call in running if call["until"] <= time.monotonic()]:
-                running.remove(call)
-                reported.add(call["until"])
-                _report(call, others=[other["name"] for other in running])
-                if call["kill"] and os.getppid() == watched:
-                    os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
-                    return
-            continue
-        if line == b"":
-            return
-        running = [call for call in json.loads(line) if call["until"] not in reported]
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
-def _read(lines: queue.SimpleQueue[bytes]) -> None:
-    for line in sys.stdin.buffer:
-        lines.put(line)
-    lines.put(b"")
-
-
-def _report(call: dict, *, others: list[str]) -> None:
-    message = call["message"]
-    if others:  # in an event loop, a call that blocks delays all others
-        message += f" Also running: {', '.join(map(repr, others))}."
-    if call["kill"]:
-        message += " The call cannot be interrupted, so this process is killed; the last checkpoint is complete."
-    else:
-        message += " The error is raised as soon as Python runs again; if it never does, restart the kernel."
-    writer = threading.Thread(target=_write_error, args=(message,), daemon=True)
-    writer.start()
-    writer.join(_LAST_WORDS)
-
-
-def _write_error(message: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"\n{message}\n".encode(errors="backslashreplace"))
+def _serve(watched: int, until: float, message: str, kill: bool) -> None:
+    """Waits until the call is late, or the process `watched` has ended. A call that ends ends this process."""
+    while os.getppid() == watched and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK))
+    if os.getppid() == watched:
+        text = f"\n{message}\n".encode(errors="backslashreplace")
+        writer = threading.Thread(target=os.write, args=(2, text), daemon=True)
+        writer.start()
+        writer.join(_LAST_WORDS)
+        if kill:
+            os.kill(watched, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
-    os._exit(0)  # the reading thread may wait forever
+    _serve(**json.loads(sys.argv[1]))

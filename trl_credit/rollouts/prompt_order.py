@@ -1,6 +1,7 @@
 """Which rows of the data set are sampled for: in an order of their own, or by their last pass rates."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class PromptOrder:
     def __init__(self, config: CreditConfig, *, rows: int, prompt_of: Callable[[int], Any]) -> None:
         if rows < 1:
             raise ValueError("the data set has no rows: give at least as many as a batch has prompts.")
-        self._config, self._rows, self._prompt_of = config, rows, prompt_of
+        self._config, self.rows = config, rows
+        # of the prompt of a row, see `prompt_digest`
+        self.digest: Callable[[int], str] = functools.cache(lambda row: prompt_digest(prompt_of(row)))
         self._by_difficulty = config.prompt_sampler == "difficulty"
         sampler = f"prompt_sampler={config.prompt_sampler!r}"
         self.setting = sampler if self._by_difficulty else f"groups={config.groups!r}"
@@ -58,16 +61,10 @@ class PromptOrder:
         self._listed = np.zeros(rows, dtype=bool)  # shape (N,); has a line in the file
         self._draws = 0
         self._epoch, self._position = 0, 0  # of the permutations
-        self._permuted: tuple[int, np.ndarray] | None = None  # epoch and its permutation
-        self._digests: dict[int, str] = {}  # of prompts of rows
+        self._permutation = functools.lru_cache(maxsize=1)(self._permuted)
         self._said_retired = False
         if self._by_difficulty and config.prompt_rates is not None:
             self._start_from(config.prompt_rates)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows of the data set."""
-        return self._rows
 
     def draw(self, count: int, *, besides: Collection[int] = ()) -> list[int]:
         """`count` different rows, in the order in which they are drawn.
@@ -79,17 +76,13 @@ class PromptOrder:
                 Rows that are not drawn: those already in the generation batch.
 
         Raises:
-            ValueError: the data set has fewer other rows, or a number in `besides` is none of its rows. Nothing has
-                changed then.
+            ValueError: the data set has fewer other rows. Nothing has changed then.
         """
-        taken = set(self._numbers(besides))
-        if count < 0:
-            raise ValueError(f"count={count} is negative")
-        if count > self._rows - len(taken):
+        taken = set(besides)
+        if count > self.rows - len(taken):
             what = f"{self.setting} needs {count} more prompts beside {len(taken)} of the same generation batch"
             fix = "give more rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
-            fix += " steps_per_generation"
-            raise ValueError(f"{what}, and the data set has {self._rows} rows: {fix}.")
+            raise ValueError(f"{what}, and the data set has {self.rows} rows: {fix} steps_per_generation.")
         drawn = self._by_weight(count, taken) if self._by_difficulty else self._in_turn(count, taken)
         self._draws += 1
         self._listed[drawn] = True
@@ -105,21 +98,17 @@ class PromptOrder:
                 Their pass rates in [0, 1]. NaN, a group without a score, leaves the row's earlier rate.
 
         Raises:
-            ValueError: the lengths differ, a row is none of the data set, or a rate is outside [0, 1]. Nothing has
-                changed then.
+            ValueError: a rate is outside [0, 1]. Nothing has changed then.
         """
-        numbers, values = self._numbers(rows), [float(rate) for rate in rates]
-        if len(numbers) != len(values):
-            raise ValueError(f"there are {len(numbers)} rows and {len(values)} rates")
-        if wrong := [value for value in values if value < 0.0 or value > 1.0]:
+        if wrong := [rate for rate in rates if rate < 0.0 or rate > 1.0]:
             raise ValueError(
                 f"the pass rate {wrong[0]} is not in [0, 1]: set reward_range to the range of the rewards."
             )
-        for row, value in zip(numbers, values, strict=True):
+        for row, rate in zip(rows, rates, strict=True):
             self._groups[row] += 1
             self._listed[row] = True
-            if value == value:
-                self._rates[row] = value
+            if not np.isnan(rate):
+                self._rates[row] = rate
 
     def stats(self) -> dict[str, float]:
         """For metrics: the share of rows that this run has sampled for (`prompts_seen`), the share of weight 0,
@@ -137,9 +126,8 @@ class PromptOrder:
         Rows are in the order of the data set. A file with this content is left alone."""
         lines = []
         for row in np.flatnonzero(self._listed).tolist():
-            rate = float(self._rates[row])
-            known = rate if rate == rate else None
-            lines.append(PromptRate(row, self.digest(row), known, int(self._groups[row])).to_json() + "\n")
+            rate = None if np.isnan(self._rates[row]) else float(self._rates[row])
+            lines.append(PromptRate(row, self.digest(row), rate, int(self._groups[row])).to_json() + "\n")
         path, content = Path(path), "".join(lines).encode()
         if not path.is_file() or path.read_bytes() != content:
             write_atomically(path, content)
@@ -149,7 +137,7 @@ class PromptOrder:
         path = Path(folder) / PROMPT_RATES_FILE
         self.write(path)
         position = {"epoch": self._epoch, "position": self._position}
-        return {"rows": self._rows, "draws": self._draws, **position, "sha256": sha256(path.read_bytes())}
+        return {"rows": self.rows, "draws": self._draws, **position, "sha256": sha256(path.read_bytes())}
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
         """Restores what `state_dict` returned and wrote, in place of what `prompt_rates` gave.
@@ -159,24 +147,19 @@ class PromptOrder:
                 changed then.
         """
         path = Path(folder) / PROMPT_RATES_FILE
-        if state["rows"] != self._rows:
-            raise ValueError(f"it is of {state['rows']} rows, and the data set has {self._rows}")
-        counts = [state[name] for name in ("draws", "epoch", "position")]
-        if any(type(value) is not int or value < 0 for value in counts) or counts[2] > self._rows:
-            raise ValueError(f"draws, epoch and position are {counts}")
+        if state["rows"] != self.rows:
+            raise ValueError(f"it is of {state['rows']} rows, and the data set has {self.rows}")
         try:
             if sha256(path.read_bytes()) != state["sha256"]:
                 raise ValueError(f"the content of {path.name} is not what the checkpoint was written with")
             lines = list(read_rates(path))
         except OSError as error:
             raise ValueError(f"{path.name} cannot be read: {error}") from error
-        if any(line.row >= self._rows for line in lines):
-            raise ValueError(f"{path.name} has rows that the data set lacks")
         self._rates[:], self._groups[:], self._listed[:] = np.nan, 0, False
         for line in lines:
             self._rates[line.row] = np.nan if line.rate is None else line.rate
             self._groups[line.row], self._listed[line.row] = line.groups, True
-        self._draws, self._epoch, self._position = counts
+        self._draws, self._epoch, self._position = (int(state[name]) for name in ("draws", "epoch", "position"))
 
     def _start_from(self, path: str) -> None:
         setting, fix = f"prompt_rates={path!r}", "name the prompt_rates.jsonl of a run on this data, or leave it out"
@@ -184,25 +167,29 @@ class PromptOrder:
             rate_of = {line.prompt: line.rate for line in read_rates(Path(path).expanduser()) if line.rate is not None}
         except (OSError, ValueError) as error:
             raise ValueError(f"{setting} cannot be read ({error}): {fix}.") from error
-        for row in range(self._rows):
-            if (rate := rate_of.get(prompt_digest(self._prompt_of(row)))) is not None:
+        for row in range(self.rows):
+            if (rate := rate_of.get(self.digest(row))) is not None:
                 self._rates[row], self._listed[row] = rate, True
         if not (found := int(self._listed.sum())):
-            what = f"none of its {len(rate_of):,} pass rates belongs to one of the {self._rows:,} prompts of the data"
+            what = f"none of its {len(rate_of):,} pass rates belongs to one of the {self.rows:,} prompts of the data"
             raise ValueError(f"{setting}: {what}: {fix}.")
-        logger.info("%s: %d of %d rows of the data start with a pass rate", setting, found, self._rows)
+        logger.info("%s: %d of %d rows of the data start with a pass rate", setting, found, self.rows)
 
     def _by_weight(self, count: int, taken: set[int]) -> list[int]:
         generator = np.random.default_rng([self._config.seed, self._draws])
         with np.errstate(over="ignore"):  # w may be so small that the key is −∞, the last of all
-            log_u = np.log1p(-generator.random(self._rows))  # random() is in [0, 1)
+            log_u = np.log1p(-generator.random(self.rows))  # random() is in [0, 1)
             weights = self._weights()
-            keys = np.divide(log_u, weights, out=np.full(self._rows, -np.inf), where=weights > 0.0)
-        free = np.ones(self._rows, dtype=bool)
+            keys = np.divide(log_u, weights, out=np.full(self.rows, -np.inf), where=weights > 0.0)
+        free = np.ones(self.rows, dtype=bool)
         free[list(taken)] = False
         drawn = _largest(keys, np.flatnonzero(free & (weights > 0.0)), count)
         if missing := count - len(drawn):
-            self._warn_retired(missing)
+            if not self._said_retired:
+                knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
+                what = "%s leave too few prompts for a batch: the other %d were drawn from those without weight"
+                logger.warning(f"{what}. Raise prompt_floor or retire_above, or give more rows", knobs, missing)
+            self._said_retired = True
             drawn += _largest(log_u, np.flatnonzero(free & (weights == 0.0)), missing)
         return drawn
 
@@ -214,54 +201,25 @@ class PromptOrder:
             weights[self._rates > self._config.retire_above] = 0.0  # NaN is above nothing
         return weights
 
-    def _warn_retired(self, missing: int) -> None:
-        if self._said_retired:
-            return
-        self._said_retired = True
-        knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
-        message = "%s leave too few prompts for a batch: the other %d were drawn from those without weight. Raise "
-        message += "prompt_floor or retire_above, or give more rows"
-        logger.warning(message, knobs, missing)
-
     def _in_turn(self, count: int, taken: set[int]) -> list[int]:
         drawn: list[int] = []
-        taken = set(taken)
         # ends: a whole permutation has every row that is neither taken nor drawn, and `draw` has counted them
         while len(drawn) < count:
-            if self._position == self._rows:
+            if self._position == self.rows:
                 self._epoch, self._position = self._epoch + 1, 0
-            row = int(self._permutation()[self._position])
+            row = int(self._permutation(self._epoch)[self._position])
             self._position += 1
             if row not in taken:
                 taken.add(row)
                 drawn.append(row)
         return drawn
 
-    def _permutation(self) -> np.ndarray:
-        if self._permuted is None or self._permuted[0] != self._epoch:
-            order = np.arange(self._rows)
-            if self._config.shuffle_dataset:
-                order = np.random.default_rng([self._config.seed, self._epoch]).permutation(self._rows)
-            self._permuted = self._epoch, order
-        return self._permuted[1]
-
-    def digest(self, row: int) -> str:
-        """[`~trl_credit.rollouts.prompt_rates.prompt_digest`] of the prompt of a row."""
-        if row not in self._digests:
-            self._digests[row] = prompt_digest(self._prompt_of(row))
-        return self._digests[row]
-
-    def _numbers(self, rows: Iterable[int]) -> list[int]:
-        numbers = [int(row) for row in rows]
-        if wrong := [row for row in numbers if not 0 <= row < self._rows]:  # −1 would be the last row
-            raise ValueError(f"there is no row {wrong[0]} in a data set of {self._rows} rows")
-        return numbers
+    def _permuted(self, epoch: int) -> np.ndarray:
+        if not self._config.shuffle_dataset:
+            return np.arange(self.rows)
+        return np.random.default_rng([self._config.seed, epoch]).permutation(self.rows)
 
 
 def _largest(keys: np.ndarray, rows: np.ndarray, count: int) -> list[int]:
     """Of `rows`, at most `count` with the largest keys, the largest first."""
-    found = keys[rows]
-    if count < len(rows):
-        kept = np.argpartition(-found, count)[:count] if count else np.zeros(0, dtype=np.int64)
-        rows, found = rows[kept], found[kept]
-    return rows[np.lexsort((rows, -found))].tolist()
+    return rows[np.argsort(-keys[rows], kind="stable")][:count].tolist()

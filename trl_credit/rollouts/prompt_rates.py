@@ -65,9 +65,8 @@ def read_rates(path: str | Path) -> Iterator[PromptRate]:
 
 def _checked(line: dict[str, Any]) -> PromptRate:
     row, prompt, rate, groups = (line[name] for name in PromptRate._fields)
-    for name, value in (("row", row), ("groups", groups)):
-        if type(value) is not int or not 0 <= value < _MOST:
-            raise ValueError(f"{name} is no whole number from 0 to {_MOST:,}")
+    if any(type(number) is not int or not 0 <= number < _MOST for number in (row, groups)):
+        raise ValueError(f"row or groups is no whole number from 0 to {_MOST:,}")
     if type(prompt) is not str or _DIGEST.fullmatch(prompt) is None:
         raise ValueError("prompt is no digest of 16 hexadecimal digits")
     if rate is not None and (type(rate) not in (int, float) or not 0.0 <= rate <= 1.0):

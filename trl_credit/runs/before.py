@@ -11,11 +11,16 @@ def check_amount(args: CreditConfig, dataset: Any) -> None:
     Raises:
         ValueError: fewer prompts than one generation batch needs.
     """
+    if hasattr(dataset, "__len__") and len(dataset) < args.generation_batch_size // args.num_generations:
+        raise too_short(args, f"the data set has {len(dataset)} rows")
+
+
+def too_short(args: CreditConfig, what: str) -> ValueError:
+    """The error for data that fill no generation batch."""
     needed = args.generation_batch_size // args.num_generations
-    if hasattr(dataset, "__len__") and len(dataset) < needed:
-        what = f"the data set has {len(dataset)} rows, and one generation batch takes {needed} prompts"
-        fix = f"give at least {needed} rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
-        raise ValueError(f"{what} (generation_batch_size / num_generations): {fix} steps_per_generation.")
+    takes = f"one generation batch takes {needed} prompts (generation_batch_size / num_generations)"
+    fix = f"give at least {needed} rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
+    return ValueError(f"{what}, and {takes}: {fix} steps_per_generation.")
 
 
 def check_best_metric(args: CreditConfig, datasets: Any) -> None:

@@ -218,15 +218,13 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
     if there not in (None, here):
         what = f"the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read"
         fix = "launch with the configuration of that run (accelerate launch --config_file …)"
-    elif not here.startswith("ZeRO"):  # without an optimizer, training continues with a warning
+    elif not here.startswith("ZeRO") or parts == processes:  # without an optimizer, others continue with a warning
         return
     elif there is None:
         what = f"no optimizer (save_only_model=True?), without which {this} cannot resume"
         fix = "take another checkpoint"
-    elif parts != processes:
-        what, fix = f"the optimizer of {parts} DeepSpeed processes, and this run has {processes}", f"launch {parts}"
     else:
-        return
+        what, fix = f"the optimizer of {parts} DeepSpeed processes, and this run has {processes}", f"launch {parts}"
     raise ValueError(f"{checkpoint} holds {what}: {fix}, or start a new run with {str(checkpoint)!r} as the model.")
 
 

@@ -1,5 +1,6 @@
 """The state of an object that knows nothing of checkpoints: HA-DW's belief, an algorithm."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,21 @@ class ObjectState:
     Attributes:
         name, setting: See there.
         part: Has `state_dict()` and `load_state_dict(state)`; the latter may return a sentence for the user.
+
+    Raises:
+        ValueError: the state holds what JSON lacks.
     """
 
     name: str
     setting: str
     part: Any
+
+    def __post_init__(self) -> None:
+        try:
+            json.dumps(self.part.state_dict())
+        except (TypeError, ValueError) as error:  # now, and not at the first checkpoint
+            what = f"{self.setting}: its state_dict() must return JSON types (numbers, texts, lists, dicts)"
+            raise ValueError(f"{what}: {error}.") from error
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         return self.part.state_dict()

@@ -17,7 +17,7 @@ from trl import GRPOTrainer
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
-from .before import check_amount, check_best_metric
+from .before import check_amount, check_best_metric, too_short
 from .boundaries import CheckpointBoundaries
 from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
@@ -224,19 +224,14 @@ class ResumableTrainer(GRPOTrainer):
             output = self._finish_unchanged()
         except ValueError as error:
             if "not contain any data" in str(error):  # Accelerate's message for an empty stream
-                raise self._too_short() from error
+                raise too_short(self.args, "the data ended too soon") from error
             raise
         finally:
             if not claimed_before:
                 self.release_output_dir()
         if self.state.global_step == self._step == 0:  # a run that was stopped inside its first step has a micro-batch
-            raise self._too_short()
+            raise too_short(self.args, "the data ended too soon")
         return output
-
-    def _too_short(self) -> ValueError:
-        prompts = self.args.generation_batch_size // self.num_generations
-        what = f"the data ended before one generation batch of {prompts} prompts was full"
-        return ValueError(f"{what}: give more rows, or lower per_device_train_batch_size or steps_per_generation.")
 
     def _check_checkpoint(self, checkpoint: str) -> None:
         """Refuses a checkpoint that this run cannot load. Loads nothing: `_load_optimizer_and_scheduler` does."""

@@ -5,7 +5,7 @@ import shutil
 import textwrap
 from argparse import SUPPRESS, Action
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from types import SimpleNamespace
 
@@ -32,30 +32,12 @@ _OURS = (
     "Evaluation",
 )
 _HEADINGS = (RUN, *_OURS, _TRL, _TRANSFORMERS)
-# the flags of TRL and transformers on the short page, in its order, with what it says of them
-_ESSENTIAL = {
-    "output_dir": "Folder of the run.",
-    "max_steps": "Optimizer steps. -1: num_train_epochs decides.",
-    "num_train_epochs": "Passes over the data.",
-    "learning_rate": "Learning rate of AdamW.",
-    "per_device_train_batch_size": "Responses in a micro-batch.",
-    "gradient_accumulation_steps": "Micro-batches in an optimizer step.",
-    "num_generations": "Responses to each prompt.",
-    "max_completion_length": "Maximum tokens of a response.",
-    "temperature": "Sampling temperature.",
-    "beta": "Weight of the KL term. 0: no reference model.",
-    "use_vllm": "Sample with vLLM.",
-    "seed": "Seed of the run.",
-    "logging_steps": "Optimizer steps between two logs.",
-    "report_to": "Trackers such as wandb, or none.",
-    "save_steps": "Optimizer steps between checkpoints.",
-    "resume_from_checkpoint": "Folder of a checkpoint, or true for the last one.",
-    "push_to_hub": "Push model, card and plots to the Hub.",
-    "hub_model_id": "Repository on the Hub.",
-    "model_name_or_path": "Folder, name on the Hub, or demo.",
-    "dtype": "Type of the weights.",
-    "use_peft": "Train a LoRA adapter.",
-}
+# the flags of TRL and transformers on the short page
+_ESSENTIAL = (
+    "output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size gradient_accumulation_steps "
+    "num_generations max_completion_length temperature beta use_vllm seed logging_steps report_to save_steps "
+    "resume_from_checkpoint push_to_hub hub_model_id model_name_or_path dtype use_peft"
+).split()
 # our flags that `--help all` alone describes: most runs leave them at their defaults
 _RARE = (
     "length_sort shared_prefix skip_zero_advantage expert_drift allow_changed nonfinite_patience dataset_revision "
@@ -67,9 +49,7 @@ Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.ya
 earlier ones, and flags override files. --no_NAME turns off a flag that is on by default."""
 _COLUMN, _SHORT_COLUMN, _NAME_COLUMN = 34, 28, 16  # where texts begin
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
-_MARK = re.compile(r"\s*\(default\)")
-_IF_NONE = re.compile(r"\b(?:It d|D)efaults to\b")
-_CLAIM = re.compile(r"\b[Dd]efault(?:s to| of) [`'\"]*([\w.+-]*\w)")
+_CLAIM = re.compile(r"\b[Dd]efault(?:s to| of)\b")
 _CONDITION = re.compile(r"\b(?:if|unless|when|where)\b", re.IGNORECASE)
 
 Describe = Callable[[Action], str]
@@ -97,40 +77,34 @@ class HelpPages:
 
     def full(self) -> str:
         """Every flag, under a heading for each group."""
-        head = [_wrapped(f"{_ABOUT} N is an integer, X any number.")]
-        return self._page(head, self.actions, [*_RUN_ORDER, *self.knobs], _in_full)
+        return self._page([_wrapped(f"{_ABOUT} N is an integer, X any number.")], self.actions, _in_full)
 
     def short(self) -> str:
         """The flags of ours that have an effect with the defaults, and those of TRL that most runs set."""
         default = {action.dest: action.default for action in self.actions}
         chosen = SimpleNamespace(**default)
         idle = [name for name, knob in self.knobs.items() if not is_active(chosen, knob.acts)]
-        left_out = {*idle, *_RARE}
-        actions = [a for a in self.actions if a.dest in _ESSENTIAL or a.dest in self._ours() - left_out]
+        theirs = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)} - {*_ESSENTIAL}
+        actions = [action for action in self.actions if action.dest not in {*idle, *_RARE, *theirs}]
         says = f"In brackets: the defaults of {default['algo']} with the model {default['model_name_or_path']}."
         algorithms = [_row(f"  {name}", preset.summary, _NAME_COLUMN) for name, preset in PRESETS.items()]
-        head = [_wrapped(f"{_ABOUT} {says}"), "\n".join(["Algorithms:", *algorithms])]
-        page = self._page(head, actions, ["algo", "config", *_ESSENTIAL], _in_short)
+        page = self._page([_wrapped(f"{_ABOUT} {says}"), "\n".join(["Algorithms:", *algorithms])], actions, _in_short)
         idle = [name for name in idle if name not in _RARE]
         rest = f"Rarely set: {', '.join(_RARE)}. No effect with these defaults: {', '.join(idle)}."
         more = f"--help all describes all {len(self.actions)} flags, including those of TRL and transformers."
         return f"{page}\n{_wrapped(rest)}\n\n{more}\n"
 
-    def _page(self, head: list[str], actions: list[Action], order: list[str], described: Describe) -> str:
-        """Flags under their headings. Those of the order come first under their heading."""
-        place = {name: i for i, name in enumerate(order)}
+    def _page(self, head: list[str], actions: list[Action], described: Describe) -> str:
+        """Flags under their headings."""
+        place = {name: i for i, name in enumerate([*_RUN_ORDER, *self.knobs])}
         parts = [f"usage: {self.prog} [--flag value …]", *head]
         for title in _HEADINGS:
             group = [action for action in actions if self._heading(action.dest) == title]
             if title == RUN:
-                group.sort(key=lambda action: place.get(action.dest, len(place)))
+                group.sort(key=lambda action: place[action.dest])
             if group:
                 parts.append("\n".join([f"{title}:", *map(described, group)]))
         return "\n\n".join([*parts, self.epilog]).rstrip() + "\n"
-
-    def _ours(self) -> set[str]:
-        theirs = GRPOConfig.__dataclass_fields__.keys() | ModelConfig.__dataclass_fields__.keys()
-        return {action.dest for action in self.actions} - theirs
 
     def _heading(self, name: str) -> str:
         if name in _RUN_ORDER:
@@ -153,11 +127,11 @@ def _wrapped(text: str) -> str:
 
 def _in_full(action: Action) -> str:
     """A flag with the kind of its value, its help, its choices and its default."""
-    text, default = _without_other_default(_help(action), _default(action)), _default(action)
+    text = _without_defaults(_help(action))
     if action.choices and str(next(iter(action.choices))) not in text:
         text += f" One of {', '.join(map(str, action.choices))}."
     if action.default is not SUPPRESS and not (action.default is None and "Default: " in text):
-        text += f" (default: {default})"
+        text += f" (default: {_default(action)})"
     kinds = {"int": "N", "float": "X", "string_to_bool": "true|false"}
     kind = "CHOICE" if action.choices else kinds.get(getattr(action.type, "__name__", ""), "TEXT")
     value = str(action.metavar or kind)
@@ -166,9 +140,12 @@ def _in_full(action: Action) -> str:
 
 
 def _in_short(action: Action) -> str:
-    """A flag, its help with the choices and without a range, and its default unless that is `None`."""
-    text = "One of these." if action.dest == "algo" else _ESSENTIAL.get(action.dest) or _help(action)
-    said, _, values = text.partition(" Must be ")
+    """A flag, what it does, its choices, and its default unless that is `None`."""
+    said, _, values = _help(action).partition(" Must be ")
+    if action.dest == "algo":
+        said = "One of these."
+    elif action.dest in _ESSENTIAL:
+        said = re.split(r"(?<=\.) ", said)[0]
     if values.startswith("one of "):
         names = re.findall(r"'(\w+)'", values)
         said = f"{said.rstrip('.')}: {', '.join(names)}{', file.py:function' * ('file.py' in values)}."
@@ -185,14 +162,10 @@ def _default(action: Action) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _without_other_default(text: str, default: str) -> str:
+def _without_defaults(text: str) -> str:
     """The help of a field without words on a default, which another class or a preset may have replaced."""
-    text = _MARK.sub("", text)
-    if default == "None":
-        return _IF_NONE.sub("`None`:", text)
-    sentences = re.split(r"(?<=[.!?]) ", text)
-    claims = [None if _CONDITION.search(sentence) else _CLAIM.search(sentence) for sentence in sentences]
-    return " ".join(s for s, claim in zip(sentences, claims, strict=True) if claim is None or claim[1] == default)
+    sentences = re.split(r"(?<=[.!?]) ", text.replace(" (default)", ""))
+    return " ".join(s for s in sentences if _CONDITION.search(s) or not _CLAIM.search(s))
 
 
 def _row(flag: str, text: str, column: int) -> str:

@@ -14,7 +14,6 @@ from ..support.packaged import packaged_folder
 
 
 VARIANTS = "variants.yaml"
-NO_TARGET = "not in the text"
 SFT = "sft"  # the folder whose files are for `trl sft`
 
 
@@ -37,21 +36,6 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """The flags, with the output folder if there are any."""
         return self.flags and self.flags | {"output_dir": f"runs/{self.folder}/{self.name}"}
-
-    @property
-    def argv(self) -> list[str]:
-        """`settings` as words of a command line."""
-        words = []
-        for name, value in self.settings.items():
-            values = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(str(v).lower() if isinstance(v, bool) else str(v) for v in values)]
-        return words
-
-    @property
-    def targets(self) -> list[str]:
-        """Keys of the paper's rows; empty if the text has none."""
-        target = self.about.get("target", NO_TARGET)
-        return [] if target == NO_TARGET else [target] if isinstance(target, str) else target
 
     @property
     def says(self) -> str:

@@ -117,7 +117,7 @@ def digest_of(function: Callable) -> str:
         parts = []
     if not parts:
         logger.warning("%s has no source here: a resume compares only its name and bound values", defined.__qualname__)
-    digest = sha256("\n".join([defined.__qualname__, *map(stable_text, bound), *parts]).encode())
+    digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *parts]).encode())
     with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
         _DIGESTS[function] = digest
     return digest
@@ -168,7 +168,7 @@ def script_sources(defined: Any, seen: set[int], elsewhere: list[Any]) -> list[s
         elif inspect.ismodule(value):
             elsewhere.append(value)
         else:
-            found.append(f"{name} = {stable_text(value)}")
+            found.append(f"{name} = {_stable(value)}")
             elsewhere.append(type(value))
     for value in filter(callable, captured):
         found += script_sources(unbound(value)[0], seen, elsewhere)
@@ -195,14 +195,14 @@ def _json_value(value: Any) -> Any:
     return _ADDRESS.sub("", str(value))
 
 
-def stable_text(value: Any) -> str:
+def _stable(value: Any) -> str:
     """Text that is equal in two processes for equal plain values. Functions appear by name, other objects by type."""
     if isinstance(value, dict):
-        return "{" + ", ".join(sorted(f"{stable_text(k)}: {stable_text(v)}" for k, v in value.items())) + "}"
+        return "{" + ", ".join(sorted(f"{_stable(k)}: {_stable(v)}" for k, v in value.items())) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(stable_text, value)) + "]"
+        return "[" + ", ".join(map(_stable, value)) + "]"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(stable_text, value))) + "}"
+        return "{" + ", ".join(sorted(map(_stable, value))) + "}"
     if isinstance(value, _PLAIN):
         return repr(value)
     return function_label(value) if callable(value) else type(value).__name__

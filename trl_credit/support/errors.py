@@ -120,9 +120,7 @@ def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
         ValueError: the path is a file, lies below one, cannot be written to, or is on a full disk.
     """
     folder = Path(path)
-    there = folder
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
+    there = next(filter(os.path.lexists, (folder, *folder.parents)), folder)
     if not there.is_dir():
         kind = "a broken link" if there.is_symlink() and not there.exists() else "a file"
         what = "is" if there == folder else f"lies below {str(there)!r}, which is"

@@ -3,7 +3,6 @@
 A folder may come from somebody else. So a file is written under a name that nobody can guess, through no link.
 """
 
-import errno
 import json
 import os
 import secrets
@@ -14,7 +13,6 @@ from typing import Any
 
 
 LARGEST_JSON, LARGEST_LINES = 1 << 30, 1 << 32  # bytes; the log of a long run has some 100 MB
-_CANNOT_FLUSH = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES)  # of mounts on which folders have no fsync
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
@@ -38,19 +36,14 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield partial
-        _flush(partial)
+        with open(partial, "rb+") as written:
+            os.fsync(written.fileno())
         partial.replace(path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = str(path)  # in its message; a write has none
         raise
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        try:
-            _flush(path.parent)
-        except OSError as error:
-            if error.errno not in _CANNOT_FLUSH:
-                raise
 
 
 def refuse_link(path: str | Path) -> Path:
@@ -94,11 +87,3 @@ def short_path(path: str | Path) -> Path:
         return Path(path).relative_to(Path.cwd())
     except (ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder is gone
         return Path(path)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

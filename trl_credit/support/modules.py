@@ -1,11 +1,9 @@
 """Helper modules of a function: the user's own modules that it needs besides its file."""
 
 import ast
-import importlib.machinery
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -51,13 +49,12 @@ def _followed(names: Iterable[str]) -> dict[str, Path]:
             continue
         seen.add(name)
         to_do.append(name.rpartition(".")[0])  # importing a module runs its packages
-        path, package = _located(name)
+        path = _located(name)
         if path is None or not _is_own(name, path):
             continue
         found[name] = path
-        if path.suffix == ".py":
-            stat = path.stat()
-            to_do += _imports_of_file(path, package, (stat.st_mtime_ns, stat.st_size))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        to_do += _imported(path.read_bytes(), package)
         loaded = vars(sys.modules[name]).values() if name in sys.modules else ()
         to_do += [_module_of(value) for value in loaded if isinstance(value, (ModuleType, FunctionType, type))]
     return found
@@ -83,34 +80,14 @@ def _modules_of(value: Any) -> list[str]:
     return [x for one in value for x in _modules_of(one)] if isinstance(value, (list, tuple)) else [_module_of(value)]
 
 
-def _located(name: str) -> tuple[Path | None, str]:
-    """The file of a module, and the package that its relative imports start from. Imports nothing."""
-    parent = name.rpartition(".")[0]
-    if (module := sys.modules.get(name)) is not None:
-        file, is_package = getattr(module, "__file__", None), hasattr(module, "__path__")
-    else:
-        above = sys.modules.get(parent)
-        spec = _spec(name) if not parent or above is None or hasattr(above, "__path__") else None
-        file, is_package = (spec.origin, spec.submodule_search_locations is not None) if spec else (None, False)
-    return (Path(file) if isinstance(file, str) else None), (name if is_package else parent)
-
-
-def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    parent, path = name.rpartition(".")[0], None
-    if parent:
-        above = sys.modules.get(parent) or _spec(parent)
-        path = getattr(above, "__path__", None) or getattr(above, "submodule_search_locations", None)
-        if path is None:
-            return None
-    try:
-        return importlib.machinery.PathFinder.find_spec(name, path)
-    except (ImportError, ValueError):
-        return None
-
-
-@lru_cache(maxsize=4096)
-def _imports_of_file(path: Path, package: str, stamp: tuple[int, int]) -> tuple[str, ...]:
-    return tuple(_imported(path.read_bytes(), package))
+def _located(name: str) -> Path | None:
+    """The file of a module. Imports nothing."""
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        return Path(file) if isinstance(file, str) else None
+    stem = name.replace(".", "/")
+    files = (Path(folder, file) for folder in sys.path for file in (f"{stem}/__init__.py", f"{stem}.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _imported(source: str | bytes, package: str) -> Iterator[str]:

@@ -1,17 +1,11 @@
 """Files that travel with the package: recipes, configurations of accelerate, pages, examples. Imports no torch."""
 
 from pathlib import Path
+from typing import Any
 
-from .errors import choose
+import yaml
 
-
-# in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
-_IN_CHECKOUT = {
-    "accelerate_configs": "accelerate_configs",
-    "docs": "docs",
-    "examples": "examples",
-    "recipes": "examples/recipes",
-}
+from .errors import choose, one_line
 
 
 def packaged_folder(name: str) -> Path:
@@ -21,7 +15,9 @@ def packaged_folder(name: str) -> Path:
         ValueError: the installation lacks it.
     """
     package = Path(__file__).parents[1]
-    places = (package / "share" / name, package.parent / _IN_CHECKOUT[name])
+    # in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
+    in_checkout = "examples/recipes" if name == "recipes" else name
+    places = (package / "share" / name, package.parent / in_checkout)
     for place in places:
         if place.is_dir():
             return place
@@ -40,3 +36,14 @@ def accelerate_config(name: str) -> Path:
     if name not in known:
         raise ValueError(f"--accelerate_config {name!r} is neither a file nor a name{choose(name, known)}")
     return known[name]
+
+
+def accelerate_settings(name: str) -> dict[str, Any]:
+    """The settings in such a configuration. Raises `ValueError` if it is no mapping in YAML."""
+    try:
+        settings = yaml.safe_load(accelerate_config(name).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"--accelerate_config {name!r} cannot be read as YAML: {one_line(error)}") from error
+    if not isinstance(settings, dict | None):
+        raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
+    return settings or {}

@@ -9,8 +9,8 @@ from ..config.rules import no_batch_logps
 from ..credit.difficulty import DifficultyBelief
 from ..loss import keys, statistics
 from ..loss.batch import segments_of, shown_advantages
+from ..loss.batch_metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.contract import Contract
-from ..loss.metrics import difficulty_statistics, group_statistics, response_hashes
 from ..loss.normalizer import Normalizer, prompt_weights
 from ..loss.order import floored, in_batch
 from ..rollouts.sources import GenerationBatch
@@ -96,6 +96,7 @@ class BatchSteps:
             turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
             group_ids=self._groups(made),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
+            is_training=made.moves_belief,
             seed=seed_from(self._args.seed, *made.place),
         )
 

@@ -64,7 +64,7 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
     All but the last token of a prompt goes forward once, and its cache is repeated. Other calls are unchanged: prompts
     of a single token, caches that do not grow, inputs besides tokens.
     """
-    original, own = model.generate, vars(model).get("generate")
+    original = model.generate
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
@@ -85,13 +85,8 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
         cache.batch_repeat_interleave(n)
         return original(**kwargs, past_key_values=cache)
 
-    model.generate = generate
-    try:
+    with temporarily(model, generate=generate):
         yield
-    finally:
-        del model.generate
-        if own is not None:
-            model.generate = own
 
 
 @contextlib.contextmanager

@@ -3,8 +3,8 @@
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -39,8 +39,7 @@ def guarded_rewards(
     reads = {"reads_states": args.returns == "state_groups", "keeps_snapshots": args.segmentation == "turns"}
     environments = Environments(trainer, ledger, **reads)
     guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=ledger)
-    has_none = reward_funcs is None or reward_funcs == []
-    if has_none and given.get("environment_factory") is not None:
+    if not reward_funcs and given.get("environment_factory") is not None:
         guarded = [environments.step_rewards]  # until it is known whether the environments have any
     return guarded, environments
 
@@ -74,7 +73,7 @@ class Environments:
         self._states: list[list[int]] = []  # per turn: state of each environment
         self._reads_states, self._keeps_snapshots = reads_states, keeps_snapshots
         self.snapshots: list[list[Any]] = []  # per turn: what `snapshot` of each environment returned
-        self._totals_alone = False
+        self.totals_alone = False  # whether rewards are of other conversations than those of the batch
 
         @functools.wraps(Environments._step_rewards)  # a run is identified by the code, not by this object
         def step_rewards(**kwargs: Any) -> list[float | None]:
@@ -128,19 +127,13 @@ class Environments:
             if not _is_restored(one):
                 what = f"segmentation='turns' continues from where turns begin, and {type(one).__name__} has no"
                 raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
-        trainer = self._trainer
-        state, args = trainer.accelerator.state, trainer.args
-        shares = {
-            "ZeRO-3": getattr(state.deepspeed_plugin, "zero_stage", 0) == 3,
-            "FSDP": trainer.is_fsdp_enabled,
-            "vllm_mode='server'": trainer.use_vllm and trainer.vllm_mode == "server",
-            "vllm_tensor_parallel_size": trainer.use_vllm and args.vllm_tensor_parallel_size > 1,
-        }
-        if trainer.accelerator.num_processes > 1 and (found := [name for name, is_so in shares.items() if is_so]):
-            what = f"segmentation='turns' with {found[0]} on several processes: each makes another number of calls"
-            raise ValueError(
-                f"{what}, and all would have to generate together. Give each process an engine of its own."
-            )
+        trainer, args = self._trainer, self._trainer.args
+        shares_engine = args.use_vllm and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
+        shares_weights = trainer.layout in ("ZeRO-3", "FSDP")
+        if trainer.accelerator.num_processes > 1 and (shares_engine or shares_weights):
+            what = "segmentation='turns' on several processes that share an engine, or weights (ZeRO-3, FSDP)"
+            why = "each makes another number of calls, and all would have to generate together"
+            raise ValueError(f"{what}: {why}. Give each process an engine and weights of its own.")
 
     # While a batch is sampled
 
@@ -237,20 +230,11 @@ class Environments:
                     f"{name}.{REWARD} is {[*values]!r:.200}: give finite numbers, or None for not scored."
                 )
             of_each = [0] * len(numbers)
-            if not self._totals_alone:
+            if not self.totals_alone:
                 of_each = self._turn_of_each(i, numbers, _turns(written[i]), completions[i], name)
-            found.append(_per_turn(numbers, of_each, self.ledger, name))
+            found.append(_per_turn(numbers, of_each, self.ledger))
         self.ledger.note(self._column, found)
         return [self.ledger.total(x, i) for i, x in enumerate(found)]
-
-    @contextmanager
-    def totals_alone(self) -> Iterator[None]:
-        """A context in which rewards are of other conversations than those of the batch."""
-        self._totals_alone = True
-        try:
-            yield
-        finally:
-            self._totals_alone = False
 
     def _turn_of_each(
         self, i: int, values: list[float | None], turns: int, completion: list[dict], name: str
@@ -271,17 +255,14 @@ class Environments:
         return [min(turn, turns - 1) for turn in calls] if len(values) == len(calls) else [0] * len(values)
 
 
-def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger, name: str) -> StepRewards:
+def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger) -> StepRewards:
     by_turn: dict[int, float] = {}
     for value, turn in zip(values, turn_of_each, strict=True):
         if value is not None:
             by_turn[turn] = value + (0.0 if ledger.of_states else by_turn.get(turn, 0.0))
     if values and not by_turn:
         return StepRewards([1], [None], unit="turn")
-    try:
-        return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
-    except ValueError as error:
-        raise RewardError(f"{name}.{REWARD} adds up to what is no number: {error}.") from error
+    return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
 
 
 def _turns(written: Sequence[int]) -> int:

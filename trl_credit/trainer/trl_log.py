@@ -9,7 +9,7 @@ from typing import Any
 from trl import GRPOTrainer
 
 from ..loss.batch import replace_last
-from ..loss.metrics import length_statistics
+from ..loss.batch_metrics import length_statistics
 from ..observe.meter import Meter
 from ..rollouts.policy import Plan
 

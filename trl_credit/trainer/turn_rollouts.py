@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,29 @@ class Conversations:
         messages = self.completions[row]
         own = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
         return messages[: own[turn]] if turn < len(own) else messages
+
+
+@dataclass
+class _Continued:
+    """A conversation that is continued from where a turn of a response begins.
+
+    Attributes:
+        row, turn, begin: The response, its turn, and the token at which that turn begins.
+        name: The kind of its environment, `None` if there is one kind.
+        environment: Its environment, in the state before the turn.
+        ids: Tokens of the response before the turn, and those that were added.
+        written: Which of `ids` the policy wrote (1) and which a tool (0).
+        added: The messages that were added.
+    """
+
+    row: int
+    turn: int
+    begin: int
+    name: Any
+    environment: Any
+    ids: list[int]
+    written: list[int]
+    added: list[dict]
 
 
 class TurnRollouts:
@@ -95,98 +119,70 @@ class TurnRollouts:
         """
         trainer = self._trainer
         numbers = {row: turn_numbers(torch.tensor([batch.written[row]]))[0] for row in {row for row, _ in places}}
-        turns = [int(numbers[row][b]) for row, b in places]
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
-        first = self._continue(prefixes, n=n, budgets=budgets)
-        which = [i for i in range(len(places)) for _ in range(n)]
-        rows = [places[i][0] for i in which]
-        names = [batch.examples[row].get("environment") if trainer._multi_environment else None for row in rows]
-        instances = self._instances(names)
-        for one, i, row in zip(instances, which, rows, strict=True):
-            example = batch.examples[row]
-            one.reset(**{k: v for k, v in example.items() if not (trainer._multi_environment and k == "environment")})
-            one.restore(copy.deepcopy(batch.snapshots[turns[i]][row]))
-        ids, added, written = [], [], []
-        for i, row, continuation in zip(which, rows, first, strict=True):
-            b = places[i][1]
-            ids.append(completion_ids[row][:b] + continuation.ids)
-            written.append(batch.written[row][:b] + [1] * len(continuation.ids))
-            typed = {"tools": trainer._env_tools[names[len(added)]]} if _TYPES_ARGUMENTS else {}
-            message = parse_response(trainer._tokenizer, continuation.ids, prefix=prefixes[i], **typed)
-            added.append([message])
-        given = {"prompt_ids": prompt_ids, "rows": rows, "which": which, "turns": turns, "names": names}
-        ids, added, written = self._run_tools(batch, instances, ids, added, written, **given)
-        responses = [batch.before(row, turns[i]) + new for i, row, new in zip(which, rows, added, strict=True)]
+        first = iter(self._continue(prefixes, n=n, budgets=budgets))
+        used: Counter = Counter()
+        conversations = []
+        for (row, b), prefix in zip(places, prefixes, strict=True):
+            example, turn = dict(batch.examples[row]), int(numbers[row][b])
+            name = example.pop("environment", None) if trainer._multi_environment else None
+            for _ in range(n):
+                one = self._environment(name, used[name])
+                used[name] += 1
+                one.reset(**example)
+                one.restore(copy.deepcopy(batch.snapshots[turn][row]))
+                new = next(first).ids
+                typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
+                message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
+                ids, written = completion_ids[row][:b] + new, batch.written[row][:b] + [1] * len(new)
+                conversations.append(_Continued(row, turn, b, name, one, ids, written, [message]))
+        self._run_tools(batch, conversations, prompt_ids)
         # processes with fewer conversations score one of their batch again, so that all gather equal shapes
-        missing = n * most - len(rows)
-        examples = [batch.examples[row] for row in rows] + batch.examples[:1] * missing
-        prompts = [batch.prompts[row] for row in rows] + batch.prompts[:1] * missing
-        responses += batch.completions[:1] * missing
-        all_ids = ids + [list(completion_ids[0])] * missing
-        filler = (trainer.environments or [None])[:1]
+        missing = n * most - len(conversations)
+        rows = [x.row for x in conversations] + [0] * missing
+        responses = [batch.before(x.row, x.turn) + x.added for x in conversations] + batch.completions[:1] * missing
+        ids = [x.ids for x in conversations] + [list(completion_ids[0])] * missing
+        written = [x.written for x in conversations] + batch.written[:1] * missing
+        environments = [x.environment for x in conversations] + (trainer.environments or [None])[:1] * missing
         with (
-            temporarily(trainer, environments=instances + filler * missing),
-            temporarily(self._environments.ledger, written=written + batch.written[:1] * missing),
-            self._environments.totals_alone(),
+            temporarily(trainer, environments=environments),
+            temporarily(self._environments.ledger, written=written),
+            temporarily(self._environments, totals_alone=True),
         ):
-            rewards = self._scoring.only_scores(examples, prompts, responses, all_ids)
+            examples, prompts = ([of[row] for row in rows] for of in (batch.examples, batch.prompts))
+            rewards = self._scoring.only_scores(examples, prompts, responses, ids)
         start = trainer.processes.rank * n * most
-        new = [x[places[i][1] :] for i, x in zip(which, ids, strict=True)]
-        return rewards[start : start + len(rows)], new
+        return rewards[start : start + len(conversations)], [x.ids[x.begin :] for x in conversations]
 
     def _run_tools(
-        self,
-        batch: Conversations,
-        instances: list[Any],
-        ids: list[list[int]],
-        added: list[list[dict]],
-        written: list[list[int]],
-        *,
-        prompt_ids: Sequence[list[int]],
-        rows: list[int],
-        which: list[int],
-        turns: list[int],
-        names: list[Any],
-    ) -> tuple[list[list[int]], list[list[dict]], list[list[int]]]:
+        self, batch: Conversations, conversations: list[_Continued], prompt_ids: Sequence[list[int]]
+    ) -> None:
         """TRL's tool loop, for states of one turn at a time, since its number of rounds counts from the first turn."""
         trainer, most = self._trainer, self._trainer.max_tool_calling_iterations
-        tools = [_tools_of(trainer, one) for one in instances]
-        for turn in sorted({turns[i] for i in which}):
-            part = [k for k, i in enumerate(which) if turns[i] == turn]
+        for turn in sorted({x.turn for x in conversations}):
+            part = [x for x in conversations if x.turn == turn]
+            tools, waiting = zip(*(_tools_of(trainer, x.environment) for x in part), strict=True)
             state = {
-                "environments": [instances[k] for k in part],
-                "_batch_environments": [names[k] for k in part],
-                "_sync_tool_dicts": [tools[k][0] for k in part],
-                "_async_tool_dicts": [tools[k][1] for k in part],
+                "environments": [x.environment for x in part],
+                "_batch_environments": [x.name for x in part],
+                "_sync_tool_dicts": list(tools),
+                "_async_tool_dicts": list(waiting),
                 "max_tool_calling_iterations": most - turn,
             }
-            prompts = [batch.prompts[rows[k]] + batch.before(rows[k], turn) for k in part]
+            prompts = [batch.prompts[x.row] + batch.before(x.row, turn) for x in part]
+            texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
             with temporarily(trainer, **state):
-                masks, messages, longer, *_ = trainer._tool_call_loop(
-                    prompts,
-                    [prompt_ids[rows[k]] for k in part],
-                    [ids[k] for k in part],
-                    [added[k] for k in part],
-                    None,
-                    None,
-                    {},
-                )
-            for k, mask, new, tokens in zip(part, masks, messages, longer, strict=True):
-                known = len(written[k])  # the loop takes these tokens for the policy's
-                ids[k], added[k], written[k] = tokens, new, written[k] + list(mask[known:])
-        return ids, added, written
+                masks, messages, longer, *_ = trainer._tool_call_loop(prompts, *texts, None, None, {})
+            for x, mask, added, ids in zip(part, masks, messages, longer, strict=True):
+                x.written += mask[len(x.written) :]  # the loop takes the tokens before for the policy's
+                x.added, x.ids = added, ids
 
-    def _instances(self, names: list[Any]) -> list[Any]:
-        """An environment for each conversation, made once and used again."""
-        used: dict[Any, int] = {}
-        found = []
-        for name in names:
-            pool, place = self._pool.setdefault(name, []), used.get(name, 0)
-            if place == len(pool):
-                pool.append(self._trainer.environment_factories[name]())
-            used[name] = place + 1
-            found.append(pool[place])
-        return found
+    def _environment(self, name: Any, number: int) -> Any:
+        """An environment of a kind by its number, made once and used again."""
+        pool = self._pool.setdefault(name, [])
+        if number == len(pool):
+            pool.append(self._trainer.environment_factories[name]())
+        return pool[number]
 
 
 def _tools_of(trainer: GRPOTrainer, one: Any) -> tuple[dict[str, Callable], dict[str, Callable]]:

@@ -11,6 +11,7 @@ import torch
 
 from ...config import CHOICES, CreditConfig, active_part
 from ...loss.assignment import assign_credit
+from ...loss.loss_pass import policy_credit
 from ...runs.identity import differences
 from ...testing import made_up_tokens
 
@@ -72,12 +73,4 @@ def _gradient(run: dict[str, Any], *, by_token: bool) -> torch.Tensor:
     knobs = active_part({name: run[name] for name in _KNOBS if name in run}, run)
     config = CreditConfig(output_dir="same_gradient", report_to="none", **knobs)
     with torch.random.fork_rng(devices=[]):
-        credit = assign_credit(config, tokens)
-    log_weight = credit.log_weight
-    if log_weight is None:  # TRL's own weights
-        log_weight = logp_t - tokens.old_logp_t
-        if run["importance"] == "sequence":
-            lengths = tokens.mask_t.sum(1, keepdim=True).clamp(min=1)
-            log_weight = (log_weight * tokens.mask_t).sum(1, keepdim=True) / lengths
-    loss_t = log_weight.exp() * credit.advantage * tokens.mask_t
-    return torch.autograd.grad(loss_t.sum(), logp_t)[0]
+        return policy_credit(config, tokens, assign_credit(config, tokens))

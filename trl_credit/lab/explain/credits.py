@@ -70,6 +70,8 @@ def explain(
     """
     tokens, note = _tokens(shard.responses, config, segments)
     used = algorithm(config)
+    if "hidden" in used.needs:
+        raise ValueError("it reads hidden states, which responses do not hold")
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())

@@ -12,7 +12,8 @@ from hub_helpers import run_folder
 from hub_server import HubServer, Repo
 from viewer_helpers import s_trace, spo_tree
 
-from trl_credit.hub import PushError, publishable, push_with_rollouts
+from trl_credit.hub import PushError, publishable
+from trl_credit.lab.viewer.on_hub import push_with_rollouts
 from trl_credit.observe.schema import read_shard, shard_path, write_shard
 
 

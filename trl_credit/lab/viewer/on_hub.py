@@ -13,16 +13,17 @@ import pyarrow.parquet as pq
 import yaml
 from jinja2 import Environment, StrictUndefined
 
-from ..observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
-from ..support.files import atomic_file, inside, write_atomically
-from .markdown import escape
-from .public import Public, Secrets
+from ...hub.markdown import escape
+from ...hub.public import Public, Secrets
+from ...hub.push import Beside, Part, push_parts
+from ...observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
+from ...support.files import atomic_file, inside, write_atomically
 
 
 DATASET_FOLDER, SPACE_FOLDER = "credit_rollouts", "credit_space"  # in the run's folder
 RESPONSES, TREES, STEPS = "responses.parquet", "trees.parquet", "steps.parquet"
 PAGE = "index.html"
-TEMPLATE = Path(__file__).with_name("rollouts.md.jinja")
+TEMPLATE = Path(__file__).with_name("assets") / "rollouts.md.jinja"
 
 _FLOATS, _INTS = pa.list_(pa.float32()), pa.list_(pa.int32())
 _RESPONSE = pa.schema(
@@ -58,6 +59,43 @@ _STEP = pa.schema(
 )
 
 
+def push_with_rollouts(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    page: str,
+    token: str | None = None,
+    commit_message: str = "End of training",
+    **options: Any,
+) -> list[str]:
+    """Pushes the model as [`~trl_credit.hub.push`] does, then its rollout log as the data set `repo_id-rollouts` and
+    the page as the static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything
+    is sent.
+
+    Args:
+        page (`str`):
+            HTML of the page of the rollout log.
+        folder, repo_id, token, commit_message, **options:
+            As for `push`. `private` is of all three; data set and Space have the branch `main` alone.
+
+    Returns:
+        `list[str]`: URLs of the three commits.
+
+    Raises:
+        ValueError: as `push`, or the run has no rollout log, or a text in it holds a secret. Nothing was sent.
+        PushError, OSError, PushInterrupted: as `push`. Each repository has all of its commit or nothing.
+    """
+
+    def parts() -> list[Part]:
+        names = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
+        write_rollouts(folder, page=page, token=token)
+        files, replaced = rollout_files(folder), (RESPONSES, STEPS, TREES)
+        return [Part(Path(folder) / part, files[part], *names[part], replaced=replaced) for part in names]
+
+    beside = Beside(parts, lambda model: write_cards(folder, model))
+    return push_parts(folder, repo_id, message=commit_message, beside=beside, token=token, **options)
+
+
 def dataset_id(repo_id: str) -> str:
     """The id of the data set that belongs to a model."""
     return f"{repo_id}-rollouts"
@@ -87,9 +125,6 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     if not found:
         raise ValueError(f"{folder} has no rollout log: train with --log_credit 10, or leave out --with_rollouts")
     secrets = Secrets(token or "")
-    for _, path in found:
-        if any(map(secrets.found_in, _texts(read_shard(path)))):
-            raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
     nodes: list[dict[str, Any]] = []
     headers: list[dict[str, Any]] = []
     responses, public = inside(root, DATASET_FOLDER) / RESPONSES, Public()
@@ -97,6 +132,8 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     with atomic_file(responses) as partial, pq.ParquetWriter(partial, _RESPONSE, compression="zstd") as writer:
         for _, path in found:
             shard = read_shard(path)
+            if any(map(secrets.found_in, _texts(shard))):
+                raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
             writer.write_table(_table(list(_responses(shard)), _RESPONSE, path))
             nodes += _nodes(shard)
             headers.append({**shard.header, "settings": json.dumps(public.value(shard.header.get("settings") or {}))})

@@ -1,0 +1,90 @@
+"""What the settings of a run say about its plan: how its weights are divided, and what is known of its rows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...demo import DEMO, demo_dataset, task_of_model
+from ...settings.arguments import Choices
+from ...support.adapters import adapter_base
+from .estimate import Assumed
+from .formulas import Layout
+from .rates import Rates, read_rates
+
+
+_KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
+
+
+def layout_of(choices: Choices, launcher: Mapping[str, Any], processes: int) -> Layout:
+    """How a run's weights are stored and divided.
+
+    Args:
+        launcher (mapping):
+            The settings of a configuration of accelerate; empty without one.
+
+    Raises:
+        ValueError: the division is one that no plan can be made for.
+    """
+    args, model = choices.args, choices.model
+    if args.deepspeed or args.fsdp:
+        raise ValueError("plan reads how weights are split from --accelerate_config: leave out --deepspeed and --fsdp")
+    division = str(launcher.get("distributed_type", "MULTI_GPU" if processes > 1 else "NO"))
+    deepspeed, fsdp = launcher.get("deepspeed_config") or {}, launcher.get("fsdp_config") or {}
+    stage = deepspeed.get("zero_stage", 2)
+    kinds = {**_KINDS, "DEEPSPEED": f"zero{stage}" if stage in (1, 2, 3) else "ddp"}
+    if division not in kinds:
+        raise ValueError(f"plan does not know distributed_type {division!r}: choose NO, MULTI_GPU, DEEPSPEED or FSDP")
+    kind = kinds[division]
+    half = args.bf16 or args.fp16 or launcher.get("mixed_precision") in ("bf16", "fp16")
+    loaded = 2 if model.dtype in ("bfloat16", "float16") else 4
+    devices = {"optimizer": "offload_optimizer_device", "parameters": "offload_param_device"}
+    offloads = {name: deepspeed.get(key, "none") for name, key in devices.items()}
+    return Layout(
+        processes=processes,
+        kind="none" if processes == 1 and kind == "ddp" else kind,
+        weight_bytes=loaded,
+        compute_bytes=2 if half or loaded == 2 else 4,
+        optimizer=str(getattr(args.optim, "value", args.optim)),
+        reference=args.beta != 0.0 and not model.use_peft and adapter_base(model.model_name_or_path) is None,
+        checkpointing=args.gradient_checkpointing or bool(fsdp.get("fsdp_activation_checkpointing")),
+        frozen_bytes=0.5 if model.load_in_4bit else 1.0 if model.load_in_8bit else None,
+        offloads=tuple(name for name, value in offloads.items() if value != "none" or fsdp.get("fsdp_offload_params")),
+    )
+
+
+def measured(
+    choices: Choices,
+    *,
+    prompt_length: float | None,
+    response_length: float | None,
+    segments: float | None,
+    prompts: int | None,
+    tokens_per_second: float | None,
+    tflops: float | None,
+    rates_from: str | None,
+) -> tuple[Rates | None, Assumed]:
+    """The rates, `None` if there are none, and the lengths: as the flags of `trl-credit plan` say, else as measured in
+    the run of the folder `rates_from`, else as in the embedded task."""
+    assumed = Assumed(
+        prompt=prompt_length,
+        response=response_length,
+        segments=segments,
+        prompts=prompts,
+        longest_prompt=choices.data.max_prompt_tokens,
+    )
+    task = task_of_model(choices.model.model_name_or_path)
+    if task is not None and (choices.data.dataset_name or DEMO.name) == task.name:
+        prompts = demo_dataset(seed=choices.args.seed, task=task)["prompt"]  # a character is a token
+        assumed.prompts, assumed.longest_prompt = assumed.prompts or len(prompts), max(map(len, prompts))
+        if assumed.prompt is None:
+            assumed.prompt, assumed.sources["prompt"] = sum(map(len, prompts)) / len(prompts), "the embedded task"
+    if rates_from is None:
+        known = tokens_per_second or tflops
+        flops = tflops * 1e12 if tflops else None
+        return (Rates(tokens_per_second, flops, flops) if known else None), assumed
+    rates, lengths = read_rates(rates_from, prompt=assumed.prompt)
+    for name, length in lengths._asdict().items():
+        is_given = getattr(assumed, name) is not None or (name in ("states", "left") and segments is not None)
+        if not is_given and length is not None:
+            setattr(assumed, name, length)
+            assumed.sources[name] = rates_from
+    return rates, assumed

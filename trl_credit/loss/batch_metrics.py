@@ -1,0 +1,57 @@
+"""The metrics of one generation batch: difficulty, groups without signal, lengths."""
+
+import hashlib
+
+import torch
+
+
+def difficulty_statistics(
+    phi: torch.Tensor, advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Mean weight Φ for A above and below 0, and for prompts harder and easier than the belief, as sums and counts. All
+    tensors have one shape: (B,), or (B, T) by token."""
+    sides = (("harder", p_hat < prior), ("easier", p_hat > prior))
+    signs = (("positive", advantages > 0), ("negative", advantages < 0))
+    return {
+        f"difficulty_weight/{side}_{sign}": ((phi * (rows & signed)).sum(), (rows & signed).sum())
+        for side, rows in sides
+        for sign, signed in signs
+    }
+
+
+def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
+    """One int64 per row of `completion_ids` (B, T), without trailing padding, the same on every process."""
+    rows = completion_ids.cpu().numpy().astype("<i8")
+    texts = [row[: (row != pad_token_id).nonzero()[0].max(initial=-1) + 1].tobytes() for row in rows]
+    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in texts]
+    hashes = [int.from_bytes(digest, "little", signed=True) for digest in digests]
+    return torch.tensor(hashes, dtype=torch.int64, device=completion_ids.device)
+
+
+def group_statistics(
+    rewards: torch.Tensor, hashes: torch.Tensor, *, num_generations: int, credited: torch.Tensor | None = None
+) -> dict[str, float]:
+    """Share of groups without signal, and mean number of different responses per group.
+
+    A group has no signal if none of its responses is `credited` (N,), or without `credited` if all its rewards are
+    equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) are int64. Groups are consecutive.
+    """
+    if credited is None:
+        grouped = rewards.view(-1, num_generations)
+        is_flat = grouped.nan_to_num(nan=-torch.inf).amax(-1) <= grouped.nan_to_num(nan=torch.inf).amin(-1)
+    else:
+        is_flat = ~credited.view(-1, num_generations).any(-1)
+    ordered = hashes.view(-1, num_generations).sort(-1).values
+    unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
+    means = torch.stack([is_flat.float().mean(), unique.float().mean()]).tolist()
+    return dict(zip(("groups_without_signal", "unique_responses"), means, strict=True))
+
+
+def length_statistics(lengths: list[int], truncated: list[bool]) -> dict[str, float]:
+    """TRL's metrics under `completions/` for responses of these lengths (tokens); `truncated` ones did not end."""
+    length, ended = torch.tensor(lengths, dtype=torch.float), ~torch.tensor(truncated)
+    terminated = length[ended] if ended.any() else torch.zeros(1)
+    stats = {"clipped_ratio": (1 - ended.float().sum() / len(lengths)).item()}
+    for kind, x in (("length", length), ("terminated_length", terminated)):
+        stats |= {f"mean_{kind}": x.mean().item(), f"min_{kind}": x.min().item(), f"max_{kind}": x.max().item()}
+    return stats
