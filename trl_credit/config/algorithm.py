@@ -94,9 +94,8 @@ def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) 
     source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
     known = {f.name for f in fields(config)}
     own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
-    if source is not part:
-        for name_of_setting, value in own.items():
-            check_once(part, name_of_setting, value)
+    for setting in own if source is not part else ():
+        check_once(part, setting, own[setting])
     if inspect.isclass(part):
         tuples = {f.name for f in settings_of(part) if isinstance(default_of(f), tuple)}  # lists in YAML
         part = part(**{name: tuple(x) if name in tuples and isinstance(x, list) else x for name, x in own.items()})
@@ -207,15 +206,13 @@ def with_settings(config_class: type, algorithm: type) -> type:
         name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
     }
     namespace |= {setting.name: as_knob(setting, hints[setting.name], of=label) for setting in settings}
-    # flags know lists alone
-    annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}
+    annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}  # flags know lists alone
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
     return dataclass(type(config_class.__name__, (config_class,), namespace))
 
 
 def _as_list(hint: Any) -> Any:
-    is_tuple = get_origin(hint) is tuple
-    return list[get_args(hint)[0]] if is_tuple else list[str] if hint in (list, tuple) else hint
+    return list[get_args(hint)[0]] if get_origin(hint) is tuple else list[str] if hint in (list, tuple) else hint
 
 
 def settings_from(algorithm: type) -> Callable[[type], type]:

@@ -10,7 +10,7 @@ from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
 from ..support.digests import FunctionSource, function_label
-from ..support.functions import is_object_name, source_of
+from ..support.functions import is_object_name, short_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
 
@@ -137,8 +137,7 @@ def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> s
 
 def _name(setting: str) -> str:
     """ "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object."""
-    last = setting.rpartition(":")[2].rpartition(".")[2]
-    return last.rpartition("@")[0] if is_object_name(last) else last
+    return short_name(setting).rpartition(":")[2].rpartition(".")[2]
 
 
 def _text(name: str, source: FunctionSource) -> str:
