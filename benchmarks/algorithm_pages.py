@@ -46,7 +46,7 @@ LEGEND = {
 }
 # what a knob does; where it depends on the algorithm or the value, by that, and "" for all others
 MEANINGS: dict[str, str | dict[str, str]] = {
-    "credit": "The function of this algorithm. It cannot be replaced.",
+    "credit": "The object of this algorithm. It cannot be replaced.",
     "baseline": "What is subtracted from the reward: the group's mean (`group`), or OPO's (`optimal`).",
     "behavior_logps": "π_old with vLLM: by a forward pass (`recomputed`), or the engine's own (`sampler`).",
     "certain_tolerance": "No rollouts if the rest of the response has a probability of 1 minus this, or more.",

@@ -10,13 +10,7 @@ import torch
 from trl_credit.credit.advantages import trace_loss_weight
 from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.scan import discounted_scan, reverse_discounted_scan
-from trl_credit.credit.weights import (
-    eligible_gradient,
-    lambda_trace_log_weight,
-    sequence_log_weight,
-    token_log_weight,
-    traced_credit,
-)
+from trl_credit.credit.weights import lambda_trace_log_weight, sequence_log_weight, token_log_weight, traced_credit
 
 
 def eligible_coefficient(
@@ -56,7 +50,8 @@ def eligible_coefficient(
     """
     log_weight_t = token_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)
     own_t = _passed(log_weight_t, advantages, clip_range, mask_t)
-    return eligible_gradient(own_t, decay=decay, selected_t=selected_t, mask_t=mask_t)
+    traced_t = reverse_discounted_scan(own_t, decay=decay) * mask_t
+    return traced_t if selected_t is None else own_t + selected_t * (traced_t - own_t)
 
 
 def lambda_trace_coefficient(

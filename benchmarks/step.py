@@ -30,7 +30,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
-from trl_credit.config.rules import batch_statistics_of
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 from trl_credit.loss import keys
 from trl_credit.loss.statistics import over_processes
@@ -127,10 +126,12 @@ def main() -> None:
                 inputs["old_per_token_logps"] = theirs._get_per_token_logps_and_entropies(
                     theirs.model, ids, attention, args.length
                 )[0]
-            if (of_batch := batch_statistics_of(ours.custom_credit.declaring, ours.args)) is not None:
-                read = {"logp_t": inputs["old_per_token_logps"], "advantages": inputs["advantages"]}
-                read |= {"seed": 0, "mask_t": inputs["completion_mask"]}
-                inputs[keys.STATISTICS] = over_processes(of_batch, ours.args, ours.engine.processes, **read)
+            if ours.contract.algorithm.statistics is not None:
+                mask_t, whole = inputs["completion_mask"], inputs["completion_mask"] - 1
+                read = {"logp_t": inputs["old_per_token_logps"], "advantages": inputs["advantages"], "mask_t": mask_t}
+                read |= {"token_ids": inputs["completion_ids"], "segment_ids": whole, "turn_ids": whole}
+                read["group_ids"] = torch.zeros(args.batch, dtype=torch.long)
+                inputs[keys.STATISTICS] = over_processes(ours.contract.algorithm, ours.args, ours.processes, **read)
             times: dict[Any, list[float]] = {ours: [], theirs: []}
             for repeat in range(args.repeats + 3):
                 # who goes first changes, so that neither always finds the caches as the other left them

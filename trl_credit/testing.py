@@ -258,7 +258,9 @@ class _Case:
             if name not in own | {f.name for f in fields(config)}:
                 raise ValueError(f"is_grpo_when: there is no knob {name!r}")
             setattr(config, name, value)
-        grpo = _Case(lambda config, tokens: Credit(None, tokens.advantages), self.config, self.tokens)
+        plain = copy(config)
+        plain.importance = "token"
+        grpo = _Case(lambda config, tokens: Credit(None, tokens.advantages), plain, self.tokens)
         limit = _Case(source, config, self.tokens)
         return self.differs(limit.gradient(self.tokens), grpo.gradient(self.tokens))
 

@@ -6,10 +6,11 @@ from functools import partial
 
 import pytest
 import torch
+from closed_forms import eligible_gradient
 from theorems import relative_progress
 
 from trl_credit.credit.shares import last_tokens
-from trl_credit.credit.weights import eligible_gradient, traced_credit
+from trl_credit.credit.weights import traced_credit
 
 
 tensor64 = partial(torch.tensor, dtype=torch.float64)

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from closed_forms import log_probability_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from turn_helpers import TURN_FORMS, turn_jacobian
 
 from trl_credit import CreditConfig
 from trl_credit.credit import turns, weights
+from trl_credit.credit.gradient import PolicyTerm, token_credit
 from trl_credit.credit.tokens import turn_numbers
-from trl_credit.loss.assignment import assign_credit, log_probability_gradient
+from trl_credit.loss.assignment import assign_credit
 from trl_credit.testing import check_credit, made_up_tokens
 
 
@@ -53,7 +55,7 @@ def conversation(seed, *, batch=3, length=13):
 def back(weight_t, tokens, c_t):
     """Σ_t c_t ∂W_t/∂ℓ_k by autograd."""
     total = torch.where(tokens.mask_t.bool(), weight_t * c_t, 0.0).sum()
-    return torch.autograd.grad(total, tokens.logp_t)[0]
+    return torch.autograd.grad(total, tokens.logp_t, retain_graph=True)[0]
 
 
 @pytest.mark.parametrize("form", TURN_FORMS)
@@ -71,11 +73,15 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
         rows.append(turn_jacobian(config, ids, mask, None if z is None else z[i].tolist()))
     jacobian = torch.stack(rows)
     expected = torch.einsum("bt,btk->bk", c_t, jacobian)
-    gradient = back(credit.log_weight, tokens, c_t)
-    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(back(credit.log_weight, tokens, c_t), expected, rtol=1e-12, atol=1e-12)
     given = {"selected_t": z, "turn_ids": tokens.turn_ids, "mask_t": tokens.mask_t}
-    closed = log_probability_gradient(config, coefficient_t=c_t, **given)
+    closed = log_probability_gradient(config, c_t, **given)
     torch.testing.assert_close(closed, expected, rtol=1e-12, atol=1e-12)
+    ratio_t = torch.where(tokens.mask_t.bool(), credit.log_weight.detach(), 0.0).exp()
+    every = {"kept_t": tokens.mask_t, "mask_t": tokens.mask_t, "term": PolicyTerm(clip_range=(0.0, torch.inf))}
+    found = token_credit(credit.log_weight, logp_t=tokens.logp_t, advantage_t=tokens.advantages, **every)
+    expected = log_probability_gradient(config, c_t * ratio_t, **given)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     difference = (tokens.logp_t - tokens.old_logp_t).detach().nan_to_num()
     value = difference
     if form.startswith(("turn", "lambda")):

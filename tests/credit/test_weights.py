@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from closed_forms import confidence_slope, eligible_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_helpers import trace_matrix
@@ -15,6 +16,7 @@ from trl_credit.credit.advantages import (
     optimal_advantage,
     trace_loss_weight,
 )
+from trl_credit.credit.gradient import PolicyTerm, token_credit
 
 
 def rows(seed, batch=3, length=11):
@@ -54,15 +56,29 @@ def test_confidence_by_hand():
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 40), decay=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
-def test_eligible_gradient_against_the_matrix(seed, length, decay):
+def test_the_credit_of_eligible_weights_against_the_matrix(seed, length, decay):
     logp, old, mask, chance = rows(seed, length=length)
     z = (chance < 0.4).double()
     w = weights.eligible_log_weight(logp, old_logp_t=old, decay=decay, selected_t=z, mask_t=mask)
     upstream = torch.randn_like(logp) * mask
-    (grad,) = torch.autograd.grad((w * upstream).sum(), logp)
+    (grad,) = torch.autograd.grad((w * upstream).sum(), logp, retain_graph=True)
     earlier = trace_matrix(length, decay, "recent") - torch.eye(length, dtype=torch.float64)
     torch.testing.assert_close(grad, upstream + z * mask * (upstream @ earlier), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(w.detach(), (logp - old).detach() * mask, rtol=0, atol=0)  # the value is GRPO's
+    torch.testing.assert_close(grad, eligible_gradient(upstream, decay=decay, selected_t=z, mask_t=mask))
+    every = {"term": PolicyTerm(clip_range=(0.0, math.inf)), "kept_t": mask, "mask_t": mask}
+    credit = token_credit(w, logp_t=logp, advantage_t=upstream * w.detach().neg().exp(), **every)
+    torch.testing.assert_close(credit, grad, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "tanh", "sigmoid_grad", "tanh_grad"])
+def test_a_confidence_with_a_gradient_is_part_of_the_credit(kind):
+    logp, old, mask, _ = rows(3)
+    f = confidence_weight(logp, kind=kind, mask_t=mask)
+    every = {"term": PolicyTerm(clip_range=(0.0, math.inf)), "kept_t": mask, "mask_t": mask}
+    credit = token_credit(logp - old, logp_t=logp, advantage_t=f, **every)
+    expected = (logp - old).detach().exp() * f.detach() * (1 + confidence_slope(logp, kind=kind, mask_t=mask)) * mask
+    torch.testing.assert_close(credit, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_selection_counts_ties_and_mask():

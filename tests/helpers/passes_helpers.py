@@ -10,7 +10,7 @@ from peft import LoraConfig
 from run_layouts import continue_once, draw
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
 
-from trl_credit import CreditTrainer, assign_credit
+from trl_credit import assign_credit
 from trl_credit.passes.branches import Branches
 
 
@@ -91,9 +91,11 @@ def scripted(trainer_class, model=None):
     return Scripted
 
 
-class CustomMethod(CreditTrainer):
-    def credit(self, tokens):
-        return assign_credit(self.args, tokens)
+class Plain:
+    """The knobs' own credit, as a custom object."""
+
+    def credit(self, config, tokens):
+        return assign_credit(config, tokens)
 
 
 class Watch(TrainerCallback):

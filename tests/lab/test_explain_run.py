@@ -1,15 +1,25 @@
-"""`trl-credit explain` on the folder of a run without a rollout log: responses are sampled from its model."""
+"""`trl-credit explain` on runs: with a log, what the run gave; without one, responses are sampled from its model."""
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from conftest import count_a
+from custom_functions import custom
+from scripts import ROOT, load_script
+from torch.nn.utils.rnn import pad_sequence
 
+from trl_credit import ALGORITHMS
 from trl_credit.cli import main
 from trl_credit.demo import demo_reward
+from trl_credit.lab.explain import explain
 from trl_credit.lab.explain.sampling import PROMPTS, RESPONSES
+from trl_credit.lab.explain.table import COLUMNS, rows_of
+from trl_credit.observe import rollout_log
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +101,115 @@ def test_a_folder_without_a_model_is_refused(finished, command_said):
 def test_a_step_needs_a_log(finished, command_said):
     code, _, error = command_said("explain", finished, "--step", "3")
     assert code == 2 and "has no rollout log" in error
+
+
+# What a run logged
+
+GALLERY = sorted((ROOT / "examples" / "algorithms").glob("*.py"))
+GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
+WIDE = {"epsilon": 0.2, "epsilon_high": 0.2}  # or all responses are clipped
+OWN = {
+    "gspo": WIDE,
+    "gspo_token": WIDE,
+    "clip_cov": {"cov_share": 0.2, "cov_range": [0.0, 9.0]},
+    "kl_cov": {"cov_share": 0.2},
+    "spo_chain": {"rollouts_per_state": 2},
+    "vine_ppo": {"rollouts_per_state": 2},
+}
+
+
+def letters(completions, **kwargs):
+    return [sum(map(ord, text)) % 5 / 4 for text in completions]
+
+
+@pytest.fixture
+def logged(make_trainer, monkeypatch):
+    """Trains two updates on each of two batches; returns the trainer and its shards with all digits."""
+
+    def run(algo, **settings):
+        shards = []
+        monkeypatch.setattr(rollout_log, "write_shard", lambda path, shard: shards.append(shard))
+        settings = {"reward_funcs": letters, "num_iterations": 2, "max_steps": 4, "temperature": 1.3} | settings
+        trainer = make_trainer(algo, log_credit=1, log_credit_groups=8, **settings)
+        trainer.train()
+        assert [shard.header["step"] for shard in shards] == [1, 2, 3, 4]
+        return trainer, shards
+
+    return run
+
+
+def check_explained(trainer, shards):
+    """Checks that explain gives what the run logged, and that the run had something to give."""
+    for shard in shards:
+        segments = None
+        if trainer.args.rollouts == "chain":
+            pad = partial(pad_sequence, batch_first=True)
+            advantages = pad([torch.tensor(r["advantages"]).double() for r in shard.responses])
+            segments = advantages, pad([torch.tensor(r["segment_ids"]) for r in shard.responses], padding_value=-1)
+        found = explain(shard, trainer.args, name="again", segments=segments)
+        columns = dict.fromkeys(("advantages", "log_weight", "credit"), ((), ()))
+        for left, right in zip(shard.responses, found.shard.responses, strict=True):
+            assert all(left[name] == right[name] for name in ("policy_mask", "is_clipped", "selected"))
+            for name, (known, again) in columns.items():
+                inside = ([x for x, m in zip(row[name], left["loss_mask"], strict=True) if m] for row in (left, right))
+                columns[name] = (*known, *next(inside)), (*again, *next(inside))
+        for name, (known, again) in columns.items():
+            assert known == pytest.approx(again, rel=1e-5, abs=1e-5 * max(1.0, *map(abs, known))), name
+    rows = [row for shard in shards for row in shard.responses]
+    assert any(any(row["credit"]) for row in rows)
+    assert trainer.contract.algorithm.carries_loss or any(any(row["log_weight"]) for row in rows)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        # rows of trees are parts of responses, which explain refuses
+        *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
+        *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
+        *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+        ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
+        ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
+        ("base", {"delta": 1.1}),
+        ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
+    ],
+    ids=str,
+)
+def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
+    trainer, shards = logged(algo, **settings)
+    found = check_explained(trainer, shards)
+    (cells,) = rows_of([found], grpo=None)
+    shown, row = dict(zip(COLUMNS, cells, strict=True)), trainer.state.log_history[-2]
+    if trainer.args.has_trace:
+        assert found.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and found.horizon > 0.3
+    for column, name in (("noise share", "noise_share"), ("last tokens' share", "last_tokens_share")):
+        assert float(shown[column]) == pytest.approx(row[f"credit/{name}"], abs=0.0051)
+    if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses
+        rewards = [row["reward"] for row in shards[-1].responses]
+        assert abs(shards[-1].header["difficulty_belief"] - sum(rewards) / len(rewards)) > 0.05
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_too(logged, path):
+    names = {name.lower(): name for name in vars(load_script(path))}
+    name = names[path.stem.replace("_", "")]
+    trainer, shards = logged("grpo", **{"baseline" if name == "maxrl" else "credit": f"{path}:{name}"})
+    if "hidden" in trainer.contract.algorithm.needs:
+        with pytest.raises(ValueError, match="hidden states, which responses do not hold"):
+            explain(shards[0], trainer.args, name="again")
+    else:
+        check_explained(trainer, shards)
+
+
+def test_a_loss_is_not_shown_as_an_advantage(logged):
+    """ρ·A − (ln ρ)²/10 as minus a loss: A stays that of the group, and the credit is ρ·A − ln ρ / 5."""
+    trainer, shards = logged("base", credit=custom("weighted_kl"))
+    check_explained(trainer, shards)
+    for row in shards[1].responses:
+        rewards = torch.tensor([other["reward"] for other in shards[1].responses if other["group"] == row["group"]])
+        advantage = ((row["reward"] - rewards.mean()) / (rewards.std() + 1e-4)).item()
+        assert row["advantages"] == pytest.approx([advantage] * len(row["tokens"]), abs=1e-5)
+        log_ratio = torch.tensor(row["trainer_logprobs"]) - torch.tensor(row["old_logprobs"])
+        assert row["credit"] == pytest.approx((log_ratio.exp() * advantage - log_ratio / 5).tolist(), abs=1e-5)
+        assert not any(row["log_weight"]) and row["is_clipped"] is None

@@ -9,7 +9,7 @@ from turn_helpers import TURN_FORMS, conversations, turn_jacobian
 from viewer_helpers import header, response
 
 from trl_credit import CreditConfig
-from trl_credit.credit.effective import travelled
+from trl_credit.credit.gradient import travelled
 from trl_credit.lab.comparison.same_gradient import has_same_gradient
 from trl_credit.lab.explain import explain, read_rollouts
 from trl_credit.observe.schema import Shard, read_shard, steps
@@ -40,7 +40,8 @@ def test_explain_gives_the_credit_that_the_run_gave(trained, form):
         for row in logged.responses:
             jacobian = turn_jacobian(trainer.args, row["turn_ids"], row["loss_mask"], row["selected"])
             size = torch.tensor([abs(a) * m for a, m in zip(row["advantages"], row["loss_mask"], strict=True)])
-            sums += torch.stack(travelled(lambda c, j=jacobian: c @ j, size.double().unsqueeze(0)))
+            logp_t = torch.zeros(1, len(size), dtype=torch.float64, requires_grad=True)
+            sums += torch.stack(travelled(logp_t @ jacobian.T, logp_t=logp_t, coefficient_t=size.unsqueeze(0)))
         assert found.horizon == pytest.approx((sums[0] / sums[1]).item(), rel=1e-3)
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 import torch
+from conftest import count_a
 from custom_functions import args_of
 from processes import TORCHRUN, results, run
+from segment_helpers import CHAIN, TREE
 from transformers import set_seed
 
-from trl_credit import Credit, CreditConfig
+from trl_credit import Credit
 from trl_credit.config.knobs import when
-from trl_credit.credit.tokens import BatchTokens
-from trl_credit.loss.assignment import wide
+from trl_credit.credit.tokens import BatchTokens, wide
 from trl_credit.testing import check_credit, made_up_tokens
 
 
@@ -86,10 +87,10 @@ def test_a_condition_says_when_it_is_taken(trained):
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (lambda batch: None, "must return a floating tensor of shape .*it returned NoneType"),
+        (lambda batch: None, "must be a floating tensor of shape .*it returned NoneType"),
         (lambda batch: batch.logp_t[:, 0], "it returned torch.float32 of shape"),
         (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
-        (lambda batch: batch.nothing, "batch_statistics of credit function .* raised AttributeError"),
+        (lambda batch: batch.nothing, "batch statistics of .* raised AttributeError.*Not known here, so None: columns"),
     ],
 )
 def test_a_wrong_result_is_refused(make_trainer, result, said):
@@ -106,23 +107,85 @@ def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built
         args_of(credit=credit)
     for settings in ({"num_iterations": 2}, {"steps_per_generation": 3}):
         args_of(credit=credit, **settings)
-    for settings in ({"rollouts": "tree"}, {"td_upper_bound": True}, {"whiten_advantages": "microbatch"}):
+    for settings in ({"td_upper_bound": True}, {"whiten_advantages": "microbatch"}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*takes statistics over the batch"):
             args_of(credit=credit, num_iterations=2, **settings)
 
 
-def test_a_method_without_log_probabilities_is_refused_in_the_first_step(make_trainer):
-    from trl_credit import CreditTrainer
+class Reads:
+    """Keeps what it is given, and needs what its name says."""
 
-    class Own(CreditTrainer):
-        def credit(self, tokens):
-            return Credit(None, tokens.advantages)
+    by_row = True
 
-        credit.batch_statistics = lambda config, batch: batch.logp_t
+    def __init_subclass__(cls, needs=()):
+        cls.needs, cls.seen = needs, []
+
+    def statistics(self, config, batch):
+        self.seen.append(batch)
+        return batch.mask_t * (1.0 if self.seen[0].rewards is None else batch.rewards.unsqueeze(1))
+
+    def credit(self, config, tokens):
+        return Credit(None, tokens.advantages)
+
+
+SOURCES = {
+    "responses": {},
+    "refill": {"groups": "refill", "per_device_train_batch_size": 16},
+    "chain": {**CHAIN, "rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 3},
+    "tree": TREE,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_batch_has_what_belongs_to_its_rows(trained, source):
+    class Everything(Reads, needs="columns"):
+        pass
+
+    trainer = trained(credit=Everything, **SOURCES[source], max_steps=1)
+    (batch,) = Everything.seen
+    rows = len(batch.mask_t)
+    assert batch.logp_t is None and batch.group_ids.shape == (rows,) and batch.group_ids.min() == 0
+    if source == "tree":
+        assert batch.rewards is batch.reward_columns is batch.columns is None
+        return
+    texts = trainer.tokenizer.batch_decode(batch.token_ids, skip_special_tokens=True)
+    assert batch.rewards.tolist() == count_a(texts) and torch.equal(batch.reward_columns[:, 0], batch.rewards)
+    prompts = [row["prompt"] for row in batch.columns]
+    assert all(len({prompts[i] for i in (batch.group_ids == q).nonzero()[:, 0]}) == 1 for q in batch.group_ids)
+    assert len(set(prompts)) == len(batch.group_ids.unique()) > 1
+    assert torch.equal(batch.segment_ids >= 0, batch.turn_ids >= 0)
+    assert (batch.segment_ids.max() > 0) == (source == "chain")
+
+
+def test_an_error_says_what_a_tree_does_not_know(make_trainer):
+    class Rewards(Reads, needs="columns"):
+        def statistics(self, config, batch):
+            return batch.rewards.unsqueeze(1) * batch.mask_t
+
+    with pytest.raises(Exception, match="Not known here, so None: logp_t, rewards, reward_columns, columns"):
+        make_trainer(credit=Rewards, **TREE).train()
+
+
+def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
+    class Plain(Reads):
+        pass
+
+    trainer = make_trainer(credit=Plain, max_steps=1)
+    made = batches_of(trainer)
+    trainer.train()
+    assert "old_per_token_logps" not in made[0] and Plain.seen[0].logp_t is None
+
+    class Logps(Reads, needs="logps"):
+        pass
 
     with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
-        make_trainer((CreditConfig, Own)).train()
-    make_trainer((CreditConfig, Own), num_iterations=2).train()
+        args_of(credit=Logps)
+
+    class Unknown(Reads, needs=("hidden", "attention")):
+        pass
+
+    with pytest.raises(ValueError, match="needs 'attention': choose among logps, columns, hidden, entropy_gradient"):
+        args_of(credit=Unknown)
 
 
 # Cuts, processes, resumes
@@ -192,7 +255,10 @@ def test_the_number_of_processes_does_not_matter(tmp_path):
     two = results(run(*TORCHRUN, "run_batch_statistics.py", tmp_path))
     assert len(two) == 2
     for name, chosen in one["chosen"].items():
-        assert len(chosen) == 17 and [*two[0]["chosen"][name], *two[1]["chosen"][name]] == chosen, name
+        assert (
+            len(chosen) == (8 if name == "fields" else 17)
+            and [*two[0]["chosen"][name], *two[1]["chosen"][name]] == chosen
+        ), name
 
 
 # check_credit

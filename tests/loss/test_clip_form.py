@@ -75,7 +75,8 @@ def test_loss_and_gradient_are_those_of_algorithm_1(make_trainer, toy_loss, name
         t = toy()
         t["old"][1] += 0.5  # rows with A < 0, out of the range on either side
         t["old"][3] -= 0.5
-        trainer.epsilon_low, trainer.epsilon_high, trainer.args.clip_form = low, high, "ratio"  # read at every loss
+        trainer.epsilon_low = trainer.args.epsilon = low  # TRL's loss reads the trainer's at every loss, ours the other
+        trainer.epsilon_high, trainer.args.epsilon_high, trainer.args.clip_form = high, high, "ratio"
         expected = literal_loss(t, name, low=1 - low, high=1 + high, loss_type=loss_type, beta=beta)
         loss, grad = found = run(trainer, toy_loss, t)
         check_loss(found, expected, t["logps"], rtol=1e-12, atol=1e-13)

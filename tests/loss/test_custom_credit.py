@@ -1,7 +1,7 @@
 """Custom functions change the loss as they should: closed forms, and runs that equal those of the built-in ones."""
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from weight_helpers import same_weights
 
 from trl_credit import Credit, CreditConfig, CreditTrainer, Tokens, assign_credit
 from trl_credit.credit.advantages import whiten
-from trl_credit.hub.describe import describe_credit, own_functions
+from trl_credit.hub.describe import describe_credit
 from trl_credit.support.functions import resolve_function
 
 
@@ -25,6 +25,32 @@ def spy(seen):
         return assign_credit(config, tokens)
 
     return credit
+
+
+@dataclass
+class Doubled:
+    factor: float = 1.0
+
+    def credit(self, config, tokens):
+        credit = assign_credit(config, tokens)
+        return replace(credit, advantage=self.factor * credit.advantage)
+
+
+class Counting:
+    """Counts its calls."""
+
+    def __init__(self):
+        self._calls = 0
+
+    def credit(self, config, tokens):
+        self._calls += 1
+        return assign_credit(config, tokens)
+
+    def state_dict(self):
+        return {"calls": self._calls}
+
+    def load_state_dict(self, state):
+        self._calls = state["calls"]
 
 
 # Weights, advantages, losses and masks
@@ -62,21 +88,24 @@ def test_a_custom_loss(make_trainer, toy_loss, loss_type, beta):
     assert "credit/clip_fraction" not in names and "credit/abs_advantage/quarter_1" in names
 
 
-def test_a_method_of_a_subclass_replaces_the_function(make_trainer, toy_loss):
-    class Doubled(CreditTrainer):
-        def credit(self, tokens):
-            credit = super().credit(tokens)
-            return replace(credit, advantage=2 * credit.advantage)
-
-    plain, doubled = make_trainer("base"), make_trainer((CreditConfig, Doubled))
+def test_an_object_replaces_the_function_and_an_override_is_refused(make_trainer, toy_loss):
+    plain, doubled = make_trainer("base"), make_trainer("base", credit=Doubled(factor=2.0))
     torch.testing.assert_close(run(doubled, toy_loss, toy())[1], 2 * run(plain, toy_loss, toy())[1])
+    assert doubled.args.factor == 2.0 and doubled.contract.algorithm.name.endswith("Doubled")
 
-    class Wrong(CreditTrainer):
-        def credit(self, tokens):
+    class Wrong:
+        def credit(self, config, tokens):
             return tokens.advantages
 
-    with pytest.raises(ValueError, match="'Wrong.credit' returned a Tensor: return trl_credit.Credit"):
-        run(make_trainer((CreditConfig, Wrong)), toy_loss, toy())
+    with pytest.raises(ValueError, match="credit function '.*Wrong@.*' returned a Tensor: return trl_credit.Credit"):
+        run(make_trainer(credit=Wrong), toy_loss, toy())
+
+    class Overrides(CreditTrainer):
+        def credit(self, tokens):
+            return assign_credit(self.args, tokens)
+
+    with pytest.raises(TypeError, match="Overrides.credit has no effect: make it an object with the methods credit"):
+        make_trainer((CreditConfig, Overrides))
 
 
 def test_the_mask_of_a_credit_zeroes_terms_and_keeps_the_normaliser(make_trainer, toy_loss):
@@ -160,23 +189,18 @@ def test_values_outside_of_the_loss_may_be_nan(make_trainer, toy_loss):
     check_close(run(make_trainer(credit=divided), toy_loss, t), run(make_trainer(), toy_loss, t), atol=1e-15)
 
 
-def test_declarations_are_read_through_partials_and_methods(make_trainer, toy_loss):
-    class Delegates(CreditTrainer):
-        def credit(self, tokens):
-            return super().credit(tokens)
+def test_declarations_are_read_through_partials_and_of_objects(make_trainer, toy_loss):
+    loss = resolve_function(custom("weighted_kl"), what="credit", known=())
 
-    class Denies(CreditTrainer):
-        def credit(self, tokens):
-            return assign_credit(self.args, tokens)
+    class Carries:
+        carries_loss = True
 
-        credit.carries_loss = False
+        def credit(self, config, tokens):
+            return loss(config, tokens)
 
-    partial = functools.partial(resolve_function(custom("weighted_kl"), what="credit", known=()))
-    assert make_trainer(credit=partial).custom_credit.carries_loss
-    assert not make_trainer((CreditConfig, Denies), credit=partial).custom_credit.carries_loss
-    settings = {"policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "grpo"}
-    plain, delegates = make_trainer(**settings), make_trainer((CreditConfig, Delegates), **settings)
-    check_same(run(plain, toy_loss, toy()), run(delegates, toy_loss, toy()))
+    partial, own = (make_trainer(credit=credit) for credit in (functools.partial(loss), Carries()))
+    assert partial.contract.algorithm.carries_loss and own.contract.algorithm.carries_loss
+    check_same(run(partial, toy_loss, toy()), run(own, toy_loss, toy()))
 
 
 def test_a_baseline_cannot_spoil_the_belief(trained):
@@ -190,31 +214,16 @@ def test_a_baseline_cannot_spoil_the_belief(trained):
     assert row["credit/difficulty_belief"] == pytest.approx(row["reward"])
 
 
-def test_a_method_keeps_its_state_and_is_on_the_card(make_trainer, trained, tmp_path):
-    class Counting(CreditTrainer):
-        calls = 0
-
-        def credit(self, tokens):
-            """Counts its calls."""
-            self.calls += 1
-            return super().credit(tokens)
-
-        def credit_state(self):
-            return {"calls": self.calls} if self.calls else {}  # a new run may resume without any
-
-        def load_credit_state(self, state):
-            self.calls = state["calls"]
-
+def test_an_object_keeps_its_state_and_is_on_the_card(make_trainer, trained):
+    """The calls of the contract's look at the first micro-batch are not counted."""
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
-    make_trainer((CreditConfig, Counting), **settings).train()
-    resumed = trained((CreditConfig, Counting), **settings | {"max_steps": 3}, resume=True)
-    assert resumed.calls == 3
+    make_trainer(credit=Counting, **settings).train()
+    resumed = trained(credit=Counting, **settings | {"max_steps": 3}, resume=True)
+    assert resumed.contract.algorithm.state_dict() == {"calls": 3}
     with pytest.raises(ValueError, match="would lose.*credit"):
         make_trainer(**settings).train(resume_from_checkpoint=True)
-    (row,) = [row for row in describe_credit(resumed.args, resumed.credit_method) if row.name == "credit"]
-    assert own_functions(resumed.args, resumed.credit_method) == ["credit"]
-    assert row.value.startswith("Counting.credit of test_custom_credit.py, SHA-256 ")
-    assert "Counts its calls." in row.value
+    (row,) = [row for row in describe_credit(resumed.args) if row.name == "credit"]
+    assert "Counting of test_custom_credit.py, SHA-256 " in row.value and "Counts its calls." in row.value
 
 
 # Tokens and advantages

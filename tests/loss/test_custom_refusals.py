@@ -6,10 +6,11 @@ import pytest
 import torch
 from custom_functions import FILE, config, custom
 from toy_loss import check_same, run, toy
+from weight_helpers import same_weights
 
 from trl_credit import Credit, Tokens, assign_credit
-from trl_credit.loss.assignment import wide
-from trl_credit.loss.custom_credit import LOOK_AGAIN, PATIENCE
+from trl_credit.credit.tokens import wide
+from trl_credit.loss.contract import LOOK_AGAIN, PATIENCE
 from trl_credit.support.functions import FunctionRaised
 
 
@@ -113,7 +114,10 @@ def test_settings_are_refused_when_the_configuration_is_built(tmp_path, knobs, m
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"selector": lambda entropy_t, *, rate, mask_t: entropy_t[0]}, "selector .* zeros and ones.*returned shape"),
+        (
+            {"selector": lambda entropy_t, *, rate, mask_t: entropy_t[0]},
+            "selector .* zeros and ones.*returned torch.float32 of shape",
+        ),
         ({"selector": lambda entropy_t, *, rate, mask_t: entropy_t}, "selector .* returned other values"),
         ({"token_mask": lambda old, *, threshold, mask_t: None}, "token_mask .* it returned NoneType"),
         ({"token_mask": lambda old, *, threshold, mask_t: 0.9 * mask_t}, "token_mask .* returned other values"),
@@ -160,13 +164,14 @@ def test_a_weight_without_a_gradient_stops_the_run(make_trainer, function, beta)
 def test_micro_batches_without_an_advantage_do_not_count(make_trainer, toy_loss):
     """A function that trains on positive advantages alone may give none to several micro-batches."""
     trainer = make_trainer("base", credit=lambda config, t: Credit(t.logp_t - t.old_logp_t, t.advantages.clamp(min=0)))
+    trainer.model.train()
     t = toy()
     for _ in range(PATIENCE + 1):
         run(trainer, toy_loss, {**t, "advantages": -t["advantages"].abs()})
     assert run(trainer, toy_loss, t)[1].any()
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Tokens) if f.name != "seed"])
+@pytest.mark.parametrize("name", [f.name for f in fields(Tokens) if f.name not in ("seed", "hidden_t", "is_training")])
 def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_loss, name):
     """In its first call it is refused, in later ones it changes nothing; past autograd's version counter too."""
     calls = []
@@ -179,6 +184,7 @@ def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_lo
             getattr(tokens, name).data.add_(1)
         return found
 
+    writes.by_row = True  # so that it is called once
     trainer, plain = make_trainer("s_trace", credit=writes), make_trainer("s_trace")
     t, other = toy(), toy()
     t["sampling"], other["sampling"] = t["old"], other["old"].clone()
@@ -189,6 +195,7 @@ def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_lo
         more = {"ref_entropies": t["reference"], "batch_statistics": t["statistics"]}
         return run(trainer, toy_loss, t, sampling_per_token_logps=t["sampling"], **more)
 
+    trainer.model.train(), plain.model.train()
     with pytest.raises(ValueError, match=r"writes into tokens\.\w+: make a new tensor"):
         ran(trainer, t)
     for _ in range(3):
@@ -203,7 +210,9 @@ def test_a_weight_that_loses_its_gradient_later_stops_the_run(make_trainer, toy_
         calls.append(1)
         return Credit((1.0 if len(calls) == 1 else 0.0) * (tokens.logp_t - tokens.old_logp_t), tokens.advantages)
 
+    fades.by_row = True
     trainer = make_trainer("base", credit=fades)
+    trainer.model.train()
     with pytest.raises(ValueError, match="whose gradient is 0"):
         for _ in range(LOOK_AGAIN + PATIENCE + 1):
             run(trainer, toy_loss, toy())
@@ -252,10 +261,42 @@ def test_an_error_of_a_function_is_one_line_with_its_place(make_trainer, tmp_pat
 
 def test_a_class_is_no_function(tmp_path):
     (tmp_path / "mine.py").write_text(LATER)
-    with pytest.raises(ValueError, match="mine.py:Mine' is a class: name a function, or an instance"):
+    with pytest.raises(ValueError, match="mine.py:Mine' is a class without a method credit: name a function"):
         config(tmp_path, credit=f"{tmp_path}/mine.py:Mine")
     scope: dict = {}
     exec(LATER, scope)
     with pytest.raises(ValueError, match="is a class"):
         config(tmp_path, credit=scope["Mine"])
     assert config(tmp_path, credit=scope["Mine"]()).custom_function("credit") is not None
+
+
+def centred(config, tokens):
+    return Credit(None, wide(tokens.advantages) - tokens.advantages.mean())
+
+
+@pytest.mark.parametrize("by_row", [None, False, True])
+def test_credit_that_depends_on_the_cut_is_refused_unless_it_is_declared(trained, by_row):
+    def credit(config, tokens):
+        return centred(config, tokens)
+
+    credit.by_row = by_row
+    if by_row is None:
+        fix = "compare rows in the method `statistics`, which sees the whole batch, or declare by_row = False"
+        with pytest.raises(ValueError, match=f"gives a row other credit beside other rows.*: {fix}"):
+            trained(credit=credit)
+    else:
+        trained(credit=credit)
+
+
+def test_random_credit_is_not_compared_by_cut_and_draws_as_before(trained):
+    def by_torch(config, tokens):
+        return Credit(None, wide(tokens.advantages) * torch.rand_like(tokens.old_logp_t))
+
+    def by_seed(config, tokens):
+        drawn = torch.rand(tokens.mask_t.shape, generator=torch.Generator().manual_seed(tokens.seed))
+        return Credit(None, wide(tokens.advantages) * drawn)
+
+    trained(credit=by_seed)
+    left = trained(credit=by_torch)
+    by_torch.by_row = True  # without the calls that compare
+    assert same_weights(left, trained(credit=by_torch))

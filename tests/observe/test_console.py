@@ -61,9 +61,9 @@ def first_half(config, tokens):
     return trl_credit.assign_credit(config, tokens)
 
 
-class Stateful(trl_credit.STraceTrainer):
-    def credit(self, tokens):
-        return super().credit(tokens)
+class Halved:
+    def credit(self, config, tokens):
+        return trl_credit.assign_credit(config, tokens)
 
 
 def test_the_banner_names_a_custom_credit_and_the_embedded_task(make_trainer, tmp_path):
@@ -75,7 +75,7 @@ def test_the_banner_names_a_custom_credit_and_the_embedded_task(make_trainer, tm
     assert first() == "S-trace on 64 prompts: 4 responses per prompt"
     assert first(credit=f"{tmp_path}/mine.py:halved").startswith("S-trace with credit mine.py:halved on 64 prompts")
     assert first(credit=lambda config, tokens: first_half(config, tokens)).startswith("S-trace with credit <lambda> on")
-    assert first((trl_credit.STraceConfig, Stateful)).startswith("S-trace with credit Stateful.credit on 64")
+    assert first(credit=Halved).startswith("S-trace with credit test_console.Halved on 64")
     trainer = trl_credit.STraceTrainer(
         model=demo_model_path(),
         reward_funcs=demo_reward,

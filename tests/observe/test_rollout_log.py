@@ -351,17 +351,19 @@ def test_a_log_that_fails_stops_and_not_the_run(trained, caplog):
     assert "no text" in line and "\n" not in line
 
 
-class Infinite(trl_credit.CreditTrainer):
+class Infinite:
     """Has a loss that is not finite in its second step."""
 
-    def credit(self, tokens):
-        shift = 1e4 if self.state.global_step == 1 else 0.0
-        log_weight = tokens.logp_t - tokens.old_logp_t + shift
-        return trl_credit.Credit(log_weight=log_weight, advantage=super().credit(tokens).advantage)
+    steps, by_row = 0, True
+
+    def credit(self, config, tokens):
+        self.steps += tokens.is_training
+        shift = 1e4 if self.steps == 2 else 0.0
+        return trl_credit.Credit(tokens.logp_t - tokens.old_logp_t + shift, tokens.advantages)
 
 
 def test_a_loss_that_is_not_finite_is_logged_without_credit(trained):
-    trainer, _ = logged(trained, (trl_credit.CreditConfig, Infinite), max_steps=3, epsilon_high=1e30)
+    trainer, _ = logged(trained, "base", credit=Infinite(), max_steps=3, epsilon_high=1e30)
     for step, shard in shards(trainer).items():
         assert all((row["credit"] is None) == (step == 2) for row in shard.responses)
 

@@ -11,7 +11,7 @@ from passes_helpers import (
     MASKED,
     SIZES,
     TREE,
-    CustomMethod,
+    Plain,
     Watch,
     check_equal,
     compared,
@@ -219,13 +219,13 @@ DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropou
     ("algo", "settings", "words"),
     [
         ("base", {"credit": compares}, "your custom credit"),
-        ((trl_credit.CreditConfig, CustomMethod), {}, "your custom credit"),
+        ("base", {"credit": Plain}, "your custom credit"),
         ("kl_cov", {"cov_statistics": "microbatch"}, "your custom credit"),
         ("base", {"importance": "eligible", "selector": "random"}, "selector='random'"),
         ("base", {"neftune_noise_alpha": 5.0}, "dropout or noise"),
         ("base", {"trainer_kwargs": DROPOUT}, "dropout"),
     ],
-    ids=["credit", "method", "microbatch", "selector", "noise", "dropout"],
+    ids=["credit", "object", "microbatch", "selector", "noise", "dropout"],
 )
 def test_rows_stay_where_sorting_may_change_the_step(make_trainer, caplog, algo, settings, words):
     padding = make_trainer(algo, **SIZES, **settings)._passes.padding

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import trl
-from passes_helpers import CustomMethod, Watch, distinct
+from passes_helpers import Plain, Watch, distinct
 
 import trl_credit
 from trl_credit.observe.schema import read_shard, steps
@@ -181,7 +181,7 @@ class CustomLoss(trl_credit.CreditTrainer):
         ("base", {"advantage_floor": 0.1}),
         ("base", {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1}),
         ("base", {"neftune_noise_alpha": 1.0}),
-        ((trl_credit.CreditConfig, CustomMethod), {}),
+        ("base", {"credit": Plain}),
         ((trl_credit.CreditConfig, CustomLoss), {}),
     ],
 )

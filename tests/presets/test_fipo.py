@@ -9,6 +9,7 @@ from toy_loss import check_loss, check_same, run, toy
 
 from trl_credit import FIPOConfig
 from trl_credit.credit.future_kl import future_kl_weight
+from trl_credit.presets.fipo import FIPO
 from trl_credit.testing import check_credit
 
 
@@ -65,14 +66,17 @@ def test_a_mask_of_tokens_leaves_their_drift_out(make_trainer, toy_loss):
 
 def test_it_keeps_the_contract_of_a_credit_function():
     args = args_of(FIPOConfig)
-    assert "float32" in check_credit(args.custom_function("credit"), config=args)
+    assert "float32" in check_credit(FIPO, config=args)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"credit": None}, "credit=None with FIPOConfig: FIPO is this function.*Set credit='trl_credit.presets.fipo"),
-        ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.credit'"),
+        (
+            {"credit": None},
+            "credit=None with FIPOConfig: FIPO is this.*Set credit='trl_credit.presets.fipo.FIPO'",
+        ),
+        ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.FIPO'"),
         ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
         ({"loss_type": "vespo"}, "Set loss_type="),
         ({"loss_type": "sapo"}, "Set loss_type="),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ..support.functions import (
     declared,
@@ -21,9 +21,6 @@ from ..support.functions import (
 )
 from .knobs import as_knob, default_of, unmet
 
-
-if TYPE_CHECKING:
-    from .credit_config import CreditConfig
 
 # what costs something and is there only if it is asked for
 NEEDS = {
@@ -75,7 +72,7 @@ class Algorithm:
     by_row: bool | None = None
 
 
-def algorithm_of(part: Any, config: "CreditConfig", *, name: str | None = None) -> Algorithm:
+def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorithm:
     """A credit function with what its attributes declare, or an object with its parts. A class is called with the
     fields of the configuration that are its settings.
 
@@ -146,12 +143,14 @@ def class_of(credit: Any) -> type | None:
     return credit if inspect.isclass(credit) else type(credit)
 
 
-def take_settings(config: "CreditConfig") -> None:
-    """Takes over the settings of an object in `credit`, and names its class.
+def take_settings(config: Any) -> None:
+    """Takes over the settings of an object in `credit`, if that is one, and names its class.
 
     An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
     algorithm = config.credit
+    if not is_algorithm(algorithm) or inspect.isclass(algorithm):
+        return
     is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
     for setting in settings_of(algorithm):
         setattr(config, setting.name, getattr(algorithm, setting.name))

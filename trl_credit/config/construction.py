@@ -8,14 +8,15 @@ import trl
 from trl import GRPOConfig
 
 from ..support.errors import collected, raise_together
+from ..support.functions import errors_named, is_custom_function, resolve_function
 from ..support.retired import meant_by
 from ..support.startup import quiet_old_names
-from .algorithm import class_of, with_settings, with_settings_of
+from .algorithm import Algorithm, algorithm_of, class_of, with_settings, with_settings_of
 from .from_trl import settings_of_trl
 
 
 class Construction:
-    """The constructors of [`CreditConfig`], without its fields.
+    """The constructors of [`CreditConfig`], without its fields, and its algorithm.
 
     Keywords are checked in `__new__`, since each subclass that is a dataclass gets an `__init__` of its own. The check
     reads the signature of that `__init__`, which a subclass may also have written itself.
@@ -59,6 +60,19 @@ class Construction:
         given = self.steps_per_generation is not None or self.generation_batch_size is not None
         if self.updates_per_batch > 1 and self.num_iterations == 1 and not given:
             self.steps_per_generation = self.updates_per_batch * self.gradient_accumulation_steps
+
+    def algorithm(self) -> Algorithm | None:
+        """The custom algorithm of `credit`, newly made, so without state; `None` for the knobs.
+
+        Raises:
+            ValueError: there is no such function or class, or its parts do not go together.
+            FunctionRaised: the class refused its settings.
+        """
+        if not is_custom_function(self.credit):
+            return None
+        part = resolve_function(self.credit, what="credit", known=(), reload=False)
+        with errors_named(part, f"credit {self.credit!r}", kept=(ValueError,)):
+            return algorithm_of(part, self, name=self.credit)
 
     @classmethod
     def from_trl(cls, args: GRPOConfig, **knobs: Any) -> Self:

@@ -1,6 +1,5 @@
 """The configuration of a run: the composable knobs of credit assignment on top of TRL's `GRPOConfig`."""
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from trl import GRPOConfig
 
 from ..support.functions import errors_named, is_custom_function, name_of, resolve_function
-from .algorithm import Algorithm, algorithm_of, is_algorithm, take_settings
+from .algorithm import take_settings
 from .checks import check_settings
 from .construction import Construction
 from .groups import BY_DIFFICULTY, CORRECT_READ, GroupKnobs
@@ -67,16 +66,14 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
     `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`], [`ReturnKnobs`] and [`TurnKnobs`] document their knobs.
 
-    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name,
-    as `package.module.function` or `file.py:function`, or in Python as an object. The field then holds the name of the
-    object, which is kept for the lifetime of this process (see `trl-credit help your_own_algorithm`).
+    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name
+    (`package.module.function`, `file.py:function`), or in Python as an object, whose name the field then holds.
 
     Parameters:
         credit (`str` or `Callable`, *optional*):
-            A custom algorithm: a function `f(config, tokens) -> Credit`, or a dataclass with a method `credit`, whose
-            fields become fields of this configuration ([`~trl_credit.config.algorithm.Algorithm`]). It replaces
-            [`~trl_credit.loss.assignment.assign_credit`], which it may call. The knobs of W and of the loss weight act
-            only through that call.
+            A custom function `f(config, tokens) -> Credit`, or a dataclass with that method, whose fields become fields
+            of this configuration ([`~trl_credit.config.algorithm.Algorithm`]). The knobs of W and of the loss weight
+            act only if it calls [`~trl_credit.loss.assignment.assign_credit`].
         importance (`str`, *optional*, defaults to `"token"`):
             Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"turn"` and
             `"turn_token"` (the same per turn; ours), `"eligible"` (P-trace; S-trace with a `selector`),
@@ -311,12 +308,10 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     def __post_init__(self) -> None:
         # a reward function may change the working folder
         self.output_dir = os.path.abspath(os.path.expanduser(self.output_dir or "trainer_output"))
+        take_settings(self)
         for name in FUNCTION_KNOBS:
             # an object in a field would break torch.save(args) and to_json_string at the first checkpoint
-            value = getattr(self, name)
-            if name == "credit" and is_algorithm(value) and not inspect.isclass(value):
-                take_settings(self)
-            elif callable(value):
+            if callable(value := getattr(self, name)):
                 setattr(self, name, name_of(value))
         if not torch.accelerator.is_available():
             # transformers must be told to use the CPU, on which bfloat16 autocast saves nothing
@@ -366,19 +361,6 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
         """Knob → name of its custom function, for the knobs that have one."""
         knobs = [name for name in FUNCTION_KNOBS if name != "step_splitter" or is_active(self, KNOBS[name].acts)]
         return {name: getattr(self, name) for name in knobs if is_custom_function(getattr(self, name))}
-
-    def algorithm(self) -> Algorithm | None:
-        """The custom algorithm of `credit`, newly made, so without state; `None` for the knobs.
-
-        Raises:
-            ValueError: there is no such function or class, or its parts do not go together.
-            FunctionRaised: the class refused its settings.
-        """
-        if not is_custom_function(self.credit):
-            return None
-        part = resolve_function(self.credit, what="credit", known=FUNCTION_KNOBS["credit"], reload=False)
-        with errors_named(part, f"credit {self.credit!r}", kept=(ValueError,)):
-            return algorithm_of(part, self, name=self.credit)
 
     def custom_function(self, knob: str) -> Callable | None:
         """The custom function that one of the `FUNCTION_KNOBS` names, or `None` for a built-in choice.

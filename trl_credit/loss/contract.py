@@ -215,8 +215,8 @@ class Contract:
                 raise ValueError(f"{self._label} {problem}.")
 
     def _check_cut(self, tokens: Tokens, config: CreditConfig) -> None:
-        """Raises if the credit of a row depends on the rows beside it. What draws from torch's generator is left out:
-        its draws depend on the shape."""
+        """Raises if the credit of a row depends on the rows beside it. What differs from call to call is left out: it
+        draws random numbers, whose number depends on the shape, or it counts."""
 
         def taught(part: Tokens) -> torch.Tensor:
             with torch.enable_grad():
@@ -224,14 +224,14 @@ class Contract:
 
         state = None if self.algorithm.state_dict is None else copy.deepcopy(self.algorithm.state_dict())
         rows, device = len(tokens.logp_t), tokens.logp_t.device
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            before = _random_states(devices)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             change, size = largest_change_by_cut(taught, tokens, [range(rows // 2), range(rows // 2, rows)])
-            draws = not all(map(torch.equal, before, _random_states(devices)))
+            if differs := change > _CUT_TOLERANCE * size:
+                first, second = (taught(replace(apart(tokens, range(rows)), seed=tokens.seed + k)) for k in (0, 1))
+                differs = torch.equal(first, second)
         if state is not None:
             self.algorithm.load_state_dict(state)
-        if not draws and change > _CUT_TOLERANCE * size:
+        if differs:
             what = f"gives a row other credit beside other rows (by {change:.2g}, where credit is of size {size:.2g})"
             why = "so per_device_train_batch_size and the number of processes would change the algorithm"
             fix = "compare rows in the method `statistics`, which sees the whole batch, or declare by_row = False"
@@ -343,10 +343,6 @@ def check_uniform(credit: Credit, tokens: Tokens, *, importance: str) -> None:
     if (high > low).any():
         what = f"importance={importance!r} would average away advantages that differ from token to token"
         raise ValueError(f"{what}{' of a turn' * of_turns}: set importance='{importance}_token'.")
-
-
-def _random_states(devices: Sequence[torch.device]) -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
 
 
 def _copy(tokens: Tokens) -> Tokens:

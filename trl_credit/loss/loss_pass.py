@@ -113,7 +113,8 @@ class LossPass:
         if self.config.beta == 0.0 or self.contract.algorithm.replaces_kl:
             return None
         counted_t, dull = tokens.mask_t, self.inputs.get(keys.DULL_ROW)
-        if self.turn_factor_t is not None:
+        others = self.row_weight is not None or self.config.uses_released_code("spo_normalizer")
+        if self.turn_factor_t is not None and not others:  # which divide the KL term without turns
             counted_t = counted_t * self.turn_factor_t
         counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
         weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
@@ -206,7 +207,7 @@ def policy_credit(
         ends = ("pos", "neg")
         own["gammas"] = tuple((getattr(config, f"vespo_k_{e}"), getattr(config, f"vespo_lambda_{e}")) for e in ends)
     if engine_ratio_t is not None and kind == "vespo":  # whose ratio is that to the engine
-        log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=-20.0)
+        log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))
     elif engine_ratio_t is not None:
         factor_t = engine_ratio_t if factor_t is None else factor_t * engine_ratio_t
     return token_credit(

@@ -13,6 +13,9 @@ from ..support.functions import FunctionRaised, errors_named
 from ..support.processes import Processes
 
 
+_FILL = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
+
+
 def over_processes(
     algorithm: Algorithm,
     config: CreditConfig,
@@ -86,8 +89,9 @@ def _gathered(
     parts: dict[str, torch.Tensor], kind: torch.dtype, width: int, processes: Processes
 ) -> dict[str, torch.Tensor]:
     """The tensors (B, T) of all processes, shape (N, `width`). One collective call."""
-    mine = torch.stack([x.detach().to(kind) for x in parts.values()], dim=1)
-    mine = torch.nn.functional.pad(mine, (0, width - mine.size(-1)))
+    more = width - next(iter(parts.values())).size(-1)
+    padded = [torch.nn.functional.pad(x.to(kind), (0, more), value=_FILL.get(name, 0)) for name, x in parts.items()]
+    mine = torch.stack(padded, dim=1).detach()
     return dict(zip(parts, processes.gather(mine.contiguous()).unbind(1), strict=True))
 
 

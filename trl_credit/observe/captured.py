@@ -69,9 +69,7 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
     """
     tokens, credit = loss_pass.seen
     carries_loss = loss_pass.contract.algorithm.carries_loss
-    kept_t = kept_tokens(credit, tokens)
-    if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
-        kept_t = tokens.mask_t.bool() & (tokens.segment_ids >= 0)
+    kept_t = reached_tokens(config, credit, tokens)
     if loss_pass.entropy_mask_t is not None:
         kept_t = kept_t & loss_pass.entropy_mask_t.bool()
     inputs, unmasked, inside_t = loss_pass.inputs, loss_pass.unmasked, tokens.mask_t.bool()
@@ -90,7 +88,7 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
         "advantages": torch.where(inside_t, advantage_t, 0.0),
         "log_weight": torch.where(inside_t, log_weight_t, 0.0),
         "selected": None if credit.selected is None else credit.selected.bool() & inside_t,
-        "is_clipped": _clipped(config, credit, tokens, kept_t) if not carries_loss else None,
+        "is_clipped": lost_to_clip(config, credit, tokens, kept_t) if not carries_loss else None,
         "inference_logprobs": unmasked.get(keys.SAMPLING_LOGPS),
         "old_logprobs": unmasked["logp_t"] if old_logp_t is None else old_logp_t,
         "trainer_logprobs": unmasked["logp_t"],
@@ -110,7 +108,14 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
     return rows
 
 
-def _clipped(config: CreditConfig, credit: Credit, tokens: Tokens, kept_t: torch.Tensor) -> torch.Tensor | None:
+def reached_tokens(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
+    """The tokens that the policy term reaches, bool, shape (B, T)."""
+    if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
+        return tokens.mask_t.bool() & (tokens.segment_ids >= 0)
+    return kept_tokens(credit, tokens)
+
+
+def lost_to_clip(config: CreditConfig, credit: Credit, tokens: Tokens, kept_t: torch.Tensor) -> torch.Tensor | None:
     """Which tokens have no gradient because of a clip range; `None` for losses without one."""
     if config.loss_type in ("sapo", "vespo"):
         return None

@@ -20,6 +20,7 @@ from ..config import CreditConfig
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
+from ..support.digests import seed_from
 from ..support.shown import described, report
 from .captured import LoggedTrainer, Row, captured
 from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
@@ -172,6 +173,9 @@ class RolloutLog(TrainerCallback):
         logged = len({response["group"] for response in shard.responses})
         shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
         shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
+        made = self._origin.made
+        seed = seed_from(self._args.seed, *made.place)
+        shard.header |= {"difficulty_belief": made.prior, "batch_seed": seed}
         write_shard(shard_path(self._args.output_dir, done.due), shard)
         self.written.append(done.due)
 

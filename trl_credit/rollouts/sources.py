@@ -49,6 +49,7 @@ class GenerationBatch:
         plan: For trees: the plan of the batch.
         moves_belief: Whether its accuracy moves the difficulty belief.
         examples: This process's rows of the data set, where they are not those that the trainer gave.
+        prior: HA-DW's belief before the batch, or `None`.
         place: Optimizer steps before it, and micro-batches since the last one: the same after a resume.
     """
 
@@ -64,6 +65,7 @@ class GenerationBatch:
     values: tuple[torch.Tensor, torch.Tensor] | None = None
     plan: Plan | None = None
     moves_belief: bool = True
+    prior: float | None = None
     examples: list[dict[str, Any]] | None = None
     place: tuple[int, int] = (0, 0)
 

@@ -57,6 +57,7 @@ class BatchSteps:
                 self._engine.fill_old_logps(batch)
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
+        made.prior = prior
         parts = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
         weighing = {"p_hat": made.p_hat, "prior": prior}
         ordered = in_batch(args, made.advantages, **weighing, **parts, reduce=self._processes.sum)

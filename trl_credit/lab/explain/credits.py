@@ -11,14 +11,15 @@ from torch.nn.utils.rnn import pad_sequence
 from ...config import CreditConfig
 from ...credit.advantages import group_advantage
 from ...credit.gradient import travelled
-from ...credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
+from ...credit.tokens import Credit, Tokens, turn_numbers, wide
 from ...credit.turns import turn_average_factor
 from ...loss.assignment import log_weight_of
+from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
-from ...loss.metrics import clipped_tokens
 from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
+from ...observe.captured import lost_to_clip, reached_tokens
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
 
@@ -31,7 +32,7 @@ class Explained:
         name: Name of the algorithm in tables and pages.
         shard: The responses with the algorithm's credit, weights, advantages and masks.
         horizon: Effective horizon in tokens, as a run logs it: how far back the credit of a token travels on average,
-            weighted by |A| ([`~trl_credit.credit.effective.travelled`]). `None` for a weight of whole responses or
+            weighted by |A| ([`~trl_credit.credit.gradient.travelled`]). `None` for a weight of whole responses or
             turns, NaN if unknown.
         note: A remark, or "".
     """
@@ -47,9 +48,10 @@ def explain(
 ) -> Explained:
     """The credit of one algorithm, computed by the functions that training uses.
 
-    State that a run keeps between batches is in its initial state: HA-DW's belief is the accuracy of these responses,
-    and there is no replay. There is no KL term. A random selector draws again, and statistics of a generation batch are
-    those of these responses.
+    HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's header has of
+    the run's batch; without them the belief is the accuracy of these responses. Other state that a run keeps between
+    batches is in its initial state, and there is no replay. There is no KL term. A random selector draws again, and
+    statistics of a generation batch are those of these responses.
 
     Args:
         shard ([`Shard`]):
@@ -68,14 +70,14 @@ def explain(
         ValueError: the responses lack something that the algorithm needs, or its credit function breaks its contract.
         FunctionRaised: a custom function raised an error.
     """
-    tokens, note = _tokens(shard.responses, config, segments)
+    tokens, note = _tokens(shard, config, segments)
     used = algorithm(config)
     if "hidden" in used.needs:
         raise ValueError("it reads hidden states, which responses do not hold")
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    tokens = with_statistics(used, config, tokens, **_rows(shard.responses))
+    tokens = with_statistics(used, config, tokens, **_rows(shard))
     credit = Contract(used, max=lambda n: n).credit(tokens, config)
     columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss)
     responses = []
@@ -96,9 +98,10 @@ def explain(
 
 
 def _tokens(
-    responses: list[dict[str, Any]], config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
+    shard: Shard, config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
 ) -> tuple[Tokens, str]:
     """A micro-batch of the responses in float64, and a note on the difficulty weight."""
+    responses = shard.responses
     if config.td_upper_bound:
         raise ValueError("td_upper_bound=True needs π(EOS) at each token, which responses do not hold: leave it out")
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
@@ -118,7 +121,7 @@ def _tokens(
     advantages, segment_ids = segments or (_advantages(config, responses, written_t), mask_t.long() - 1)
     weighing: dict[str, Any] = {}
     if config.difficulty != "none":
-        weighing["p_hat"], weighing["prior"] = _difficulty(config, responses)
+        weighing["p_hat"], weighing["prior"] = _difficulty(config, shard)
         note = f"belief {weighing['prior']:.2f}"
     parts = {"old_logp_t": old_t, "segment_ids": segment_ids, "mask_t": mask_t}
     ordered = in_batch(config, advantages, **weighing, **parts)
@@ -139,13 +142,12 @@ def _tokens(
     return in_loss(config, tokens), note
 
 
-def _rows(responses: list[dict[str, Any]]) -> dict[str, Any]:
+def _rows(shard: Shard) -> dict[str, Any]:
     """What is known of the responses as rows of a generation batch."""
-    by_function = [[*(response.get("rewards") or {}).values()] for response in responses]
-    same = len({len(row) for row in by_function}) == 1 and by_function[0]
-    return {
+    responses, seed = shard.responses, shard.header.get("batch_seed")
+    return ({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}) | {
         "rewards": rewards_of(responses),
-        "reward_columns": torch.stack([_float64(row) for row in by_function]) if same else None,
+        "reward_columns": _by_function(responses),
         "group_ids": torch.tensor([response["group"] for response in responses]),
         "columns": responses,
     }
@@ -164,7 +166,7 @@ def _columns(
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
-    log_weight_t, kept_t = log_weight_of(config, credit, tokens), kept_tokens(credit, tokens)
+    log_weight_t, kept_t = log_weight_of(config, credit, tokens), reached_tokens(config, credit, tokens)
     factor_t = turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t) if config.turn_average else None
     # A of a custom loss is minus that loss
     advantage_t = wide(tokens.advantages if carries_loss else credit.advantage.detach()).expand_as(log_weight_t)
@@ -173,12 +175,13 @@ def _columns(
         size_t = torch.where(kept_t, advantage_t.abs(), 0.0)
         moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
         horizon = (moved / total).item() if total > 0 else 0.0
+    clipped_t = lost_to_clip(config, credit, tokens, kept_t)
     columns = {
         "loss_mask": tokens.mask_t.int(),
         "policy_mask": kept_t.int(),
         "advantages": advantage_t,
         "log_weight": log_weight_t.detach(),
-        "is_clipped": None if carries_loss else (clipped_tokens(config, credit, tokens) & kept_t).int(),
+        "is_clipped": None if carries_loss or clipped_t is None else clipped_t.int(),
         "selected": None if credit.selected is None else credit.selected.int(),
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
         "credit": policy_credit(config, tokens, credit, factor_t=factor_t),
@@ -222,6 +225,16 @@ def rewards_of(responses: list[dict[str, Any]]) -> torch.Tensor:
     return _float64(response.get("reward") for response in responses)
 
 
+def _by_function(responses: list[dict[str, Any]]) -> torch.Tensor | None:
+    """Rewards by function, shape (B, F); `None` if they are not known of all responses."""
+    rows = [response.get("rewards") or {} for response in responses]
+    # a row of another file may hold anything under this name
+    if not all(isinstance(row, dict) and row and row.keys() == rows[0].keys() for row in rows):
+        return None
+    is_known = all(isinstance(x, (int, float, type(None))) for row in rows for x in row.values())
+    return torch.stack([_float64(row.values()) for row in rows]) if is_known else None
+
+
 def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: torch.Tensor) -> torch.Tensor:
     """Advantages (B,) of whole responses by the configured baseline; TRL's own in closed form."""
     rewards, advantages, lengths = rewards_of(responses), torch.zeros(len(responses)).double(), mask_t.sum(-1)
@@ -238,14 +251,20 @@ def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: t
     return advantages
 
 
-def _difficulty(config: CreditConfig, responses: list[dict[str, Any]]) -> tuple[torch.Tensor, float]:
-    """p̂ of each response's prompt, shape (B,), and the belief, which is the accuracy of these responses."""
+def _difficulty(config: CreditConfig, shard: Shard) -> tuple[torch.Tensor, float]:
+    """p̂ of each response's prompt, shape (B,), and the belief: the run's, or the accuracy of these responses."""
     low, high = config.reward_range
-    accuracy = (rewards_of(responses) - low) / (high - low)
+    correct = rewards_of(shard.responses)
+    if (by_function := _by_function(shard.responses)) is not None:  # as in training
+        names = [*shard.responses[0]["rewards"]]
+        chosen = by_function[:, correct_columns(config, names, weights=[1.0] * len(names))]
+        correct = chosen.nansum(1).masked_fill(chosen.isnan().all(1), torch.nan)
+    accuracy = (correct - low) / (high - low)
     if not (accuracy.isnan() | ((accuracy >= 0) & (accuracy <= 1))).all():
         raise ValueError(f"it weights prompts by their accuracy, and rewards lie outside of {low:g} to {high:g}")
     p_hat = torch.zeros_like(accuracy)
-    for places in groups_of(responses):
+    for places in groups_of(shard.responses):
         p_hat[places] = accuracy[places].nanmean()
-    prior = config.difficulty_threshold if config.difficulty == "fixed" else accuracy.nanmean().item()
+    prior = config.difficulty_threshold if config.difficulty == "fixed" else shard.header.get("difficulty_belief")
+    prior = accuracy.nanmean().item() if prior is None else prior
     return p_hat.nan_to_num(prior), prior

@@ -1,0 +1,101 @@
+"""What an algorithm asks for: hidden states and entropies with a gradient; and VESPO's ratio to the engine."""
+
+import pytest
+import torch
+from conftest import toy_inputs
+from toy_loss import toy
+from transformers import set_seed
+from weight_helpers import weights
+
+from trl_credit import Credit
+from trl_credit.credit.tokens import wide
+from trl_credit.loss import keys
+
+
+class Hidden:
+    """Credit from hidden states, with a gradient through them."""
+
+    needs, by_row, seen = "hidden", True, []
+
+    def credit(self, config, tokens):
+        self.seen.append(tokens)
+        size_t = tokens.hidden_t.square().mean(-1)
+        own_t = 0.5 * (size_t - size_t.detach())
+        return Credit(tokens.logp_t - tokens.old_logp_t + own_t, tokens.advantages)
+
+
+def test_hidden_states_are_those_of_the_tokens_however_rows_are_packed(make_trainer):
+    found = []
+    for packed in ("on", "off"):
+        trainer = make_trainer(credit=Hidden, shared_prefix=packed, optim="sgd", learning_rate=0.5, temperature=1.3)
+        head = trainer.model.get_output_embeddings().weight.detach().clone()
+        set_seed(0)
+        Hidden.seen.clear()
+        trainer.train()
+        tokens, inside = Hidden.seen[0], Hidden.seen[0].mask_t.bool()
+        logp_t = (tokens.hidden_t @ head.T / 1.3).log_softmax(-1).gather(-1, tokens.token_ids.unsqueeze(-1))[..., 0]
+        torch.testing.assert_close(logp_t[inside], tokens.logp_t[inside], rtol=1e-5, atol=1e-5)
+        found.append(weights(trainer))
+    for name, x in found[0].items():
+        torch.testing.assert_close(x, found[1][name], rtol=1e-5, atol=1e-5)
+    trained_without = make_trainer(shared_prefix="off", optim="sgd", learning_rate=0.5, temperature=1.3)
+    set_seed(0)
+    trained_without.train()  # else the gradient did not flow through the states
+    assert any((x - found[1][name]).abs().max() > 1e-3 for name, x in weights(trained_without).items())
+
+
+def bonus(needs):
+    class Bonus:
+        carries_loss = True
+
+        def credit(self, config, tokens):
+            ratio_t = (tokens.logp_t - tokens.old_logp_t).exp()
+            return Credit(None, ratio_t * wide(tokens.advantages) + 0.2 * tokens.entropy_t)
+
+    Bonus.needs = needs
+    return Bonus
+
+
+@pytest.mark.parametrize("needs", [(), ("entropy_gradient",)])
+def test_an_entropy_bonus_has_a_gradient_where_it_is_asked_for(make_trainer, toy_loss, needs):
+    t = toy()
+    t["entropies"].requires_grad_()
+    inputs = toy_inputs(t["mask"], advantages=t["advantages"], old_per_token_logps=t["old"])
+    trainer = make_trainer(credit=bonus(needs), loss_type="bnpo")
+    loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"])
+    (gradient,) = torch.autograd.grad(loss, t["entropies"], allow_unused=True)
+    if not needs:
+        assert gradient is None or not gradient.any()
+        return
+    torch.testing.assert_close(gradient, -0.2 * t["mask"].double() / t["mask"].sum())
+    with pytest.raises(ValueError, match="needs entropies with a gradient"):
+        toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"].detach())
+
+
+def test_an_entropy_bonus_trains_as_trls(trained):
+    """Its mean runs over the loss tokens too."""
+    same = {"loss_type": "bnpo", "optim": "sgd", "learning_rate": 0.5, "max_steps": 1, "epsilon": 9.0}
+    ours, trls, plain = (
+        weights(trained(**same, **own)) for own in ({"credit": bonus("entropy_gradient")}, {"entropy_coef": 0.2}, {})
+    )
+    for name, x in ours.items():
+        torch.testing.assert_close(x, trls[name], rtol=1e-5, atol=1e-6)
+    assert any((x - plain[name]).abs().max() > 1e-4 for name, x in ours.items())
+
+
+def test_padding_does_not_change_vespo_with_a_ratio_to_the_engine(make_trainer, toy_loss):
+    trainer = make_trainer(loss_type="vespo")
+    trainer.use_vllm, found = True, []
+    for padding, fill in ((0, 1.0), (0, 0.0), (3, torch.nan)):
+        t = toy()
+        ratio = (0.2 * t["entropies"] - 0.1).exp().masked_fill(t["mask"] == 0, fill)
+        logps = t["logps"].detach()
+        parts = {"mask": t["mask"], "logps": logps, "old": t["old"], "entropies": t["entropies"], "ratio": ratio}
+        parts = {name: torch.nn.functional.pad(x, (0, padding), value=0) for name, x in parts.items()}
+        logps = parts["logps"].requires_grad_()
+        more = {"advantages": t["advantages"], "old_per_token_logps": parts["old"], keys.ENGINE_RATIO: parts["ratio"]}
+        loss = toy_loss(trainer, toy_inputs(parts["mask"], **more), logps=logps, entropies=parts["entropies"])
+        found.append(torch.autograd.grad(loss, logps)[0][:, :7])
+    assert (found[0].abs() > 1e-3).any(-1).all()
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-12, atol=0)
