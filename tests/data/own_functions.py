@@ -1,10 +1,11 @@
 """Functions of a user's own, as a file that settings name: each stands for one kind of plug-in."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from trl_credit import Credit, assign_credit
+from trl_credit import Credit, assign_credit, knob
+from trl_credit.config.knobs import NOT_NEGATIVE
 from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.credit.scan import discounted_scan
 from trl_credit.credit.selection import probability_mask, select_high_entropy
@@ -61,3 +62,35 @@ def every_third(old_logp_t, *, completion_ids, decode, mask_t):
 def one_step(text):
     """The <b>whole</b> text."""
     return [0, len(text)]
+
+
+@dataclass
+class GroupWords:
+    """A token counts more in right responses whose group has it in no wrong one."""
+
+    strength: float = knob(0.5, "Weight of such a token.", NOT_NEGATIVE)
+    cap: float | None = None
+    signs: tuple[int, ...] = (1, -1)
+    grows: bool = False
+    _batches: int = field(default=0, init=False)
+
+    def statistics(self, config, batch):
+        self._batches += 1
+        words_t = torch.zeros_like(batch.mask_t)
+        for group in batch.group_ids.unique():
+            own = batch.group_ids == group
+            right = own & (batch.rewards > batch.rewards[own].mean())
+            known_t = ~torch.isin(batch.token_ids, batch.token_ids[own & ~right])
+            words_t += known_t * right.unsqueeze(1) * self.signs[0]
+        return words_t * self._batches if self.grows else words_t
+
+    def credit(self, config, tokens):
+        credit = assign_credit(config, tokens)
+        factor_t = (1 + self.strength * tokens.statistics_t).clamp(max=self.cap or float("inf"))
+        return replace(credit, advantage=credit.advantage.view(len(factor_t), -1) * factor_t)
+
+    def state_dict(self):
+        return {"batches": self._batches}
+
+    def load_state_dict(self, state):
+        self._batches = state["batches"]

@@ -12,15 +12,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from custom_functions import custom
 from rich.console import Console
 from scripts import ROOT
 
-from trl_credit.lab.comparison.entries import read_entries
+from trl_credit.lab.comparison.entries import read_entries, read_sweep
 from trl_credit.lab.comparison.grid_file import write_grid
 from trl_credit.lab.comparison.grid_settings import Shared, make_grid
+from trl_credit.lab.comparison.groups import group_runs
+from trl_credit.lab.comparison.histories import read_history
 from trl_credit.lab.comparison.live_table import ProgressTable
 from trl_credit.lab.comparison.processes import Progress
 from trl_credit.lab.comparison.scoring import compare_results
+from trl_credit.lab.comparison.settings_tables import settings_beside_credit, settings_of_credit
 
 
 QUICK = ["--max_steps", "6", "--per_device_train_batch_size", "8", "--num_generations", "4"]
@@ -97,6 +101,46 @@ def test_a_custom_function_is_an_algorithm(tmp_path, monkeypatch):
     assert [run.name for run in grid.verdict_runs()] == ["grpo/seed-3", "half/seed-3", "again/seed-3"]
     assert flags_of(grid.verdict_runs()[1].words)["--credit"] == "mine.py:half"
     assert grid.left_out == {"GRPO": ["gamma"]}  # a function may read any knob
+
+
+def test_the_settings_of_a_class_are_settings_of_its_runs_alone(tmp_path):
+    words = custom("GroupWords")
+    credit = [words, f"weak=s_trace+{words} --cap 2"]
+    file = tmp_path / "own.yaml"
+    file.write_text("model_name_or_path: demo\ngrows: true\n")
+    grid = grid_of(tmp_path, "grpo", credit=credit, seeds=[3], config=[str(file)], flags=["--strength", "0.7"])
+    assert [run.name for run in grid.verdict_runs()] == ["grpo/seed-3", "GroupWords/seed-3", "weak/seed-3"]
+    assert grid.left_out == {"GRPO": ["grows", "strength"]}
+    assert [settings.get("grows") for settings in grid.settings.values()] == [None, True, True]
+    grpo, plain, weak = (flags_of(run.words) for run in grid.verdict_runs())
+    assert "--strength" not in grpo and plain["--strength"] == weak["--strength"] == "0.7"
+    assert (weak["--algo"], weak["--credit"], weak["--cap"]) == ("s_trace", words, "2") and "--cap" not in plain
+    sweep = read_sweep("strength=0.5,0.2", [100, 101])
+    swept = make_grid(read_entries(["grpo"], [words]), [0], Shared(sweep=sweep), folder=tmp_path)
+    assert [run.name for run in swept.tuning_runs()[::2]] == [f"GroupWords/strength-{x}/seed-100" for x in (0.2, 0.5)]
+    assert "--strength" in swept.verdict_runs({"GroupWords": "0.2"})[1].words
+    with pytest.raises(ValueError, match="--equal strength=1 does nothing for GRPO: leave it out"):
+        make_grid(read_entries(["grpo"], [words]), [0], Shared(equal={"strength": "1"}), folder=tmp_path)
+    for entry in ("low=grpo --strength 1", f"low=grpo --credit {words} --strenth 1"):
+        with pytest.raises(ValueError, match="low: unknown flag '--stren"):
+            grid_of(tmp_path, entry, credit=[words])
+    with pytest.raises(ValueError, match="give it a name, NAME="):
+        read_entries([], [f"{words} --strength 1"])
+
+
+def test_finished_runs_with_custom_credit_have_its_name(make_trainer, tmp_path):
+    runs = []
+    for i, settings in enumerate(({}, {"credit": custom("GroupWords")}, {"credit": custom("GroupWords"), "cap": 1.0})):
+        make_trainer("grpo", output_dir=str(tmp_path / str(i)), **TRAINED | {"max_steps": 2}, **settings).train()
+        runs.append(read_history(tmp_path / str(i)))
+    groups = group_runs(runs)
+    name = "GRPO with credit own_functions.py:GroupWords"
+    assert [group.label for group in groups] == ["GRPO", f"{name} (cap null)", f"{name} (cap 1.0)"]
+    tables = settings_of_credit(groups), settings_beside_credit(groups)
+    own = {"credit": "own_functions.py:GroupWords", "strength": 0.5, "cap": 1.0, "signs": [1, -1], "grows": False}
+    assert tables[0]["GRPO"].items() >= dict.fromkeys(own).items()
+    assert {name: x for name, x in tables[0][f"{name} (cap 1.0)"].items() if name in own} == own
+    assert tables[1] == {group.label: {} for group in groups}
 
 
 def test_a_grid_knows_which_runs_are_finished(tmp_path, make_trainer):

@@ -257,6 +257,19 @@ def test_a_base_is_named_before_the_function(rollouts, own, printed):
     assert [row[0].strip("| ") for row in rows] == ["S-trace", "as_base on S-trace"] and rows[0][1:] == rows[1][1:]
 
 
+def test_a_class_has_settings(rollouts, own, printed, command_said):
+    lines = ("from dataclasses import dataclass", "@dataclass", "class Times:", "    factor: float = 1.0")
+    lines += ("    def credit(self, config, tokens):", "        return Credit(None, self.factor * tokens.advantages)")
+    (own / "mine.py").write_text("\n".join([OWN, *lines]))
+    name = f"{own}/mine.py:Times"
+    text = printed(rollouts(), "--algo", "grpo", "--credit", name, f"{name} --factor -1", f"s_trace+{name} --factor=2")
+    last = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
+    assert last["Times on GRPO"] == "1.00" == last["Times on S-trace, factor=2.0"]
+    assert float(last["Times on GRPO, factor=-1.0"]) < 0
+    code, out, error = command_said("explain", rollouts(), "--algo", "s_trace", "--credit", f"{name} --facto 2")
+    assert code == 0 and "unknown flag '--facto': did you mean '--factor'?" in out and not error
+
+
 def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, printed):
     trainer = make_trainer("s_trace", selective_rate=0.6, log_credit=1, max_steps=1, temperature=1.3)
     trainer.train()

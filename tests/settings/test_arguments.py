@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 import yaml
+from custom_functions import custom
 from trl import ModelConfig
 
 from trl_credit import ALGORITHMS
@@ -16,9 +17,10 @@ from trl_credit.data import DataArguments
 from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import recipe_of
-from trl_credit.settings.arguments import ScriptArguments, parse_arguments, with_source
+from trl_credit.settings.arguments import ScriptArguments, inactive_settings, parse_arguments, with_source
 from trl_credit.settings.files import read_settings
 from trl_credit.settings.help import HelpPages
+from trl_credit.support.functions import names_alone
 
 
 def read_config(paths):
@@ -247,3 +249,65 @@ def test_what_to_set_is_shown_as_flags(said, shown, tmp_path):
     (tmp_path / "own.yaml").write_text("beta: 0.1\n")
     with_file = str(with_source(ValueError(f"beta=0.2: {said}"), ["--config", str(tmp_path / "own.yaml")]))
     assert with_file.startswith(f"beta=0.2: {shown.rstrip('.')} (beta is set in ")
+
+
+# The settings of an algorithm that is a class
+
+
+WORDS = ["--algo", "grpo", "--credit", custom("GroupWords"), "--output_dir", "unused"]
+
+
+def test_the_settings_of_a_class_are_flags_and_lines_of_a_file(tmp_path):
+    args = parse_arguments([*WORDS, "--strength", "0.7", "--cap", "2", "--signs", "2", "-2", "--grows", "true"]).args
+    assert (args.strength, args.cap, args.signs, args.grows) == (0.7, 2.0, [2, -2], True)
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n"
+    )
+    args = parse_arguments(["--config", str(file), "--grows", "false", "--strength=0.2"]).args
+    assert (args.strength, args.cap, args.signs, args.grows) == (0.2, None, [2, -2], False)
+    assert inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "pair"}) == [
+        *("cap", "strength")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "message"),
+    [
+        ("", ["--strenth", "1"], "unknown flag '--strenth': did you mean '--strength'?"),
+        ("strenth: 1", [], "unknown field 'strenth' in {file}: did you mean 'strength'?"),
+        ("strength: high", [], "strength in {file}: invalid float value: 'high'"),
+        ("", ["--signs", "1.5"], "--signs: invalid int value: '1.5'"),
+        ("strength: -1", [], "strength must be at least 0 and finite, got -1.0 (strength is set in {file})"),
+        ("", ["--credit", "gone.py:Words", "--strength", "1"], "credit 'gone.py:Words': there is no file 'gone.py' "),
+        ("", ["--credit", custom("half_decay"), "--strength", "1"], "unknown flag '--strength': --help all lists them"),
+    ],
+)
+def test_wrong_settings_of_a_class_are_refused(line, words, message, tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(f"{line}\n")
+    with pytest.raises(ValueError) as error:
+        parse_arguments([*WORDS, "--config", str(file), *words])
+    assert str(error.value).startswith(message.format(file=file)) and "\n" not in str(error.value)
+
+
+def test_a_setting_with_the_name_of_a_flag_is_refused(tmp_path):
+    lines = ("from dataclasses import dataclass", "@dataclass", "class A:", " reward: str = ''", " credit = print")
+    (tmp_path / "a.py").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="its setting 'reward' is a flag of every run: rename it"):
+        parse_arguments(["--algo", "grpo", "--credit", f"{tmp_path / 'a.py'}:A"])
+
+
+def test_what_is_not_imported_is_left_out_with_a_warning(caplog):
+    words = ["--algo", "grpo", "--credit", "gone.py:Words", "--strength", "1", "--max_steps", "3"]
+    with names_alone():
+        assert parse_arguments(words).args.max_steps == 3
+    assert "credit=gone.py:Words is not imported here: strength left out" in caplog.text
+
+
+def test_the_help_lists_the_settings_of_a_class(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments([*WORDS, "--help", "all"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--strength X Weight of such a token. Must be at least 0 and finite. (default: 0.5)" in said
+    assert "--cap X A setting of GroupWords. (default: None)" in said and "--_batches" not in said

@@ -32,6 +32,14 @@ def test_a_right_name_in_any_spelling_passes(algo):
     check_names([*flags.split(), "--algo", algo, "--config", "embedded"])
 
 
+def test_names_beside_a_class_are_left_to_the_file_of_the_class(tmp_path):
+    (tmp_path / "my.yaml").write_text("credit: mine.py:GroupWords\nstrength: 1\n")
+    for argv in (["--config", str(tmp_path / "my.yaml"), "--power", "1"], ["--credit", "mine.py:G", "--power", "1"]):
+        check_names(argv)
+    with pytest.raises(ValueError, match="unknown algorithm 'gro'"):
+        check_names(["--algo", "gro", "--credit", "mine.py:G", "--power", "1"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..settings.parser import OneLineParser
+from ..settings.parser import OneLineParser, typed_fields
 from ..support.errors import choose
 from ..support.files import write_atomically
 from ..support.startup import prepare_process, quiet_start
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     add("rollouts", metavar="ROLLOUTS", help="folder of a run, file of its rollout log, or another file")
     add("--step", type=int, help="logged step of a run (default: the last)")
     add("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
-    custom = "credit functions of yours, with the settings of GRPO or of ALGO"
+    custom = 'credit functions and classes of yours, with the settings of GRPO or of ALGO, or "… --setting value"'
     add("--credit", nargs="+", default=[], metavar="[ALGO+]FILE.py:FUNCTION", help=custom)
     add("--model", help="computes log-probabilities and entropies that are missing")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
@@ -58,6 +58,7 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = Path(args.output or (source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")))
     check_output(output)
+    from ..lab.comparison.entries import split_credit
     from ..observe.schema import steps
     from ..presets import PRESETS
     from ..rewards import resolve_reward
@@ -71,7 +72,7 @@ def main(argv: list[str]) -> int:
             raise ValueError(f"--algo {name!r} is not known{choose(name, PRESETS)}")
     prepare_process(imports=bool(args.credit or args.reward or args.trust_run))
     for name in args.credit:
-        resolve_function(_split(name)[1], what="credit", known=())  # what is named by hand is not left out
+        resolve_function(split_credit(name)[1], what="credit", known=())  # what is named by hand is not left out
     if args.reward is not None:
         resolve_reward(args.reward)
     shard, loaded, notes = (_sampled if must_sample else _read)(args, source, output)
@@ -173,23 +174,22 @@ def _explained(
 
 
 def _custom(key: str, settings: dict[str, Any], *, taken: list[str]) -> tuple["CreditConfig", str]:
-    """The configuration and name of a custom credit function, on the settings of GRPO or of another algorithm:
-    `s_trace+mine.py:f`."""
+    """The configuration and name of custom credit, on the settings of GRPO or of another algorithm and with settings:
+    `s_trace+mine.py:f --strength 0.7`."""
+    from ..config.algorithm import with_settings_of
+    from ..lab.comparison.entries import split_credit
     from ..presets import PRESETS
+    from ..settings.flags import FlagParser
     from ..support.digests import function_label
 
-    base, function = _split(key)
-    config = PRESETS[base].config(credit=function, **settings)
-    name = f"{function_label(config.custom_function('credit'))} on {PRESETS[base].name}"
+    base, function, words = split_credit(key)
+    values = vars(FlagParser([with_settings_of(function, PRESETS[base].config)]).parse_args(words))
+    typed = typed_fields(words)
+    own = {name: value for name, value in values.items() if name in typed or f"no_{name}" in typed}
+    config = PRESETS[base].config(credit=function, **settings, **own)
+    shown = ", ".join([PRESETS[base].name, *(f"{name}={value}" for name, value in own.items())])
+    name = f"{function_label(config.custom_function('credit'))} on {shown}"
     return config, f"{name} ({function})" if name in taken else name
-
-
-def _split(key: str) -> tuple[str, str]:
-    """The algorithm and the function of `ALGO+FILE.py:FUNCTION`."""
-    from ..presets import PRESETS
-
-    base, _, function = key.partition("+")
-    return (base, function) if base in PRESETS and function else ("grpo", key)
 
 
 def _with_segments(

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from ..settings.early import check_names
+from ..settings.parser import typed_fields
 from ..support.errors import fail
 from ..support.signals import command_here
-from ..support.startup import begin
+from ..support.startup import begin, prepare_process
 from .launch import LAUNCHER_HELP, launch, take_launcher
 
 
@@ -49,6 +50,7 @@ def begin_training(argv: Iterable[str], **program: str) -> None:
         from ..lab.evaluation import PROTOCOLS
         from ..settings.arguments import parse_arguments
 
+        prepare_process(imports="credit" in typed_fields(argv))
         parse_arguments(argv, protocols=PROTOCOLS, **program)
     except (ValueError, OSError) as error:
         fail(error, code=2)

@@ -6,11 +6,19 @@ files, sweeps, card and identity have them as they have every other knob.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from ..support.functions import declared, is_custom_function, known_function, name_of
+from ..support.functions import (
+    declared,
+    imports_functions,
+    is_custom_function,
+    known_function,
+    name_of,
+    resolve_function,
+)
 from .knobs import as_knob, default_of, unmet
 
 
@@ -81,9 +89,13 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
     """
     source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
+    known = {f.name for f in fields(config)}
+    own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
+    for setting in own if source is not part else ():
+        check_once(part, setting, own[setting])
     if inspect.isclass(part):
-        known = {f.name for f in fields(config)}
-        part = part(**{f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known})
+        tuples = {f.name for f in settings_of(part) if isinstance(default_of(f), tuple)}  # lists in YAML
+        part = part(**{name: tuple(x) if name in tuples and isinstance(x, list) else x for name, x in own.items()})
     read = partial(declared, part)
     parts, by_row, needs = {what: read(what) for what in _PARTS}, read("by_row"), read("needs")
     if parts["statistics"] is None and (of_batch := read("batch_statistics")) is not None:  # of a function
@@ -112,8 +124,8 @@ def is_algorithm(value: Any) -> bool:
 
 
 def settings_of(algorithm: Any) -> tuple[Field, ...]:
-    """The fields that are the settings of an object or class."""
-    return tuple(f for f in fields_of(algorithm) if f.init)
+    """The fields that are the settings of an object or class: those of its constructor without a leading underscore."""
+    return tuple(f for f in fields_of(algorithm) if f.init and not f.name.startswith("_"))
 
 
 def fields_of(algorithm: Any) -> tuple[Field, ...]:
@@ -132,18 +144,43 @@ def class_of(credit: Any) -> type | None:
 
 
 def take_settings(config: Any) -> None:
-    """Takes over the settings of an object in `credit`, unless the configuration was given others, and names its class.
+    """Takes over the settings of an object in `credit`, if that is one, and names its class.
 
     An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
-    algorithm, plain = config.credit, {f.name: f for f in fields(config)}
+    algorithm = config.credit
     if not is_algorithm(algorithm) or inspect.isclass(algorithm):
         return
     is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
     for setting in settings_of(algorithm):
-        if is_kept or getattr(config, setting.name) == default_of(plain[setting.name]):
-            setattr(config, setting.name, getattr(algorithm, setting.name))
+        setattr(config, setting.name, getattr(algorithm, setting.name))
     config.credit = name_of(algorithm if is_kept else type(algorithm))
+
+
+def with_settings_of(credit: Any, config_class: type, keywords: Mapping[str, Any] | None = None) -> type:
+    """The configuration class with the settings of the algorithm that `credit` names or holds; the class as it is for
+    a function, the name of an object, `None`, and a name that cannot be looked up, which the checks of a configuration
+    report.
+
+    Raises:
+        ValueError: a setting cannot be a field, or one of an object has another value among the `keywords` too.
+    """
+    if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
+        with suppress(ValueError):
+            credit = resolve_function(credit, what="credit", known=())
+            credit = credit if inspect.isclass(credit) else None
+    if (algorithm := class_of(credit)) is None:
+        return config_class
+    for name in () if credit is algorithm else [f.name for f in settings_of(credit)]:
+        check_once(credit, name, (keywords or {}).get(name, getattr(credit, name)))
+    return with_settings(config_class, algorithm)
+
+
+def check_once(algorithm: Any, name: str, beside: Any) -> None:
+    """Raises `ValueError` if an object has another value of a setting than the configuration."""
+    if beside != (value := getattr(algorithm, name)):
+        what = f"credit={type(algorithm).__name__}(…) has {name}={value!r}, and the configuration {name}={beside!r}"
+        raise ValueError(f"{what}: set it once.")
 
 
 @cache
@@ -156,20 +193,25 @@ def with_settings(config_class: type, algorithm: type) -> type:
     settings = settings_of(algorithm)
     if not settings or any(vars(base).get("settings_of") is algorithm for base in config_class.__mro__):
         return config_class
-    hints, known, label = get_type_hints(algorithm), {f.name for f in fields(config_class)}, algorithm.__name__
+    hints, label = get_type_hints(algorithm), algorithm.__name__
+    known = {*dir(config_class), *(f.name for f in fields(config_class))}
     for setting in settings:
         if default_of(setting) is MISSING:
             fix = f"give it one, such as {setting.name}: float = 0.5"
             raise ValueError(f"credit={label}: its setting {setting.name!r} has no default: {fix}.")
         if setting.name in known:
-            raise ValueError(f"credit={label}: {config_class.__name__} has a field {setting.name!r} too: rename it.")
+            raise ValueError(f"credit={label}: {config_class.__name__} has {setting.name!r} too: rename the setting.")
     namespace: dict[str, Any] = {
         name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
     }
-    namespace |= {setting.name: as_knob(setting, of=label) for setting in settings}
-    annotations = {setting.name: hints[setting.name] for setting in settings}
+    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=label) for setting in settings}
+    annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}  # flags know lists alone
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
     return dataclass(type(config_class.__name__, (config_class,), namespace))
+
+
+def _as_list(hint: Any) -> Any:
+    return list[get_args(hint)[0]] if get_origin(hint) is tuple else list[str] if hint in (list, tuple) else hint
 
 
 def settings_from(algorithm: type) -> Callable[[type], type]:

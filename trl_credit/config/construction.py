@@ -1,7 +1,6 @@
 """How a configuration is made: from keywords, with a hint at a wrong one, and from a configuration of TRL."""
 
 import inspect
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Self
 
@@ -9,10 +8,10 @@ import trl
 from trl import GRPOConfig
 
 from ..support.errors import collected, raise_together
-from ..support.functions import errors_named, imports_functions, is_custom_function, resolve_function
+from ..support.functions import errors_named, is_custom_function, resolve_function
 from ..support.retired import meant_by
 from ..support.startup import quiet_old_names
-from .algorithm import Algorithm, algorithm_of, class_of, with_settings
+from .algorithm import Algorithm, algorithm_of, class_of, with_settings, with_settings_of
 from .from_trl import settings_of_trl
 
 
@@ -32,12 +31,7 @@ class Construction:
     updates_per_batch = 1
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        credit = kwargs.get("credit", cls.credit)
-        if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
-            with suppress(ValueError):  # which the checks of the configuration report
-                resolve_function(credit, what="credit", known=())
-        if (algorithm := class_of(credit)) is not None:
-            cls = with_settings(cls, algorithm)
+        cls = with_settings_of(kwargs.get("credit", cls.credit), cls, kwargs)
         parameters = inspect.signature(cls.__init__).parameters
         unknown = [name for name in kwargs if name not in parameters]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

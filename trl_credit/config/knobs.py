@@ -7,7 +7,8 @@ from enum import Enum
 from functools import cache
 from inspect import get_annotations
 from numbers import Real
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from ..support.functions import is_custom_function
 
@@ -152,19 +153,25 @@ def knob(
     return declared
 
 
-def as_knob(setting: Field, *, of: str) -> Any:
-    """A field of another dataclass as a knob: as it was declared there, or with what its default tells of its values.
+def as_knob(setting: Field, hint: Any, *, of: str) -> Any:
+    """A field of another dataclass as a knob: as it was declared there, or with the values of its type, `hint`.
 
     `of` is the name of that class, for the help.
     """
-    default = default_of(setting)
-    if setting not in _DECLARED:
-        is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
-        return knob(default, f"A setting of {of}.", FINITE if is_number else None)
-    given = {"default": default} if setting.default_factory is MISSING else {"default_factory": setting.default_factory}
-    declared = field(**given, metadata=setting.metadata)
-    _DECLARED[declared] = _DECLARED[setting]
+    text = setting.metadata.get("help", f"A setting of {of}.")
+    declared = field(default=setting.default, default_factory=setting.default_factory, metadata={"help": text})
+    _DECLARED[declared] = _DECLARED.get(setting) or Knob(_values_of(hint, default_of(setting)), (), "Credit", True)
     return declared
+
+
+def _values_of(hint: Any, default: Any) -> Values | None:
+    """The values of a type: choices, truth values, or numbers, which are finite if the default is."""
+    kinds = {*(get_args(hint) or [hint])} - {NoneType}
+    if get_origin(hint) is Literal:
+        return one_of(*get_args(hint))
+    if kinds in ({bool}, {int}):
+        return FLAG if kinds == {bool} else number("a whole number", lambda x: isinstance(x, int))
+    return FINITE if kinds <= {int, float} and (default is None or FINITE.holds(default)) else None
 
 
 @cache

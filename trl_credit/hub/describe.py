@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
-from ..support.digests import FunctionSource
-from ..support.functions import is_object_name, source_of
+from ..support.digests import FunctionSource, function_label
+from ..support.functions import is_object_name, short_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
 
@@ -137,8 +137,7 @@ def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> s
 
 def _name(setting: str) -> str:
     """ "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object."""
-    last = setting.rpartition(":")[2].rpartition(".")[2]
-    return last.rpartition("@")[0] if is_object_name(last) else last
+    return short_name(setting).rpartition(":")[2].rpartition(".")[2]
 
 
 def _text(name: str, source: FunctionSource) -> str:
@@ -149,4 +148,5 @@ def _text(name: str, source: FunctionSource) -> str:
 def _first_line(function: Callable) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    return (inspect.getdoc(function) or "").partition("\n")[0]
+    line = (inspect.getdoc(function) or "").partition("\n")[0]
+    return "" if line.startswith(f"{function_label(function)}(") else line  # what @dataclass writes

@@ -1,13 +1,12 @@
 """The lines that a run begins with: what is trained, and how."""
 
 import inspect
-from pathlib import PurePath
 
 from ..config.knobs import is_default
 from ..demo import DEMO, agent_reward, demo_reward
 from ..runs.identity import IdentifiedTrainer
 from ..runs.model_identity import embedded_task
-from ..support.functions import is_object_name
+from ..support.functions import short_name
 from .sampling import describe_preset, describe_sampling
 
 
@@ -32,6 +31,4 @@ def credit_name(trainer: IdentifiedTrainer) -> str:
     credit = trainer.args.credit
     if credit is None or is_default(trainer.args, "credit"):  # the preset's own
         return trainer.algorithm_name
-    path, colon, function = credit.rpartition(":")
-    function = function.rpartition("@")[0] if is_object_name(function) else function
-    return f"{trainer.algorithm_name} with credit {PurePath(path).name}{colon}{function}"
+    return f"{trainer.algorithm_name} with credit {short_name(credit)}"

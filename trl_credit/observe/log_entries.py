@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
 from ..runs.model_identity import base_name, embedded_task
+from ..support.functions import short_name
 from .banner import credit_name
 from .captured import LoggedTrainer, Row
 from .schema import Shard, gold_answer
@@ -252,6 +252,5 @@ def settings_of(args: CreditConfig) -> dict[str, Any]:
     # a knob of the preset alone is always a difference
     found = {name: value for name, value in alive.items() if name not in plain or value != plain[name]}
     for name in found.keys() & args.custom_functions().keys():
-        path, colon, function = found[name].rpartition(":")
-        found[name] = f"{PurePath(path).name}{colon}{function}"
+        found[name] = short_name(found[name])
     return found

@@ -10,8 +10,11 @@ from accelerate.logging import get_logger
 from filelock import FileLock, Timeout
 
 from ..config import CreditConfig, defaults
+from ..config.algorithm import class_of, settings_of
+from ..config.knobs import is_default
 from ..support.errors import check_output_dir, choose
 from ..support.files import refuse_link, short_path, write_atomically
+from ..support.functions import is_custom_function, short_name
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import differences, in_words
 from .schedule import RESTORED
@@ -29,7 +32,8 @@ class RunFolder:
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
     start or resume (`from`), its id, what the user allowed to change since the one before (`changed`), and what changed
     by itself (`said`). `task` says what a run of the command line trains on; its paths are those of this machine, and
-    no push sends the file.
+    no push sends the file. `credit` has the name of a custom function or class, its settings, and whether it is not the
+    preset's.
 
     Args:
         config ([`CreditConfig`]):
@@ -84,6 +88,10 @@ class RunFolder:
             starts[-1]["id"] = secrets.token_hex(8)
             self.record = {"version": VERSION, "identity": identity, "lives": starts}
             self.record |= {} if task is None else {"task": task}
+            if is_custom_function(credit := self._config.credit):  # of which the identity has the digest alone
+                own = [f.name for f in settings_of(class_of(credit))]
+                is_own = not is_default(self._config, "credit")
+                self.record["credit"] = {"name": short_name(credit), "settings": own, "is_own": is_own}
             self.write_record(self.path)
         except BaseException:
             self.release()

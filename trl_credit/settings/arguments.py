@@ -1,8 +1,10 @@
 """From a command line and YAML files to the arguments of a run."""
 
 import argparse
+import logging
 import re
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, NamedTuple
@@ -11,6 +13,7 @@ from accelerate.logging import get_logger
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
+from ..config.algorithm import class_of, settings_of, with_settings_of
 from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
 from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
@@ -18,6 +21,8 @@ from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
 from ..presets import PRESETS, summaries
 from ..support.errors import choose, collected, lines_of, together
+from ..support.functions import imports_functions, is_custom_function, known_function, names_alone
+from ..support.signals import without_flag
 from .environment import set_environment
 from .flags import FlagParser
 from .parser import read_files, typed_fields, unknown_algorithm, unknown_arguments, unknown_field
@@ -72,8 +77,15 @@ class _Read(NamedTuple):
     errors: list[Exception]
 
 
-def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags: Collection[str] = ()) -> _Read:
+def _read(
+    argv: list[str],
+    protocols: Protocols,
+    program: dict[str, str],
+    flags: Collection[str] = (),
+    lacks: Collection[str] = (),
+) -> _Read:
     said, config, files, words = read_files(argv)
+    config = {name: value for name, value in config.items() if name not in lacks}
     words += [f"--{name}={value}" for name, value in said.items()]
     chosen = {"algo": ScriptArguments.algo} | config | said
     algo = str(chosen["algo"])
@@ -82,7 +94,11 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags:
     helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
     if protocols:
         helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
-    parser = FlagParser((ScriptArguments, DataArguments, PRESETS[algo].config, ModelConfig), helps=helps, **program)
+    # the help of a stranger's recipe runs none of its code
+    is_help = "credit" not in said and {"-h", "--help"} & {word.partition("=")[0] for word in words}
+    with names_alone() if is_help else nullcontext():
+        config_class, credit = _config_class(chosen), chosen.get("credit")
+    parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
     dataset = chosen.get("dataset_name")
     task = TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
     parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
@@ -102,6 +118,11 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags:
     parser.set_defaults(**settings)
     values, rest, more = parser.parse_readable(words)
     errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
+    if isinstance(credit, str) and is_custom_function(credit) and known_function(credit) is None:
+        if errors and not imports_functions():
+            unknown = ", ".join([*sorted(named.keys() - parser.hints), *typed_fields(rest)])
+            logging.getLogger(__name__).warning("credit=%s is not imported here: %s left out", credit, unknown)
+        errors = []  # they may be about its settings; where it cannot be found, the configuration says so
     if unreadable or more:  # the values in their places may cause other errors
         raise together([*errors, *unreadable, *more])
     if task is not None:
@@ -111,16 +132,37 @@ def _read(argv: list[str], protocols: Protocols, program: dict[str, str], flags:
     return _Read(values, [*settings, *typed_fields(words)], config, parser, errors)
 
 
-def inactive_settings(argv: list[str]) -> list[str]:
-    """The knobs that a command line or its files set and that have no effect with its algorithm and other settings.
+def _config_class(chosen: Mapping[str, Any]) -> type[CreditConfig]:
+    """The configuration class of an algorithm, with the settings of the one that `credit` names."""
+    plain = PRESETS[str(chosen["algo"])].config
+    credit = chosen.get("credit", plain.credit)
+    other = {f.name for of in (ScriptArguments, DataArguments, ModelConfig) for f in fields(of)} | {"config", "env"}
+    config_class = with_settings_of(credit, plain)
+    if clash := other.intersection(f.name for f in settings_of(class_of(credit))):
+        raise ValueError(f"credit={credit!r}: its setting {min(clash)!r} is a flag of every run: rename it")
+    return config_class
+
+
+def config_fields(argv: list[str]) -> set[str]:
+    """The fields of the configuration of a command line. Raises `ValueError` for files and settings as `_read`."""
+    said, config, _, _ = read_files(argv)
+    return {f.name for f in fields(_config_class({"algo": ScriptArguments.algo} | config | said))}
+
+
+def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[str]:
+    """The knobs that a command line or its files set and that have no effect with its algorithm and other settings, and
+    those of them that it `lacks`.
 
     Raises:
         ValueError: as `parse_arguments`, for errors that are found before a configuration is built.
     """
-    read = _read(argv, {}, {})
-    values = vars(read.values)
+    typed = {name.removeprefix("no_") for name in typed_fields(argv)} | {*typed_fields(argv), *read_files(argv)[1]}
+    for name in typed.intersection(lacks):
+        argv = without_flag(without_flag(argv, name), f"no_{name}")
+    read = _read(argv, {}, {}, lacks=lacks)
+    values, knobs = vars(read.values), knobs_of(read.parser.classes[2])
     given = {name: values[name] for name in read.given if name in values}
-    return sorted(set(given) - set(active_part(given, values, knobs_of(PRESETS[values["algo"]].config))))
+    return sorted({*given, *typed.intersection(lacks)} - active_part(given, values, knobs).keys())
 
 
 def parse_arguments(

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..support.errors import collected, raise_together
+from ..support.functions import is_custom_function
 from ..support.signals import without_flag
 from .parser import read_files, unknown_algorithm, unknown_arguments, unknown_field
 
@@ -38,7 +39,9 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
         said, config, files, words = read_files(without_flag(argv, "config"))
     if (known := field_names()) is None:
         return
-    errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
+    is_class = is_custom_function((config | said).get("credit"))  # perhaps, with settings that only its file tells
+    if not is_class:
+        errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
     registry = (_PACKAGE / "presets" / "__init__.py").read_text(encoding="utf-8")
     files_of_presets = [path for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text("utf-8")]
     presets = sorted((path.stem for path in files_of_presets), key=registry.index)
@@ -48,7 +51,7 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
     every = [*flags, *(f"--{name}" for name in known)]
     names = {spelled(flag) for flag in (*every, "--help", "--config")}
     unknown = [word for word in words if word.startswith("--") and spelled(word) not in names]
-    raise_together([*errors, *unknown_arguments(unknown, every, lists="--help all")])
+    raise_together([*errors, *([] if is_class else unknown_arguments(unknown, every, lists="--help all"))])
 
 
 def spelled(flag: str) -> str:

@@ -97,8 +97,8 @@ def read_files(argv: list[str]) -> tuple[dict[str, Any], dict[str, Any], dict[st
     """Reads what other flags depend on.
 
     Returns:
-        The values of `--algo`, the model and the data set in a command line; the settings of the files of `--config`;
-        the file of each of these; and the remaining words.
+        The values of `--algo`, `--credit`, the model and the data set in a command line; the settings of the files of
+        `--config`; the file of each of these; and the remaining words.
 
     Raises:
         ValueError: a file cannot be read.
@@ -106,6 +106,7 @@ def read_files(argv: list[str]) -> tuple[dict[str, Any], dict[str, Any], dict[st
     parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("--config", nargs="+", action="extend", default=[])
     parser.add_argument("--algo")
+    parser.add_argument("--credit")
     parser.add_argument("--model_name_or_path", "--model-name-or-path")
     parser.add_argument("--dataset_name", "--dataset-name")
     parsed, rest = parser.parse_known_args(argv)

@@ -160,7 +160,7 @@ def script_sources(defined: Any, seen: set[int], elsewhere: list[Any]) -> list[s
     found = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
     names = set().union(*(_global_names(method.__code__) for method in methods)) if found else set()
     script = vars(sys.modules["__main__"])
-    captured = unbound(defined)[1]
+    captured = [*unbound(defined)[1], *getattr(defined, "__bases__", ())]
     for name in sorted(names & script.keys()):
         value = script[name]
         if callable(value):

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 
 from .digests import FunctionSource, digest_of, function_label, sha256, source_of_object
@@ -49,6 +49,12 @@ class FunctionRaised(RuntimeError):
 def is_object_name(name: str) -> bool:
     """Whether a name stands for a function that was given as an object."""
     return _OBJECT_NAME.search(name) is not None
+
+
+def short_name(name: str) -> str:
+    """A name without folder and digest: "mine.py:f" of "/folder/mine.py:f", "f" of "f@1a2b3c4d"."""
+    path, colon, function = name.rpartition(":")
+    return f"{PurePath(path).name}{colon}{_OBJECT_NAME.sub('', function)}"
 
 
 def is_custom_function(value: object) -> bool:

@@ -40,7 +40,8 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
         algorithms (`list[str]`):
             Names of algorithms, or `NAME=ALGO --flag value …`, an algorithm with its own flags.
         credit (`list[str]`):
-            Custom functions, `file.py:function` or `NAME=file.py:function`, with the settings of GRPO.
+            Custom functions and classes, `file.py:name`, with the settings of GRPO, or of another algorithm:
+            `NAME=ALGO+file.py:name --flag value …`.
 
     Raises:
         ValueError: an unknown algorithm, a name that cannot be a folder, or a name that is given twice.
@@ -56,9 +57,12 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
             raise ValueError(f"--algo {text!r}: give it a name, NAME={text}")
         entries.append(Entry(name or algo, name or PRESETS[algo].name, ("--algo", algo, *words[1:])))
     for text in credit:
-        name, _, function = text.rpartition("=")
+        name, _, rest = text.partition("=") if re.match(r"[^\s=]+=", text.partition(" --")[0]) else ("", "", text)
+        base, function, flags = split_credit(rest)
+        if flags and not name:
+            raise ValueError(f"--credit {text!r}: give it a name, NAME={text}")
         name = name or re.split(r"[:.]", function)[-1]
-        entries.append(Entry(name, name, ("--algo", "grpo", "--credit", function)))
+        entries.append(Entry(name, name, ("--algo", base, "--credit", function, *flags)))
     seen: set[str] = set()
     for entry in entries:
         if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
@@ -67,6 +71,14 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
             raise ValueError(f"{entry.name!r} is given twice: rename one of them, NAME={entry.name} …")
         seen.add(entry.name.lower())
     return entries
+
+
+def split_credit(text: str) -> tuple[str, str, list[str]]:
+    """The algorithm, the function or class, and the flags of `ALGO+FILE.py:NAME --flag value …`."""
+    named, _, flags = text.partition(" --")
+    base, _, function = named.partition("+")
+    base, function = (base, function) if base in PRESETS and function else ("grpo", named)
+    return base, function.strip(), shlex.split(f"--{flags}") if flags else []
 
 
 def read_equal(words: Sequence[str]) -> dict[str, str]:
@@ -104,6 +116,6 @@ def number(text: str) -> float | str:
 
 def _setting(word: str, *, flag: str) -> tuple[str, str]:
     name, separator, value = word.partition("=")
-    if not re.fullmatch(r"[a-z]\w*", name) or not separator or not value.strip():
+    if not re.fullmatch(r"[A-Za-z]\w*", name) or not separator or not value.strip():
         raise ValueError(f"{flag} {word!r}: write NAME=VALUE, such as learning_rate=1e-4")
     return name, value.strip()

@@ -1,7 +1,7 @@
 """The settings of every algorithm of a grid, from shared files and flags, settings held equal, and a sweep."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import yaml
 
 from ...config.trl_settings import TRL_ACTS
 from ...demo import task_of_model
-from ...settings.arguments import Choices, inactive_settings, parse_arguments
+from ...settings.arguments import Choices, config_fields, inactive_settings, parse_arguments
 from ...settings.files import read_settings
 from ...support.errors import lines_of, together
 from ...support.signals import without_flag
@@ -67,11 +67,14 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
     settings, files = read_settings(shared.config)
     _refuse(shared, settings, files)
     grid = Grid(folder, list(entries), list(seeds or ()), shared.sweep)
+    config_flags = ["--config", *shared.config] if shared.config else []
+    fields_of = {entry.name: config_fields([*config_flags, *entry.words]) for entry in entries}
+    every = set().union(*fields_of.values())
     dead = set(_flag_names(shared.flags)) - TRL_ACTS.keys()  # by every run
     on_demo = True
     for entry in entries:
         try:
-            choices = _add(grid, entry, shared, settings)
+            choices = _add(grid, entry, shared, settings, lacks=every - fields_of[entry.name])
         except (ValueError, OSError, ImportError) as error:
             raise together([ValueError(f"{entry.name}: {line}") for line in lines_of(error)]) from error
         on_demo = on_demo and task_of_model(choices.model.model_name_or_path) is not None
@@ -86,8 +89,9 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
     return grid
 
 
-def _add(grid: Grid, entry: Entry, shared: Shared, settings: dict[str, Any]) -> Choices:
-    """Adds the settings of one algorithm to the grid; returns its parsed arguments."""
+def _add(grid: Grid, entry: Entry, shared: Shared, settings: dict[str, Any], *, lacks: Collection[str]) -> Choices:
+    """Adds the settings of one algorithm to the grid, without fields of others that it `lacks`; returns its parsed
+    arguments."""
     algo, own_flags = entry.words[:2], entry.words[2:]
     equal = [word for name, value in shared.equal.items() for word in (f"--{name}", value)]
     swept = [f"--{shared.sweep.name}", shared.sweep.values[0]] if shared.sweep else []
@@ -95,7 +99,7 @@ def _add(grid: Grid, entry: Entry, shared: Shared, settings: dict[str, Any]) -> 
         if name in _flag_names([*equal, *swept]):
             raise ValueError(f"--{name} is also in {'--equal' if name in shared.equal else '--sweep'}: leave out one")
     config_flags = ["--config", *shared.config] if shared.config else []
-    inactive = inactive_settings([*algo, *config_flags, *shared.flags, *own_flags, *swept, *equal])
+    inactive = inactive_settings([*algo, *config_flags, *shared.flags, *own_flags, *swept, *equal], lacks=lacks)
     if dead := [name for name in shared.equal if name in inactive]:
         raise ValueError(f"--equal {dead[0]}={shared.equal[dead[0]]} does nothing for {entry.label}: leave it out")
     # our own flags of an entry itself are never left out

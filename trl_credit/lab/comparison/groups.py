@@ -44,7 +44,8 @@ def group_runs(runs: Sequence[History]) -> list[Group]:
     """
     by_algorithm: dict[str, list[list[History]]] = {}
     for run in runs:
-        variants = by_algorithm.setdefault(str(run.identity["algorithm"]), [])
+        credit = f" with credit {run.credit['name']}" if run.credit.get("is_own") else ""
+        variants = by_algorithm.setdefault(f"{run.identity['algorithm']}{credit}", [])
         same = next((v for v in variants if not differences(v[0].settings, run.settings, defaults={})), None)
         if same is None:
             variants.append([run])

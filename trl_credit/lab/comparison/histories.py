@@ -1,7 +1,7 @@
 """What a run logged: its score by optimizer steps, prompts, tokens and seconds, from its last checkpoint."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class History:
         totals: The position at the end of the log on each of `AXES`.
         planned: Optimizer steps that were planned.
         unknown: Names of `AXES` that cannot be counted, with the reason.
+        credit: The `credit` of its `credit_run.json`, empty without a custom function.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class History:
     totals: dict[str, float]
     planned: int
     unknown: dict[str, str] = field(default_factory=dict)
+    credit: dict[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -101,7 +103,8 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         )
     state = read_json(checkpoint / "trainer_state.json")
     try:
-        return make_history(state, record["identity"], folder=folder, metric=metric)
+        history = make_history(state, record["identity"], folder=folder, metric=metric)
+        return replace(history, credit=record.get("credit", {}))
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error

@@ -1,13 +1,14 @@
 """The settings in which the algorithms of a comparison differ: beside the credit, and of the credit."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...config import active_part
 from ...config.knobs import Knob, knobs_of
 from ...presets import PRESETS
 from .groups import Group
+from .histories import History
 
 
 _UPDATES = "updates per batch"
@@ -29,9 +30,12 @@ def settings_of_credit(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
 
 
 def _differing(groups: Sequence[Group], *, beside: bool) -> dict[str, dict[str, Any]]:
-    by_group = [_settings(group.runs[0].settings) for group in groups]
+    runs = [group.runs[0] for group in groups]
+    # an identity does not tell the class of its configuration
+    known = {name: knob for preset in PRESETS.values() for name, knob in knobs_of(preset.config).items()}
+    known |= {name: Knob(None, (), "Credit", True) for run in runs for name in run.credit.get("settings", ())}
+    by_group = [_settings(run, known) for run in runs]
     names = dict.fromkeys(name for settings in by_group for name in settings)
-    known = _knobs()
     chosen = [n for n in names if n not in _NOT_SETTINGS and (n not in known or n in _BESIDE) == beside]
     chosen.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     # beside the credit, the value of an inactive setting is no difference
@@ -40,14 +44,10 @@ def _differing(groups: Sequence[Group], *, beside: bool) -> dict[str, dict[str, 
     return {g.label: {name: s.get(name) for name in unlike} for g, s in zip(groups, by_group, strict=True)}
 
 
-def _knobs() -> dict[str, Knob]:
-    """The knobs of all presets: an identity does not tell the class of its configuration."""
-    return {name: knob for preset in PRESETS.values() for name, knob in knobs_of(preset.config).items()}
-
-
-def _settings(identity: dict[str, Any]) -> dict[str, Any]:
-    """The settings that act, with the updates per batch."""
-    found = active_part(identity, identity, _knobs())
+def _settings(run: History, knobs: Mapping[str, Knob]) -> dict[str, Any]:
+    """The settings that act, with the updates per batch, and custom credit by its name."""
+    found = active_part(run.settings, run.settings, knobs)
+    found |= {"credit": run.credit["name"]} if run.credit else {}
     if found.get("batch_size"):
         updates = found["generation_batch_size"] / found["batch_size"] * found["num_iterations"]
         found[_UPDATES] = int(updates) if updates == int(updates) else updates
