@@ -174,7 +174,7 @@ def check_explained(trainer, shards):
         ("base", {"delta": 1.1}),
         ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     trainer, shards = logged(algo, **settings)
