@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import fields, replace
 from functools import partial
 from inspect import isclass
@@ -137,6 +137,7 @@ class _Case:
         self.rows |= {"reward_columns": self.rows["rewards"].unsqueeze(1), "columns": [{}] * len(groups)}
         self.tokens = with_statistics(self.algorithm, config, tokens, **self.rows)
         self.carries_loss = self.algorithm.carries_loss
+        self.state = None if self.algorithm.state_dict is None else deepcopy(self.algorithm.state_dict())
         self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
         self.size = 1.0
 
@@ -272,6 +273,8 @@ class _Case:
         return replace(self.tokens, **changed)
 
     def call(self, tokens: Tokens) -> Credit:
+        if self.state is not None:
+            self.algorithm.load_state_dict(deepcopy(self.state))
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return self.algorithm.credit(self.config, tokens)

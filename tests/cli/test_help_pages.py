@@ -97,7 +97,7 @@ def test_messages_name_pages_that_are_there_and_no_file_of_a_checkout():
         named |= dict.fromkeys(re.findall(r"trl-credit help ([a-z_]+)", text), file)
         if file.is_relative_to(PACKAGE):
             assert not [string for string in strings(text) if re.search(r"\b(docs|examples)/\w+\.\w", string)], file
-    assert {"hub", "your_own_algorithm", "padding", "walkthrough"} <= named.keys()
+    assert {"hub", "credit_contract", "padding", "walkthrough"} <= named.keys()
     assert named.keys() <= {*topics()}, named
 
 

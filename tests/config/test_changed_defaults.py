@@ -92,7 +92,7 @@ def test_the_settings_of_a_preset_take_at_most_two_lines(name):
 
 def test_the_settings_of_a_preset_in_words():
     expected = (
-        "S-trace sets beta 0.0 → 0.001, loss_type 'dapo' → 'grpo', use_bias_correction_kl True → False\n"
-        "  (TRL's default → the paper's: `trl-credit help coming_from_trl`)"
+        "S-trace sets beta 0.0 → 0.001, loss_type 'dapo' → 'grpo', use_bias_correction_kl True → False "
+        "(TRL's default → the\n  paper's: `trl-credit help coming_from_trl`)"
     )
     assert describe_preset(args_of(STraceConfig), "S-trace") == expected

@@ -332,7 +332,7 @@ def test_a_field_without_effect_is_named_and_an_unknown_knob_is_refused(caplog):
 
 def test_a_trainer_names_the_way_from_trls_configuration(tmp_path):
     args = trl.GRPOConfig(str(tmp_path), use_cpu=True)
-    with pytest.raises(TypeError, match=r"no credit knobs: pass CreditConfig.from_trl\(args\), or build"):
+    with pytest.raises(TypeError, match=r"no credit knobs: pass CreditConfig.from_trl\(args\), or a CreditConfig"):
         CreditTrainer("unused", reward_funcs=len, args=args, train_dataset=None)
 
 

@@ -102,7 +102,7 @@ KNOWN = {
     "dull_kl": ("drop", {**DULL, "beta": 0.5}),
     "prompt_floor": (0.25, BY_DIFFICULTY),
     "retire_above": (0.1, BY_DIFFICULTY),
-    "prompt_rates": ("prompt_rates.jsonl", None),  # a file of an earlier run: test_prompt_sampler.py
+    "prompt_rates": (__file__, None),  # a file of an earlier run: test_prompt_sampler.py
     "log_credit_groups": (2, None),  # changes what is written, not what is learned: test_rollout_log.py
 }
 SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_splitter": f"{__name__}.every_character"}

@@ -103,7 +103,7 @@ def undivided(trainer, loss_pass, gradient_t):
         divisor = loss_pass.inputs[keys.NUM_ITEMS] / trainer.args.steps_per_generation
         divisor = divisor if row_weight is None else divisor / row_weight.where(row_weight > 0, 1.0).unsqueeze(1)
     elif count is None:
-        divisor = rows * normalizer._constant
+        divisor = rows * (trainer.args.max_completion_length if trainer.loss_type == "dr_grpo" else 1)
     else:
         divisor = count.clamp(min=1) * (rows if count.dim() else 1)
     factor = 1.0 if count is None else (count > 0).double()

@@ -104,7 +104,7 @@ def test_an_object_replaces_the_function_and_an_override_is_refused(make_trainer
         def credit(self, tokens):
             return assign_credit(self.args, tokens)
 
-    with pytest.raises(TypeError, match="Overrides.credit has no effect: make it an object with the methods credit"):
+    with pytest.raises(TypeError, match="Overrides.credit has no effect: make it an object with credit"):
         make_trainer((CreditConfig, Overrides))
 
 

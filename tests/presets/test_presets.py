@@ -175,7 +175,7 @@ def test_a_knob_of_a_made_up_algorithm_is_known_everywhere(make_up, script, tmp_
     )
     args = args_of(module.MadeUpConfig, my_rate=0.25)
     assert settings_of(args)["my_rate"] == 0.25 and settings_of(args_of(module.MadeUpConfig))["my_rate"] == 0.5
-    groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x})]) for x in (0.1, 0.2)]
+    groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x}, credit={})]) for x in (0.1, 0.2)]
     assert settings_of_credit(groups) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
     assert settings_beside_credit(groups) == {0.1: {}, 0.2: {}}
     with pytest.raises(ValueError, match=r"my_rate must be in \[0, 1\], got 2"):

@@ -155,7 +155,7 @@ def tokens_without_gradient(trainer):
         found.append((rows, tokens))
         return measure(output)
 
-    trainer.engine.behavior_logps = counted
+    trainer.engine.behavior_logps = trainer.engine._logps.of_batch = counted
     return found
 
 
@@ -200,6 +200,7 @@ def test_no_token_has_its_log_probability_computed_twice(make_trainer, form, mos
         **{**REPLAY, "num_generations": 4 if form == "packed" else 8, "replay_cap": 2}, tree_rows=form
     )
     torch.manual_seed(5)
+    measure = trainer.engine.behavior_logps
     counted, kept, planned = tokens_without_gradient(trainer), batches(trainer), plans(trainer)
     for _ in range(3):
         counted.clear()
@@ -212,8 +213,7 @@ def test_no_token_has_its_log_probability_computed_twice(make_trainer, form, mos
             n = len(row.completion_ids)
             torch.testing.assert_close(old[:n], torch.tensor(row.behavior_logps))
     # no step was taken: π_old is that of the policy at hand for all rows of the batch
-    del trainer.engine.behavior_logps
-    now = trainer.engine.behavior_logps(kept[-1])
+    now = measure(kept[-1])
     mask = (kept[-1]["completion_mask"] * kept[-1]["tool_mask"]).bool()
     torch.testing.assert_close(kept[-1]["old_per_token_logps"][mask], now[mask], rtol=1e-4, atol=1e-4)
 

@@ -266,6 +266,9 @@ class TrlEngine:
         for part, wanted, limit in zip(parts, most[::2], most[1::2], strict=False):
             given = {"n": n, "budgets": [budgets[k] for k in part], "most": wanted, "limit": limit}
             written = self._continue_once([prefixes[k] for k in part], **given, bar=bar)
+            if len(written) != n * len(part):
+                what = f"the generation engine returned {len(written)} continuations, not {n * len(part)}"
+                raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
             for place, k in enumerate(part):
                 found[k] = written[place * n : (place + 1) * n]
         return [continuation for of_prefix in found for continuation in of_prefix]
