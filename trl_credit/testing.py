@@ -135,15 +135,18 @@ class _Case:
         groups = torch.arange(len(tokens.mask_t)) // 3
         self.rows = {"group_ids": groups, "rewards": (tokens.advantages > 0).to(tokens.advantages.dtype)}
         self.rows |= {"reward_columns": self.rows["rewards"].unsqueeze(1), "columns": [{}] * len(groups)}
-        self.tokens = with_statistics(self.algorithm, config, tokens, **self.rows)
-        self.carries_loss = self.algorithm.carries_loss
+        if "hidden" in self.algorithm.needs:
+            states_t = torch.randn(*tokens.logp_t.shape, 4, generator=torch.Generator().manual_seed(2))
+            tokens = replace(tokens, hidden_t=states_t.to(tokens.logp_t.dtype))
         self.state = None if self.algorithm.state_dict is None else deepcopy(self.algorithm.state_dict())
+        self.tokens = self.with_statistics(tokens)
+        self.carries_loss = self.algorithm.carries_loss
         self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
         self.size = 1.0
 
     def batch_statistics(self) -> str | None:
         def statistics(tokens: Tokens) -> torch.Tensor | None:
-            return with_statistics(self.algorithm, self.config, tokens, **self.rows).statistics_t
+            return self.with_statistics(tokens).statistics_t
 
         plain, inside = statistics(self.tokens), self.tokens.mask_t.bool()
         if plain is None:
@@ -206,9 +209,9 @@ class _Case:
         plain = self.gradient(self.tokens)
         if plain[~inside].any():
             return "tokens outside of mask_t get a gradient: multiply sums over tokens by mask_t"
-        per_token = ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t", "ref_entropy_t")
+        per_token = ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t", "ref_entropy_t", "hidden_t")
         for fill in (7.0, torch.nan, torch.inf, -torch.inf):
-            dirty = self.changed(lambda name, x, fill=fill: torch.where(inside, x, fill) if name in per_token else x)
+            dirty = self.changed(lambda name, x, fill=fill: _filled(x, inside, fill) if name in per_token else x)
             if problem := self.differs(self.gradient(dirty)[inside], plain[inside]):
                 fix = "use torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
                 return f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): {fix}"
@@ -272,9 +275,17 @@ class _Case:
         changed["policy_mask_t"] = changed["mask_t"]
         return replace(self.tokens, **changed)
 
-    def call(self, tokens: Tokens) -> Credit:
+    def restore(self) -> None:
+        """Gives the algorithm the state that it began with."""
         if self.state is not None:
             self.algorithm.load_state_dict(deepcopy(self.state))
+
+    def with_statistics(self, tokens: Tokens) -> Tokens:
+        self.restore()
+        return with_statistics(self.algorithm, self.config, tokens, **self.rows)
+
+    def call(self, tokens: Tokens) -> Credit:
+        self.restore()
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return self.algorithm.credit(self.config, tokens)
@@ -298,4 +309,9 @@ class _Case:
 def _padded(name: str, x: torch.Tensor) -> torch.Tensor:
     """With five more columns."""
     fill = -1 if name in ("segment_ids", "turn_ids") else 0
-    return torch.nn.functional.pad(x, (0, 5), value=fill) if x.dim() == 2 else x
+    return torch.nn.functional.pad(x, (*(0, 0) * (x.dim() - 2), 0, 5), value=fill) if x.dim() > 1 else x
+
+
+def _filled(x: torch.Tensor, inside: torch.Tensor, fill: float) -> torch.Tensor:
+    """With other values outside of the mask (B, T), for shapes (B, T) and (B, T, H)."""
+    return torch.where(inside if x.dim() == 2 else inside.unsqueeze(-1), x, fill)

@@ -267,7 +267,7 @@ def test_a_class_has_settings(rollouts, own, printed, command_said):
     assert last["Times on GRPO"] == "1.00" == last["Times on S-trace, factor=2.0"]
     assert float(last["Times on GRPO, factor=-1.0"]) < 0
     code, out, error = command_said("explain", rollouts(), "--algo", "s_trace", "--credit", f"{name} --facto 2")
-    assert code == 0 and "unknown flag '--facto': did you mean '--factor'?" in out and not error
+    assert code == 2 and "unknown flag '--facto': did you mean '--factor'?" in error and not out
 
 
 def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, printed):

@@ -158,6 +158,7 @@ def _explained(
         found[""] = trained
     left_out: dict[str, str] = {}
     settings = {**settings, "seed": args.seed}
+    entries = {key: _entry(key) for key in args.credit}
     for key in [*(args.algo or PRESETS), *dict.fromkeys(args.credit)]:
         torch.manual_seed(args.seed)  # of custom functions
         name, segments = key, None
@@ -166,26 +167,38 @@ def _explained(
                 name = PRESETS[key].name
                 config, segments = _with_segments(args, shard, key, settings, loaded)
             else:
-                config, name = _custom(key, settings, taken=[explained.name for explained in found.values()])
+                taken = [explained.name for explained in found.values()]
+                config, name = _custom(*entries[key], settings, taken=taken)
             found[key] = explain(shard, config, name=name, segments=segments)
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)
     return found, left_out
 
 
-def _custom(key: str, settings: dict[str, Any], *, taken: list[str]) -> tuple["CreditConfig", str]:
-    """The configuration and name of custom credit, on the settings of GRPO or of another algorithm and with settings:
-    `s_trace+mine.py:f --strength 0.7`."""
+def _entry(key: str) -> tuple[str, str, dict[str, Any]]:
+    """The algorithm, the custom credit on it, and its settings: `s_trace+mine.py:f --strength 0.7`.
+
+    Raises:
+        ValueError: a setting is unknown or has a wrong value.
+    """
     from ..config.algorithm import with_settings_of
     from ..lab.comparison.entries import split_credit
     from ..presets import PRESETS
     from ..settings.flags import FlagParser
-    from ..support.digests import function_label
 
     base, function, words = split_credit(key)
     values = vars(FlagParser([with_settings_of(function, PRESETS[base].config)]).parse_args(words))
     typed = typed_fields(words)
-    own = {name: value for name, value in values.items() if name in typed or f"no_{name}" in typed}
+    return base, function, {name: x for name, x in values.items() if name in typed or f"no_{name}" in typed}
+
+
+def _custom(
+    base: str, function: str, own: dict[str, Any], settings: dict[str, Any], *, taken: list[str]
+) -> tuple["CreditConfig", str]:
+    """The configuration and name of custom credit, on the settings of GRPO or of another algorithm."""
+    from ..presets import PRESETS
+    from ..support.digests import function_label
+
     config = PRESETS[base].config(credit=function, **settings, **own)
     shown = ", ".join([PRESETS[base].name, *(f"{name}={value}" for name, value in own.items())])
     name = f"{function_label(config.custom_function('credit'))} on {shown}"

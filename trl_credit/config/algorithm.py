@@ -124,8 +124,17 @@ def is_algorithm(value: Any) -> bool:
 
 
 def settings_of(algorithm: Any) -> tuple[Field, ...]:
-    """The fields that are the settings of an object or class: those of its constructor without a leading underscore."""
-    return tuple(f for f in fields_of(algorithm) if f.init and not f.name.startswith("_"))
+    """The fields that are the settings of an object or class: those of its constructor without a leading underscore.
+
+    Raises:
+        ValueError: one has no default.
+    """
+    settings = tuple(f for f in fields_of(algorithm) if f.init and not f.name.startswith("_"))
+    for name in [setting.name for setting in settings if default_of(setting) is MISSING]:
+        label = getattr(algorithm, "__name__", type(algorithm).__name__)
+        fix = f"give it one, such as {name}: float = 0.5"
+        raise ValueError(f"credit={label}: its setting {name!r} has no default: {fix}.")
+    return settings
 
 
 def fields_of(algorithm: Any) -> tuple[Field, ...]:
@@ -196,9 +205,6 @@ def with_settings(config_class: type, algorithm: type) -> type:
     hints, label = get_type_hints(algorithm), algorithm.__name__
     known = {*dir(config_class), *(f.name for f in fields(config_class))}
     for setting in settings:
-        if default_of(setting) is MISSING:
-            fix = f"give it one, such as {setting.name}: float = 0.5"
-            raise ValueError(f"credit={label}: its setting {setting.name!r} has no default: {fix}.")
         if setting.name in known:
             raise ValueError(f"credit={label}: {config_class.__name__} has {setting.name!r} too: rename the setting.")
     namespace: dict[str, Any] = {

@@ -7,8 +7,8 @@ from enum import Enum
 from functools import cache
 from inspect import get_annotations
 from numbers import Real
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ..support.functions import is_custom_function
 
@@ -166,7 +166,8 @@ def as_knob(setting: Field, hint: Any, *, of: str) -> Any:
 
 def _values_of(hint: Any, default: Any) -> Values | None:
     """The values of a type: choices, truth values, or numbers, which are finite if the default is."""
-    kinds = {*(get_args(hint) or [hint])} - {NoneType}
+    is_union = get_origin(hint) in (Union, UnionType)
+    kinds = ({*get_args(hint)} if is_union else {hint}) - {NoneType}
     if get_origin(hint) is Literal:
         return one_of(*get_args(hint))
     if kinds in ({bool}, {int}):

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..config import CreditConfig, active_part, defaults
+from ..config.algorithm import class_of, settings_of
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
 from ..support.digests import FunctionSource, function_label
@@ -75,7 +76,9 @@ def _names(args: CreditConfig) -> dict[str, list[str]]:
     active = active_part(named, vars(args), knobs)
     found = {part: [name for name in names.split() if name in active] for part, names in PARTS.items()}
     without_effect = [name for name, knob in knobs.items() if not knob.changes_loss]
-    elsewhere = {*TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}
+    own = [setting.name for setting in settings_of(class_of(args.credit))]  # of custom credit, beside its name
+    found["weight W"][1:1] = [name for name in own if name in active]
+    elsewhere = {*own, *TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}
     found["advantage A"] += [name for name in active if name not in elsewhere]
     return found
 

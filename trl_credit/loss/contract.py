@@ -1,11 +1,13 @@
 """The contract of an algorithm, checked in training and by [`~trl_credit.testing.check_credit`]."""
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 
 from ..config import CreditConfig
 from ..config.algorithm import Algorithm
@@ -16,6 +18,8 @@ from ..support.digests import seed_from
 from ..support.functions import errors_named
 from .assignment import assign_credit, policy_iteration
 
+
+logger = get_logger(__name__)  # logs on the main process only
 
 _GUIDE = "see trl-credit help credit_contract"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
@@ -163,6 +167,7 @@ class Contract:
         self._next_look, self._without = 0, 0  # micro-batches until the next look, and looks without a gradient
         self._compares_rows = algorithm.by_row is not None  # whether it is known if it does
         self._metrics: tuple[str, ...] | None = None
+        self._has_looked = False
 
     def credit(self, tokens: Tokens, config: CreditConfig) -> Credit:
         """The credit of a micro-batch, with A = 0 outside of the loss.
@@ -205,6 +210,9 @@ class Contract:
             raise ValueError(f"{self._label} {written} ({_GUIDE}).")
         if received(credit, tokens, carries_loss=carries_loss).any():
             self._next_look, self._without = LOOK_AGAIN, 0
+            if not self._has_looked:
+                self._has_looked = True
+                self._warn_of_entropies(tokens, config)
             if not self._compares_rows and len(tokens.logp_t) > 1:
                 self._compares_rows = True
                 self._check_cut(tokens, config)
@@ -214,6 +222,31 @@ class Contract:
                 problem = f"{without_gradient(carries_loss)} (in {PATIENCE} micro-batches; {_GUIDE})"
                 raise ValueError(f"{self._label} {problem}.")
 
+    def _warn_of_entropies(self, tokens: Tokens, config: CreditConfig) -> None:
+        """Warns of a loss that reads entropies as if they had a gradient."""
+        if not self.algorithm.carries_loss or "entropy_gradient" in self.algorithm.needs:
+            return
+        leaves = apart(tokens, range(len(tokens.logp_t)))
+        entropy_t = leaves.entropy_t.clone().requires_grad_()
+        with self._unnoticed(tokens), torch.enable_grad():
+            credit = self._called(config, replace(leaves, entropy_t=entropy_t))
+        if slope(wide(credit.advantage), entropy_t).any():
+            logger.warning(
+                "%s reads tokens.entropy_t, which is detached, so its loss has no gradient through entropies: "
+                "declare needs = ('entropy_gradient',), or write tokens.entropy_t.detach() if none is meant",
+                self._label,
+            )
+
+    @contextlib.contextmanager
+    def _unnoticed(self, tokens: Tokens) -> Iterator[None]:
+        """Calls inside leave no trace in the algorithm's state and in torch's random numbers."""
+        algorithm, device = self.algorithm, tokens.logp_t.device
+        state = None if algorithm.state_dict is None else copy.deepcopy(algorithm.state_dict())
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+        if state is not None:
+            algorithm.load_state_dict(state)
+
     def _check_cut(self, tokens: Tokens, config: CreditConfig) -> None:
         """Raises if the credit of a row depends on the rows beside it. What differs from call to call is left out: it
         draws random numbers, whose number depends on the shape, or it counts."""
@@ -222,15 +255,12 @@ class Contract:
             with torch.enable_grad():
                 return received(self._called(config, part), part, carries_loss=self.algorithm.carries_loss)
 
-        state = None if self.algorithm.state_dict is None else copy.deepcopy(self.algorithm.state_dict())
-        rows, device = len(tokens.logp_t), tokens.logp_t.device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        rows = len(tokens.logp_t)
+        with self._unnoticed(tokens):
             change, size = largest_change_by_cut(taught, tokens, [range(rows // 2), range(rows // 2, rows)])
             if differs := change > _CUT_TOLERANCE * size:
                 first, second = (taught(replace(apart(tokens, range(rows)), seed=tokens.seed + k)) for k in (0, 1))
                 differs = torch.equal(first, second)
-        if state is not None:
-            self.algorithm.load_state_dict(state)
         if differs:
             what = f"gives a row other credit beside other rows (by {change:.2g}, where credit is of size {size:.2g})"
             why = "so per_device_train_batch_size and the number of processes would change the algorithm"

@@ -1,6 +1,7 @@
 """What an algorithm takes of a whole generation batch before it is cut: of all processes, or of rows at hand."""
 
-from dataclasses import fields, replace
+import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,15 @@ from ..support.processes import Processes
 
 
 _FILL = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
+
+
+# why a part of a batch may be `None`
+_HOW = {
+    "logp_t": 'declare needs = ("logps",)',
+    "columns": 'declare needs = ("columns",); trees have none',
+    "rewards": "a row of a tree is a segment",
+    "reward_columns": "a row of a tree is a segment",
+}
 
 
 def over_processes(
@@ -114,14 +124,17 @@ def taken(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> tor
     else:
         batch = replace(batch, mask_t=mask_t * batch.logp_t.isfinite(), logp_t=batch.logp_t.detach())
     label = f"the batch statistics of {algorithm.name!r}"
-    missing = [f.name for f in fields(batch) if getattr(batch, f.name) is None]
+    # of what the function reads, as far as its code tells
+    read = getattr(inspect.unwrap(algorithm.statistics), "__code__", None)
+    missing = [name for name in _HOW if getattr(batch, name) is None and (read is None or name in read.co_names)]
     try:
         with errors_named(algorithm.source, label), torch.no_grad():
             result = algorithm.statistics(config, batch)
     except FunctionRaised as error:
         if not missing:
             raise
-        raise FunctionRaised(f"{error} Not known here, so None: {', '.join(missing)}.") from error
+        hints = "; ".join(f"batch.{name} is None: {_HOW[name]}" for name in missing)
+        raise FunctionRaised(f"{hints} ({error})") from error
     if not isinstance(result, torch.Tensor) or result.shape != mask_t.shape or not result.is_floating_point():
         is_tensor = isinstance(result, torch.Tensor)
         got = f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
