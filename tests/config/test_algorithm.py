@@ -62,6 +62,7 @@ def test_the_fields_are_fields_of_the_configuration(credit):
         assert type(again) is type(args) and again == args
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_know_the_class_reads_the_configuration(tmp_path):
     (tmp_path / "args").write_bytes(pickle.dumps(args_of(credit=GroupWords(strength=0.7))))
     read = "import pickle, sys; args = pickle.load(open(sys.argv[1], 'rb')); print(args.strength, args.credit)"

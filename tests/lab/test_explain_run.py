@@ -117,6 +117,7 @@ OWN = {
     "spo_chain": {"rollouts_per_state": 2},
     "vine_ppo": {"rollouts_per_state": 2},
 }
+QUICK = [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
 
 
 def letters(completions, **kwargs):
@@ -165,14 +166,17 @@ def check_explained(trainer, shards):
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        # rows of trees are parts of responses, which explain refuses
-        *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
-        *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
-        *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
-        ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
-        ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
-        ("base", {"delta": 1.1}),
-        ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
+        pytest.param(algo, settings, marks=() if (algo, settings) in QUICK else pytest.mark.slow)
+        for algo, settings in (
+            # rows of trees are parts of responses, which explain refuses
+            *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
+            *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
+            *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+            ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
+            ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
+            ("base", {"delta": 1.1}),
+            ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
+        )
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
@@ -190,7 +194,13 @@ def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
         assert abs(shards[-1].header["difficulty_belief"] - sum(rewards) / len(rewards)) > 0.05
 
 
-@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in ("cispo_trace", "group_words") else pytest.mark.slow)
+        for path in GALLERY
+    ],
+)
 def test_the_gallery_too(logged, path):
     names = {name.lower(): name for name in vars(load_script(path))}
     name = names[path.stem.replace("_", "")]
