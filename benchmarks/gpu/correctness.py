@@ -72,13 +72,13 @@ def take_step(trainer: Any, inputs: dict[str, Any]) -> Step:
     """One step on a batch, and the log-probabilities of its loss tokens before and after."""
     make_ready(trainer)
     seen: list[torch.Tensor] = []
-    credit = trainer.credit
+    credit = trainer.contract.credit
 
-    def watched(tokens: Any) -> Any:
+    def watched(tokens: Any, config: Any) -> Any:
         seen.append(tokens.logp_t.detach()[tokens.mask_t.bool()].float().cpu())
-        return credit(tokens)
+        return credit(tokens, config)
 
-    trainer.credit = watched
+    trainer.contract.credit = watched
     gradient: dict[str, torch.Tensor] = {}
     update = trainer.optimizer.step
 

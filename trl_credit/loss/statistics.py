@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch.nn.functional import pad
 
 from ..config.algorithm import Algorithm
 from ..config.credit_config import CreditConfig
@@ -77,14 +78,15 @@ def over_processes(
     rows, length = mask_t.shape
     width = processes.max(length)
     kind = torch.promote_types(advantages.dtype if logp_t is None else logp_t.dtype, torch.float32)
-    real = {"advantage_t": wide(advantages).expand(rows, length), "mask_t": mask_t}
-    real |= {} if logp_t is None else {"logp_t": logp_t}
-    whole = {"token_ids": token_ids, "segment_ids": segment_ids, "turn_ids": turn_ids}
-    every = _gathered(real, kind, width, processes) | _gathered(whole, torch.int64, width, processes)
-    _, numbers = processes.gather(group_ids.contiguous()).unique(return_inverse=True)
+    parts = {"advantage_t": wide(advantages).expand(rows, length).to(kind), "mask_t": mask_t.to(kind)}
+    parts |= {"token_ids": token_ids, "segment_ids": segment_ids, "turn_ids": turn_ids}
+    parts |= {"group_ids": group_ids.unsqueeze(1).expand(rows, length)}
+    parts |= {} if logp_t is None else {"logp_t": logp_t.to(kind)}
+    padded = [pad(x.detach(), (0, width - length), value=_FILL.get(name, 0)) for name, x in parts.items()]
+    every = dict(zip(parts, processes.gather_columns(*padded), strict=True))
+    every["group_ids"] = every["group_ids"][:, 0].unique(return_inverse=True)[1]
     batch = BatchTokens(
         **every,
-        group_ids=numbers,
         rewards=rewards,
         reward_columns=reward_columns,
         columns=None if columns is None else gather_object(columns),
@@ -93,16 +95,6 @@ def over_processes(
     )
     first = processes.rank * rows
     return taken(algorithm, config, batch)[first : first + rows, :length].contiguous()
-
-
-def _gathered(
-    parts: dict[str, torch.Tensor], kind: torch.dtype, width: int, processes: Processes
-) -> dict[str, torch.Tensor]:
-    """The tensors (B, T) of all processes, shape (N, `width`). One collective call."""
-    more = width - next(iter(parts.values())).size(-1)
-    padded = [torch.nn.functional.pad(x.to(kind), (0, more), value=_FILL.get(name, 0)) for name, x in parts.items()]
-    mine = torch.stack(padded, dim=1).detach()
-    return dict(zip(parts, processes.gather(mine.contiguous()).unbind(1), strict=True))
 
 
 def with_statistics(algorithm: Algorithm, config: CreditConfig, tokens: Tokens, **rows: Any) -> Tokens:

@@ -36,7 +36,7 @@ class Processes:
         return self._accelerator.reduce(x, reduction="sum")
 
     def gather_columns(self, *columns: torch.Tensor) -> list[torch.Tensor]:
-        """Gathers columns (B,) of any type into columns (N,) with a single collective call.
+        """Gathers columns (B,), or tables (B, T) of one shape, of any type with a single collective call: (N,), (N, T).
 
         Values arrive exactly, since floating types below float32 are sent as float32.
         """
