@@ -35,7 +35,7 @@ _FLAGS = ("carries_loss", "replaces_kl", "replaces_correction", "needs_drift")
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """An algorithm as the trainer calls it. Every part takes the configuration first.
+    """An algorithm as the trainer calls it.
 
     Attributes:
         credit: `f(config, tokens) -> Credit`.

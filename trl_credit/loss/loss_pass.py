@@ -17,6 +17,7 @@ from .assignment import log_weight_of, policy_mask, with_ratio_clipped
 from .batch import loss_mask, segments_of
 from .contract import Contract
 from .metrics import METRICS, SeenLoss, loss_statistics
+from .normalizer import turn_factor
 from .order import in_loss
 
 
@@ -40,7 +41,6 @@ class LossPass:
         hidden_t: The last layer's states, shape (B, T, H), for an algorithm that needs them.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
         off_policy_mask_t: Rows that TRL's `off_policy_mask_threshold` keeps, shape (B, 1) or (B, T), or `None`.
-        turn_factor_t: What `turn_average` multiplies A by, shape (B, T), or `None`.
     """
 
     config: CreditConfig
@@ -58,7 +58,6 @@ class LossPass:
     hidden_t: torch.Tensor | None = None
     entropy_mask_t: torch.Tensor | None = None
     off_policy_mask_t: torch.Tensor | None = None
-    turn_factor_t: torch.Tensor | None = None
 
     @property
     def mask_t(self) -> torch.Tensor:
@@ -99,7 +98,7 @@ class LossPass:
     @cached_property
     def credit_t(self) -> torch.Tensor:
         """The credit of each token in this loss, shape (B, T): see [`~trl_credit.credit.gradient.token_credit`]."""
-        factors = [x for x in (self.turn_factor_t, self.entropy_mask_t, self.off_policy_mask_t) if x is not None]
+        factors = [x for x in (self.entropy_mask_t, self.off_policy_mask_t) if x is not None]
         how = {
             "factor_t": math.prod(factors) if factors else None,
             "engine_ratio_t": self.inputs.get(keys.ENGINE_RATIO),
@@ -114,8 +113,8 @@ class LossPass:
             return None
         counted_t, dull = tokens.mask_t, self.inputs.get(keys.DULL_ROW)
         others = self.row_weight is not None or self.config.uses_released_code("spo_normalizer")
-        if self.turn_factor_t is not None and not others:  # which divide the KL term without turns
-            counted_t = counted_t * self.turn_factor_t
+        if not others and (turn_factor_t := turn_factor(self.config, tokens)) is not None:
+            counted_t = counted_t * turn_factor_t  # the others divide the KL term without turns
         counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
         weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
         how = {"logp_t": tokens.logp_t, "ref_logp_t": tokens.ref_logp_t, "beta": self.config.beta}
@@ -192,7 +191,7 @@ def policy_credit(
 
     Args:
         factor_t (`torch.Tensor`, *optional*):
-            What the loss multiplies a token by besides M, shape (B, T) or (B, 1).
+            What the loss multiplies a token by besides M and `turn_average`, shape (B, T) or (B, 1).
         engine_ratio_t (`torch.Tensor`, *optional*):
             TRL's correction for the engine, shape (B, T) or (B, 1).
     """
@@ -210,6 +209,8 @@ def policy_credit(
         log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))
     elif engine_ratio_t is not None:
         factor_t = engine_ratio_t if factor_t is None else factor_t * engine_ratio_t
+    if (turn_factor_t := turn_factor(config, tokens)) is not None:
+        factor_t = turn_factor_t if factor_t is None else factor_t * turn_factor_t
     return token_credit(
         log_weight_t,
         logp_t=tokens.logp_t,

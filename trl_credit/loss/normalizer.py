@@ -52,21 +52,14 @@ class Normalizer:
         advantage = wide(credit.advantage)
         if row_weight is not None:
             advantage = advantage * row_weight.unsqueeze(1)
-        if (turn_factor := self.turn_factor(tokens)) is not None:
-            advantage = advantage * turn_factor
+        if (turn_factor_t := turn_factor(self.config, tokens)) is not None:
+            advantage = advantage * turn_factor_t
         if credit.mask is None and tokens.policy_mask_t is tokens.mask_t:
             return advantage
         if (all_tokens := self._count(tokens.mask_t)) is not None:
             advantage = advantage * (all_tokens / self._count(tokens.policy_mask_t).clamp(min=1))
         # where, not a product: tokens outside of M may hold NaN
         return torch.where(kept_tokens(credit, tokens), advantage, 0.0)
-
-    def turn_factor(self, tokens: Tokens) -> torch.Tensor | None:
-        """With `turn_average`: the factor, shape (B, T), that turns the mean over the tokens that M keeps in a row into
-        the mean over its turns of their means. `None` where it is 1 at all tokens."""
-        if not self.config.turn_average:
-            return None
-        return turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t)
 
     def missing_kl(
         self,
@@ -95,8 +88,8 @@ class Normalizer:
                 Rows without a KL term, bool, shape (B,).
         """
         as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
-        turn_factor = self.turn_factor(tokens)
-        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None and turn_factor is None):
+        turn_factor_t = turn_factor(self.config, tokens)
+        if beta == 0.0 or (as_trl and not self.hides_masked and row_weight is None and turn_factor_t is None):
             return None
         difference = tokens.ref_logp_t - tokens.logp_t
         kl_t = (difference.exp() - difference - 1) * tokens.mask_t
@@ -109,7 +102,7 @@ class Normalizer:
         elif row_weight is not None:
             target = (row_weight.unsqueeze(1) * kl).sum() / mean_tokens
         else:
-            of_turns = kl if turn_factor is None else (kl_t * turn_factor).sum(-1, keepdim=True)
+            of_turns = kl if turn_factor_t is None else (kl_t * turn_factor_t).sum(-1, keepdim=True)
             target = self._divided(of_turns, tokens.policy_mask_t, mean_tokens)
         return beta * (target - self._divided(kl, tokens.mask_t, mean_tokens))
 
@@ -128,6 +121,12 @@ class Normalizer:
             return rows.mean() / (self.config.max_completion_length if self.config.loss_type == "dr_grpo" else 1)
         sums = rows if count.dim() else rows.sum()
         return torch.where(count > 0, sums / count.clamp(min=1), 0.0).mean()
+
+
+def turn_factor(config: CreditConfig, tokens: Tokens) -> torch.Tensor | None:
+    """With `turn_average`: the factor, shape (B, T), that turns the mean over the tokens that M keeps in a row into the
+    mean over its turns of their means. `None` where it is 1 at all tokens."""
+    return turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t) if config.turn_average else None
 
 
 def prompt_weights(kept: torch.Tensor, prompts: torch.Tensor) -> torch.Tensor:

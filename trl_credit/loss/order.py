@@ -50,7 +50,7 @@ class Ordered(NamedTuple):
 
     Attributes:
         advantages: A, shape (B,), or (B, T) if tokens differ.
-        kept_t: M, shape (B, T), `mask_t` itself where it keeps all tokens; `None` while π_old is unknown that it reads.
+        kept_t: M, shape (B, T), `mask_t` itself where it keeps all tokens; `None` if it reads π_old, which is unknown.
         phi: HA-DW's weight, of the shape of A before whitening, or `None`.
         p_hat: p̂ of the same shape, or `None`.
     """

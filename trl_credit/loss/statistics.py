@@ -16,8 +16,6 @@ from ..support.processes import Processes
 
 
 _FILL = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
-
-
 # why a part of a batch may be `None`
 _HOW = {
     "logp_t": 'declare needs = ("logps",)',
@@ -76,14 +74,14 @@ def over_processes(
         FunctionRaised: the algorithm raised an error.
     """
     rows, length = mask_t.shape
-    width = processes.max(length)
+    width = max(1, processes.max(length))
     kind = torch.promote_types(advantages.dtype if logp_t is None else logp_t.dtype, torch.float32)
     parts = {"advantage_t": wide(advantages).expand(rows, length).to(kind), "mask_t": mask_t.to(kind)}
     parts |= {"token_ids": token_ids, "segment_ids": segment_ids, "turn_ids": turn_ids}
-    parts |= {"group_ids": group_ids.unsqueeze(1).expand(rows, length)}
     parts |= {} if logp_t is None else {"logp_t": logp_t.to(kind)}
-    padded = [pad(x.detach(), (0, width - length), value=_FILL.get(name, 0)) for name, x in parts.items()]
-    every = dict(zip(parts, processes.gather_columns(*padded), strict=True))
+    tables = {n: pad(x.detach(), (0, width - length), value=_FILL.get(n, 0)) for n, x in parts.items()}
+    tables["group_ids"] = group_ids.unsqueeze(1).expand(rows, width)  # one call for all
+    every = dict(zip(tables, processes.gather_columns(*tables.values()), strict=True))
     every["group_ids"] = every["group_ids"][:, 0].unique(return_inverse=True)[1]
     batch = BatchTokens(
         **every,

@@ -5,11 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate.logging import get_logger
-
-
-logger = get_logger(__name__)  # logs on the main process only
-
 
 @dataclass
 class ObjectState:
@@ -17,7 +12,7 @@ class ObjectState:
 
     Attributes:
         name, setting: See there.
-        part: Has `state_dict()` and `load_state_dict(state)`; the latter may return a sentence for the user.
+        part: Has `state_dict()` and `load_state_dict(state)`.
 
     Raises:
         ValueError: the state holds what JSON lacks.
@@ -38,5 +33,4 @@ class ObjectState:
         return self.part.state_dict()
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
-        if (sentence := self.part.load_state_dict(state)) is not None:
-            logger.warning("%s %s", folder, sentence)
+        self.part.load_state_dict(state)

@@ -336,7 +336,6 @@ class CreditTrainer(ResumableTrainer):
         with torch.enable_grad():  # also in evaluation, where ℓ is a leaf
             credit = self.contract.credit(tokens, self.args)
         loss_pass.seen = tokens, credit
-        loss_pass.turn_factor_t = self.normalizer.turn_factor(tokens)
         check_uniform(credit, tokens, importance=self.args.importance)
         if declared.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0

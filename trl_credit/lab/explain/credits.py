@@ -12,7 +12,6 @@ from ...config import CreditConfig
 from ...credit.advantages import group_advantage
 from ...credit.gradient import travelled
 from ...credit.tokens import Credit, Tokens, turn_numbers, wide
-from ...credit.turns import turn_average_factor
 from ...loss.assignment import log_weight_of
 from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
@@ -167,7 +166,6 @@ def _columns(
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
     log_weight_t, kept_t = log_weight_of(config, credit, tokens), reached_tokens(config, credit, tokens)
-    factor_t = turn_average_factor(tokens.turn_ids, mask_t=tokens.policy_mask_t) if config.turn_average else None
     # A of a custom loss is minus that loss
     advantage_t = wide(tokens.advantages if carries_loss else credit.advantage.detach()).expand_as(log_weight_t)
     horizon = None
@@ -184,7 +182,7 @@ def _columns(
         "is_clipped": None if carries_loss or clipped_t is None else clipped_t.int(),
         "selected": None if credit.selected is None else credit.selected.int(),
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
-        "credit": policy_credit(config, tokens, credit, factor_t=factor_t),
+        "credit": policy_credit(config, tokens, credit),
     }
     return columns, horizon
 
