@@ -22,8 +22,10 @@ import importlib.util
 import json
 import shutil
 import signal
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 
 import huggingface_hub
@@ -150,39 +152,71 @@ def sums(n_prompts: int) -> Dataset:
     return Dataset.from_dict({"prompt": prompts, "answer": [str(i) for i in range(n_prompts)]})
 
 
+def build_trainer(model, folder, algo="base", *, reward_funcs=count_a, n_prompts=64, trainer_kwargs=None, **settings):
+    config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
+    defaults = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-3,
+        "max_steps": 2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if issubclass(config_class, trl_credit.CreditConfig):
+        small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
+        defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
+    arguments = {
+        "model": model,
+        "reward_funcs": reward_funcs,
+        "args": config_class(**{**defaults, **settings}),
+        "train_dataset": sums(n_prompts),
+    }
+    return trainer_class(**arguments | (trainer_kwargs or {}))
+
+
 @pytest.fixture
 def make_trainer(tiny_model, tmp_path):
     """Builds a trainer: `make_trainer("s_trace", beta=0.0, …)`, or of a class given in place of the name."""
 
-    def make(algo="base", *, reward_funcs=count_a, n_prompts=64, trainer_kwargs=None, **settings):
-        config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
-        defaults = {
-            "output_dir": str(tmp_path / "run"),
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": "none",
-            "per_device_train_batch_size": 8,
-            "num_generations": 4,
-            "max_completion_length": 8,
-            "learning_rate": 1e-3,
-            "max_steps": 2,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "disable_tqdm": True,
-        }
-        if issubclass(config_class, trl_credit.CreditConfig):
-            small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
-            defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
-        given = {
-            "model": tiny_model,
-            "reward_funcs": reward_funcs,
-            "args": config_class(**{**defaults, **settings}),
-            "train_dataset": sums(n_prompts),
-        }
-        trainer = trainer_class(**given | (trainer_kwargs or {}))
+    def make(*args, **settings):
+        trainer = build_trainer(tiny_model, tmp_path / "run", *args, **settings)
         if hasattr(trainer, "results"):
             trainer.results.writes_at_end = False  # which takes longer than most of these trainings
         return trainer
+
+    return make
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A training that ended, with all that it wrote."""
+
+    trainer: trl.GRPOTrainer
+    folder: Path
+    console: str
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny_model, tmp_path_factory):
+    """`finished_run("s_trace", max_steps=2)`: trained once in a session, for all tests that only read it.
+
+    A test that writes into the folder copies it first. The settings are those of `make_trainer` and must be hashable.
+    """
+
+    @cache
+    def make(algo: str = "base", **settings) -> FinishedRun:
+        folder = tmp_path_factory.mktemp(f"run_{algo}") / "run"
+        with redirect_stdout(StringIO()) as console:
+            trainer = build_trainer(tiny_model, folder, algo, **settings)
+            trainer.train()
+            trainer.save_model()
+        return FinishedRun(trainer, folder, console.getvalue())
 
     return make
 
