@@ -1,6 +1,14 @@
-"""Prints the README's table of algorithms:  python benchmarks/readme_table.py"""
+"""The README's table of algorithms, from the presets; `python docs/lint.py --write` writes it."""
+
+import re
+from pathlib import Path
+
+from pages import ROOT
 
 from trl_credit.presets import PRESETS
+
+
+README = ROOT / "README.md"
 
 
 def readme_table() -> str:
@@ -14,5 +22,7 @@ def readme_table() -> str:
     return "\n".join(["| `--algo` | class | use it when | costs | paper |", "|---|---|---|---|---|", *rows])
 
 
-if __name__ == "__main__":
-    print(readme_table())
+def files() -> dict[Path, str]:
+    """README.md with its table made anew."""
+    table = re.compile(r"^\| `--algo` \|.*\n(?:\|.*\n)+", re.MULTILINE)
+    return {README: table.sub(lambda _: readme_table() + "\n", README.read_text(encoding="utf-8"))}
