@@ -1,7 +1,5 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
-import threading
-
 import pytest
 import torch
 import trl
@@ -13,7 +11,6 @@ from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
-from trl_credit.trainer.environments import _copied_snapshot
 
 
 pytest_plugins = ["agent_helpers"]
@@ -195,7 +192,7 @@ class Shrinking(Counting):
         (Late, "to_go", r"Late.step_rewards has 0 values before the first turn .*set it in __init__ too"),
         (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
         (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
-        (Strange, "state_groups", r"Strange.state_key is <object .*return a string, a number, or a tuple of these"),
+        (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
     ],
 )
 def test_what_an_environment_does_wrong_names_it(make_agent, environment, returns, message):
@@ -221,17 +218,6 @@ def test_rewards_that_are_never_along_a_response_are_said_once(make_agent, caplo
     batch_of(trainer)
     said = [record.getMessage() for record in caplog.records if record.name == "trl_credit.trainer.scoring"]
     assert len(said) == count and all("must be called `step_rewards`" in message for message in said)
-
-
-class Locked(Calculator):
-    def snapshot(self):
-        return threading.Lock()
-
-
-def test_a_snapshot_that_cannot_be_copied_names_the_environment():
-    message = r"^Locked.snapshot\(\) returned a lock that cannot be copied \(copy.deepcopy raised TypeError: .*plain"
-    with pytest.raises(RewardError, match=message):
-        _copied_snapshot(Locked())
 
 
 class AtTheEnd(Calculator):

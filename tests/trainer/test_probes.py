@@ -224,14 +224,6 @@ def test_turns_are_refused(make_trainer):
         make_trainer(td_upper_bound=True, trainer_kwargs={"rollout_func": tool_rollout})
 
 
-def test_a_pass_around_the_transformer_is_an_error(make_trainer, toy_loss):
-    trainer = build(make_trainer, td_upper_bound=True)
-    inputs = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
-    logps = torch.zeros(inputs["completion_ids"].shape, requires_grad=True)
-    with pytest.raises(RuntimeError, match="without a call of the model's transformer.*set td_upper_bound=False"):
-        toy_loss(trainer, inputs, logps=logps, entropies=logps.detach())
-
-
 # Experts
 
 

@@ -46,16 +46,16 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     return [one for one in sets if one[2]]
 
 
-def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
+def context_of(trainer: GRPOTrainer, config: PreTrainedConfig) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
-    own = (args.use_vllm and args.vllm_max_model_length) or None
+    own = (trainer.use_vllm and trainer.args.vllm_max_model_length) or None
     return own or getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def limit_to_context(trainer: GRPOTrainer) -> None:
     """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
     vLLM always does so."""
-    context = context_of(trainer.args, trainer.model.config)
+    context = context_of(trainer, trainer.model.config)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
         trainer.generation_config.update(max_new_tokens=None, max_length=context)
         trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
@@ -76,7 +76,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     Raises:
         ValueError: one line with what is wrong, its data set and row, and the fix.
     """
-    args, given, context = trainer.args, trainer.given, context_of(trainer.args, trainer.model.config)
+    args, given, context = trainer.args, trainer.given, context_of(trainer, trainer.model.config)
     _check_generation(args)
     most = args.max_completion_length or 1
     if args.max_completion_length is None:  # the engine ends a response where the context does

@@ -36,7 +36,7 @@ from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
-from ..rewards.guard import guard_rollout
+from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Forest
 from ..rollouts.groups import make_source
 from ..rollouts.sources import GenerationBatch, Responses, Trees
@@ -49,7 +49,7 @@ from . import adapters, before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
-from .environments import guarded_rewards
+from .environments import Environments, step_rewards
 from .observers import add_observers, console_closed, note_sample
 from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
@@ -144,7 +144,11 @@ class CreditTrainer(ResumableTrainer):
         refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
         refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
-        guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs, self._first_rows)
+        environments = Environments(self, args)
+        rows = refusals.reward_rows(args, kwargs, self._first_rows)
+        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
+        if not reward_funcs and kwargs.get("environment_factory") is not None:
+            guarded = [step_rewards]  # until it is known whether the environments have any
         super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
