@@ -208,13 +208,6 @@ def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, noth
     assert not moved(trainer, before)
 
 
-def test_empty_completions_are_refused(make_trainer):
-    trainer = make_trainer("s_trace")
-    empty = torch.zeros(2, 0, dtype=torch.long)
-    with pytest.raises(ValueError, match="completion of this micro-batch is empty"):
-        trainer.compute_loss(trainer.model, {"completion_ids": empty, "completion_mask": empty})
-
-
 def test_an_empty_completion_of_a_rollout_function_is_refused(make_trainer):
     def rollout(prompts, trainer):
         n = len(prompts)

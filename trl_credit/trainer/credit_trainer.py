@@ -141,7 +141,7 @@ class CreditTrainer(ResumableTrainer):
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
         quiet_old_names()
-        refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, wanted=self.config_class)
         refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
         environments = Environments(self, args)
@@ -163,8 +163,13 @@ class CreditTrainer(ResumableTrainer):
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         self.difficulty: DifficultyBelief | None = None
         if args.difficulty != "none":
-            knobs = {name: getattr(args, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
-            self.difficulty = DifficultyBelief(args.difficulty, **knobs)
+            self.difficulty = DifficultyBelief(
+                args.difficulty,
+                window=args.difficulty_window,
+                rate=args.difficulty_rate,
+                rate_min=args.difficulty_rate_min,
+                threshold=args.difficulty_threshold,
+            )
             self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
@@ -179,10 +184,6 @@ class CreditTrainer(ResumableTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         before_run.check(self, self._first_rows)  # TRL has a tokenizer and tools now
-
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        before_run.check_trains(self)  # the optimizer is made now
-        return super().create_scheduler(*args, **kwargs)
 
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in `Trainer`. The callback `results` stays last, after those that add to it."""
@@ -211,13 +212,12 @@ class CreditTrainer(ResumableTrainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
-        self.overrides.enter("training_step", "_prepare_inputs", "_compute_loss")
+        self.overrides.ran.add("training_step")
         with meter.timer.timed("train"):
             self._rollout_log.before()
             try:
                 with meter.step():
                     loss = super().training_step(*args, **kwargs)
-                self.overrides.require("_prepare_inputs", "_compute_loss")
             except _SkippedUpdate:
                 loss = torch.zeros((), device=self.processes.device)
                 self._count_micro_batch(time.perf_counter() - start)
@@ -245,8 +245,9 @@ class CreditTrainer(ResumableTrainer):
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         before = self._buffered_inputs
-        self.overrides.enter("_prepare_inputs", "_generate_and_score_completions")
+        self.overrides.ran.discard("_generate_and_score_completions")
         inputs = super()._prepare_inputs(*args, **kwargs)
+        self.overrides.ran.add("_prepare_inputs")
         if not self.model.training or self._buffered_inputs is before:
             return inputs
         self.overrides.require("_generate_and_score_completions")
@@ -254,7 +255,7 @@ class CreditTrainer(ResumableTrainer):
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.overrides.enter("_generate_and_score_completions")
+        self.overrides.ran.add("_generate_and_score_completions")
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
             self._rollout_log.sampled(made, made.examples or inputs)
@@ -280,12 +281,7 @@ class CreditTrainer(ResumableTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         training = self.model.training
-        self.overrides.enter("_compute_loss")
-        if training and self.is_in_train:
-            self.overrides.require("training_step", "_prepare_inputs")
-        if inputs[keys.COMPLETION_IDS].size(1) == 0:
-            what = "every completion of this micro-batch is empty (completion_ids of shape (B, 0))"
-            raise ValueError(f"{what}: have generation or rollout_func return at least the end-of-sequence token.")
+        self.overrides.ran.add("_compute_loss")
         if training and inputs.get(keys.NO_UPDATE):
             raise _SkippedUpdate
         if training and self._passes.skips(inputs, is_logged=self._rollout_log.is_due):
