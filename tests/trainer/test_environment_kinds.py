@@ -7,7 +7,7 @@ import pytest
 from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Bare, Counting, batch_of, by_turn
 
 from trl_credit import StepRewards
-from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
+from trl_credit.demo import Calculator, agent_dataset, agent_reward
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError, RewardRaised
 
@@ -25,11 +25,6 @@ class NoTools:
 
     def get_reward(self) -> float:
         return 0.5
-
-
-def test_an_environment_without_tools(make_agent):
-    trainer = make_agent([ANSWER, "7<eos>"], environment=NoTools, algo=GRPO, returns="to_go")
-    assert batch_of(trainer).batch.rewards.tolist() == [1.5, 0.5]
 
 
 class Scored(NoTools):
@@ -117,32 +112,6 @@ def test_equal_keys_are_equal_states(make_agent, key, other):
     assert trainer._metrics["train"]["credit/steps/shared_states"] == [1.0]
 
 
-def test_a_tool_called_restore_stays_one(make_agent):
-    def restore(x: int) -> str:
-        """Restores.
-
-        Args:
-            x: What.
-
-        Returns:
-            It.
-        """
-        return str(x)
-
-    trainer = make_agent(algo=GRPO, environment=StepCalculator, trainer_kwargs={"tools": [restore]})
-    assert [tool.__name__ for tool in trainer.tools] == ["restore", "calc"]
-
-
-def test_rollout_functions_do_not_go_with_rewards_of_environments(make_agent):
-    def rollout(prompts, trainer):
-        raise NotImplementedError
-
-    for environment, returns in ((StepCalculator, "outcome"), (Calculator, "state_groups")):
-        given = {"environment": environment, "returns": returns, "trainer_kwargs": {"rollout_func": rollout}}
-        with pytest.raises(ValueError, match="rollout_func with step_rewards or state_key of environments"):
-            make_agent(algo=GRPO, **given)
-
-
 def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
     failing = [True]
 
@@ -162,14 +131,3 @@ def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
         batch_of(trainer)
     made = batch_of(trainer)
     assert made.advantages[:, 0].tolist() == [-1.0, 1.0] and keys.STEP_REWARDS not in made.batch.data
-
-
-def test_async_rewards_along_responses_within_a_time_limit(make_agent):
-    async def judge(completions, **kwargs):
-        await asyncio.sleep(0)
-        return [StepRewards([1], [2.0], unit="turn"), None]
-
-    trainer = make_agent(
-        [CALL, CALL], [ANSWER, ANSWER], environment=Bare, algo=GRPO, rewards=judge, reward_timeout=60.0, **TO_GO
-    )
-    assert by_turn(batch_of(trainer)) == [[(0, 2.0)], []]

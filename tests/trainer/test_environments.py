@@ -50,18 +50,6 @@ def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(make_agent
     assert made.batch.turn_ids[0].max() == 0 and made.batch.turn_ids[1].max() == 1
 
 
-def test_a_first_reward_of_a_call_that_is_rolled_back(make_agent):
-    """TRL refuses the first call itself, and the result of the second one does not fit: one value for two calls."""
-    long = "B<call>calc op=9 x=4</call><eos>"
-    trainer = make_agent(
-        [UNKNOWN, ANSWER], [long], environment=Counting, algo=GRPO, returns="to_go", max_completion_length=110
-    )
-    made = batch_of(trainer)
-    texts = [trainer.processing_class.decode(ids) for ids in made.batch.completion_ids]
-    assert texts[0].endswith(long) and "unexpected keyword" in texts[0]
-    assert by_turn(made) == [[(1, 1.0)], []]
-
-
 def test_advantages_of_turns_and_none_for_tools(make_agent):
     first, wrong = right_call("K", 3), "K<call>calc op=+ x=4</call><eos>"
     right = f"K<call>calc op={first.op} x={first.x}</call><eos>"
@@ -163,12 +151,6 @@ class Forgetful(StepCalculator):
         self.step_rewards = [*kept, 1.0]
 
 
-class Late(Calculator):
-    def reset(self, **row):
-        super().reset(**row)
-        self.step_rewards = []
-
-
 class Strange(StepCalculator):
     @property
     def state_key(self):
@@ -189,7 +171,6 @@ class Shrinking(Counting):
     ("environment", "returns", "message"),
     [
         (Forgetful, "to_go", r"Forgetful.step_rewards has 1 values before the first turn .*empty it in reset"),
-        (Late, "to_go", r"Late.step_rewards has 0 values before the first turn .*set it in __init__ too"),
         (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
         (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
         (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
