@@ -4,17 +4,14 @@ import datasets
 import pytest
 import torch
 import trl
-from agent_helpers import ANSWER, GRPO, Bare, batch_of
 from conftest import count_a
 from datasets import Dataset, IterableDataset
 from peft import LoraConfig, PeftModel, get_peft_model
 from script_helpers import error_of
 from scripts import load_script
-from tiny_models import tiny_qwen3
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import trl_credit
-from trl_credit.support.functions import FunctionRaised
 
 
 pytest_plugins = ["agent_helpers"]
@@ -221,22 +218,6 @@ def test_an_adapter_that_is_not_trainable(make_trainer, tiny_model, tmp_path, be
     make_trainer("grpo", beta=beta, trainer_kwargs={"model": trainable, **given}).train()
 
 
-@trains_nothing
-def test_frozen_parameters_and_optimizers_of_other_parameters(make_trainer, tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    given = {"model": model, "processing_class": AutoTokenizer.from_pretrained(tiny_model)}
-    trainer = make_trainer("grpo", trainer_kwargs=given)
-    model.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"no parameter .*model.requires_grad_\(True\)"):
-        trainer.train()
-    before = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    model.lm_head.requires_grad_(True)
-    other = torch.optim.AdamW(tiny_qwen3(given["processing_class"]).parameters(), lr=1e-3)
-    with pytest.raises(ValueError, match="the optimizer has no parameter of the model that requires a gradient"):
-        make_trainer("grpo", trainer_kwargs={**given, "optimizers": (other, None)}).train()
-    make_trainer("grpo", trainer_kwargs={**given, "optimizers": (before, None)}).train()
-
-
 @pytest.mark.hostile("generation settings", "refused")
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -250,36 +231,6 @@ def test_frozen_parameters_and_optimizers_of_other_parameters(make_trainer, tiny
 def test_generation_settings(make_trainer, algo, settings, message):
     with pytest.raises(ValueError, match=message):
         make_trainer(algo, generation_kwargs=settings)
-
-
-class Refuses(Bare):
-    def reset(self, answer, **row):
-        assert vars(self) == {}  # a guard has left nothing
-        if answer == "9":
-            raise KeyError("no such level")
-
-
-class Takes(Bare):
-    def reset(self, level):
-        return None
-
-
-@pytest.mark.hostile("environments", "refused")
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (Refuses, r"Refuses.reset, for the row {.*'answer': '9'.*}, raised KeyError: 'no such level', in line \d+ of"),
-        (Takes, "Takes.reset, for the row {.*}, raised TypeError: .*unexpected keyword argument"),
-    ],
-)
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_reset_that_raises_names_environment_and_row(make_agent, environment, message, at):
-    """In an environment that was made with the trainer, and in one that was made for the batch."""
-    trainer = make_agent([ANSWER, ANSWER], environment=environment, algo=GRPO)
-    if environment is Refuses:
-        trainer.rows[1 - at] = {**trainer.rows[0], "answer": "1"}
-    with pytest.raises(FunctionRaised, match=message):
-        batch_of(trainer)
 
 
 @pytest.mark.parametrize(("optim", "flags"), [("adamw_torch", [False, False]), ("lomo", [])])

@@ -155,7 +155,7 @@ def tokens_without_gradient(trainer):
         found.append((rows, tokens))
         return measure(output)
 
-    trainer.engine.behavior_logps = trainer.engine._logps.of_batch = counted
+    trainer.engine.behavior_logps = counted
     return found
 
 

@@ -26,8 +26,8 @@ from weight_helpers import same_weights
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.observe.meter import Meter
 from trl_credit.runs.resumable import ResumableTrainer
-from trl_credit.trainer import engine as engine_module
 from trl_credit.trainer.engine import TrlEngine
+from trl_credit.trainer.environments import Environments
 
 
 @pytest.fixture(scope="module")
@@ -158,17 +158,6 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
     assert max(len(c.ids) for c in found[4]) == 8
 
 
-@pytest.mark.parametrize("settings", [CHAIN, TREE], ids=["chain", "tree"])
-def test_a_progress_bar_of_rollouts(trained, monkeypatch, capsys, settings):
-    monkeypatch.setattr(engine_module, "PROGRESS_DELAY", 0.0)
-    label = "rollouts" if settings is CHAIN else "tree level 2 of 2"
-    for disable in (False, True):
-        trainer = trained(**settings, disable_tqdm=disable, max_steps=1)
-        shown = capsys.readouterr().err
-        assert (f"{label}:" in shown and "token/s" in shown) if not disable else label not in shown
-        assert not trainer.model._forward_pre_hooks
-
-
 def test_a_tree_takes_one_engine_call_per_level(make_trainer):
     trainer = make_trainer(**{**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 2}, max_steps=2)
     calls = engine_calls(trainer)
@@ -294,7 +283,8 @@ def test_the_engine_alone_trains_as_trl_does_and_answers(make_trainer, tmp_path)
         torch.manual_seed(1)
         trainer.train()
     assert same_weights(theirs, ours)
-    engine = TrlEngine(ours, Meter(ours._metrics, ours.processes, lambda: ours.model.training))
+    meter = Meter(ours._metrics, ours.processes, lambda: ours.model.training)
+    engine = TrlEngine(ours, meter, Environments(ours, ours.args))
     found = engine.continue_prefixes([[3, 4], [5]], n=2, budgets=[3, 1])
     assert [len(c.ids) <= budget for c, budget in zip(found, (3, 3, 1, 1), strict=True)] == [True] * 4
     rewards = engine.score_responses([{"prompt": "1+1="}] * 2, [[3, 4], [5, 6]])

@@ -127,30 +127,3 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("knob", "more"), [("skip_zero_advantage", (1, 0, 2)), ("shared_prefix", (1, 0, 1))])
-def test_what_a_knob_costs_for_a_batch(make_trainer, monkeypatch, knob, more):
-    off, auto = (
-        counts_of(make_trainer("grpo", **OFF | {knob: mode}, **SIZES), monkeypatch) for mode in ("off", "auto")
-    )
-    assert auto["step"] == off["step"] or knob == "skip_zero_advantage"  # which may leave out passes of a step
-    assert tuple(a - b for a, b in zip(auto["batch"], off["batch"], strict=True)) == more
-
-
-def test_one_call_more_is_seen(make_trainer, monkeypatch):
-    found = []
-    for calls in (0, 1):
-        trainer = make_trainer("s_trace", **SIZES)
-        inner = trainer.compute_loss
-
-        def loss(*args, trainer=trainer, inner=inner, calls=calls, **kwargs):
-            for _ in range(calls):
-                trainer.processes.max(1)
-            return inner(*args, **kwargs)
-
-        trainer.compute_loss = loss
-        found.append(counts_of(trainer, monkeypatch)["step"])
-    tensors, objects, waits = found[0]
-    assert found[1] == (tensors + 2, objects, waits + 2)  # of each micro-batch

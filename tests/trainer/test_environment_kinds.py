@@ -7,7 +7,7 @@ import pytest
 from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Bare, Counting, batch_of, by_turn
 
 from trl_credit import StepRewards
-from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
+from trl_credit.demo import Calculator, agent_dataset, agent_reward
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError, RewardRaised
 
@@ -25,11 +25,6 @@ class NoTools:
 
     def get_reward(self) -> float:
         return 0.5
-
-
-def test_an_environment_without_tools(make_agent):
-    trainer = make_agent([ANSWER, "7<eos>"], environment=NoTools, algo=GRPO, returns="to_go")
-    assert batch_of(trainer).batch.rewards.tolist() == [1.5, 0.5]
 
 
 class Scored(NoTools):
@@ -98,18 +93,6 @@ def test_several_environments_of_which_some_have_rewards_and_states(make_agent):
     assert trainer._metrics["train"]["credit/steps/shared_states"] == [0.0]  # a state that is not known is no equal
 
 
-class Fails(Calculator):
-    @property
-    def state_key(self):
-        return self.never_set
-
-
-def test_a_state_key_that_raises_is_named(make_agent):
-    trainer = make_agent([CALL, CALL], environment=Fails, algo=GRPO, returns="state_groups")
-    with pytest.raises(RewardError, match="Fails.state_key raised AttributeError: .*never_set"):
-        batch_of(trainer)
-
-
 @pytest.mark.parametrize(("key", "other"), [(1, 1.0), (True, 1), (np.int64(3), 3), ((1, "a"), (1.0, "a"))])
 def test_equal_keys_are_equal_states(make_agent, key, other):
     class Keyed(Calculator):
@@ -127,32 +110,6 @@ def test_equal_keys_are_equal_states(make_agent, key, other):
     trainer = make_agent([ANSWER, "7<eos>"], environment=Keyed, algo=GRPO, returns="state_groups")
     batch_of(trainer)
     assert trainer._metrics["train"]["credit/steps/shared_states"] == [1.0]
-
-
-def test_a_tool_called_restore_stays_one(make_agent):
-    def restore(x: int) -> str:
-        """Restores.
-
-        Args:
-            x: What.
-
-        Returns:
-            It.
-        """
-        return str(x)
-
-    trainer = make_agent(algo=GRPO, environment=StepCalculator, trainer_kwargs={"tools": [restore]})
-    assert [tool.__name__ for tool in trainer.tools] == ["restore", "calc"]
-
-
-def test_rollout_functions_do_not_go_with_rewards_of_environments(make_agent):
-    def rollout(prompts, trainer):
-        raise NotImplementedError
-
-    for environment, returns in ((StepCalculator, "outcome"), (Calculator, "state_groups")):
-        given = {"environment": environment, "returns": returns, "trainer_kwargs": {"rollout_func": rollout}}
-        with pytest.raises(ValueError, match="rollout_func with step_rewards or state_key of environments"):
-            make_agent(algo=GRPO, **given)
 
 
 def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
@@ -174,23 +131,3 @@ def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
         batch_of(trainer)
     made = batch_of(trainer)
     assert made.advantages[:, 0].tolist() == [-1.0, 1.0] and keys.STEP_REWARDS not in made.batch.data
-
-
-def test_steps_too_large_for_floats_are_refused_by_name(make_agent):
-    def huge(completions, **kwargs):
-        return [StepRewards([1, 2], [1e39, -1e39], unit="turn")] * 2
-
-    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], algo=GRPO, rewards=huge, returns="to_go")
-    with pytest.raises(RewardError, match="'huge' returned a step of 1e\\+39 for response 0"):
-        batch_of(trainer)
-
-
-def test_async_rewards_along_responses_within_a_time_limit(make_agent):
-    async def judge(completions, **kwargs):
-        await asyncio.sleep(0)
-        return [StepRewards([1], [2.0], unit="turn"), None]
-
-    trainer = make_agent(
-        [CALL, CALL], [ANSWER, ANSWER], environment=Bare, algo=GRPO, rewards=judge, reward_timeout=60.0, **TO_GO
-    )
-    assert by_turn(batch_of(trainer)) == [[(0, 2.0)], []]

@@ -1,7 +1,5 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
-import threading
-
 import pytest
 import torch
 import trl
@@ -13,7 +11,6 @@ from trl_credit.demo import Calculator, StepCalculator
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
-from trl_credit.trainer.environments import _copied_snapshot
 
 
 pytest_plugins = ["agent_helpers"]
@@ -51,18 +48,6 @@ def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(make_agent
     made = batch_of(trainer)
     assert by_turn(made) == [[(0, 1.0)], [(0, 1.0)]]
     assert made.batch.turn_ids[0].max() == 0 and made.batch.turn_ids[1].max() == 1
-
-
-def test_a_first_reward_of_a_call_that_is_rolled_back(make_agent):
-    """TRL refuses the first call itself, and the result of the second one does not fit: one value for two calls."""
-    long = "B<call>calc op=9 x=4</call><eos>"
-    trainer = make_agent(
-        [UNKNOWN, ANSWER], [long], environment=Counting, algo=GRPO, returns="to_go", max_completion_length=110
-    )
-    made = batch_of(trainer)
-    texts = [trainer.processing_class.decode(ids) for ids in made.batch.completion_ids]
-    assert texts[0].endswith(long) and "unexpected keyword" in texts[0]
-    assert by_turn(made) == [[(1, 1.0)], []]
 
 
 def test_advantages_of_turns_and_none_for_tools(make_agent):
@@ -166,12 +151,6 @@ class Forgetful(StepCalculator):
         self.step_rewards = [*kept, 1.0]
 
 
-class Late(Calculator):
-    def reset(self, **row):
-        super().reset(**row)
-        self.step_rewards = []
-
-
 class Strange(StepCalculator):
     @property
     def state_key(self):
@@ -192,10 +171,9 @@ class Shrinking(Counting):
     ("environment", "returns", "message"),
     [
         (Forgetful, "to_go", r"Forgetful.step_rewards has 1 values before the first turn .*empty it in reset"),
-        (Late, "to_go", r"Late.step_rewards has 0 values before the first turn .*set it in __init__ too"),
         (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
         (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
-        (Strange, "state_groups", r"Strange.state_key is <object .*return a string, a number, or a tuple of these"),
+        (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
     ],
 )
 def test_what_an_environment_does_wrong_names_it(make_agent, environment, returns, message):
@@ -221,17 +199,6 @@ def test_rewards_that_are_never_along_a_response_are_said_once(make_agent, caplo
     batch_of(trainer)
     said = [record.getMessage() for record in caplog.records if record.name == "trl_credit.trainer.scoring"]
     assert len(said) == count and all("must be called `step_rewards`" in message for message in said)
-
-
-class Locked(Calculator):
-    def snapshot(self):
-        return threading.Lock()
-
-
-def test_a_snapshot_that_cannot_be_copied_names_the_environment():
-    message = r"^Locked.snapshot\(\) returned a lock that cannot be copied \(copy.deepcopy raised TypeError: .*plain"
-    with pytest.raises(RewardError, match=message):
-        _copied_snapshot(Locked())
 
 
 class AtTheEnd(Calculator):

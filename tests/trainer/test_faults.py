@@ -149,8 +149,7 @@ def test_too_many_skipped_updates_stop_the_run(make_trainer):
         close(counter(1, is_deepspeed_enabled=True), bad=True)  # DeepSpeed has made the update already
 
 
-@pytest.mark.slow
-def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
+def test_too_large_a_share_of_skipped_updates_stops_the_run():
     def stopped(patience: int, pattern: list[bool]) -> str | None:
         count = counter(patience)
         for i, bad in enumerate(pattern):
@@ -168,12 +167,6 @@ def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
     # the patience holds for the share too
     assert stopped(40, every_second).startswith("81: the loss is not finite, and 40 of the 81 updates")
     assert stopped(100, every_second) is None
-
-    trainer = make_trainer(max_steps=60, save_strategy="no")
-    poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
-    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were skipped, 49%.*resume"):
-        trainer.train()
-    assert trainer.state.global_step == 51
 
 
 @pytest.mark.slow

@@ -127,8 +127,3 @@ def test_the_script_starts_with_every_configuration(tmp_path, name):
     processes = 1 if name == "single_gpu" else 2
     assert out.count("<group left: False>") == out.count("<group left") == processes
     assert processes == 1 or out.count("<put away>") == processes
-
-
-def test_accelerate_configs_have_the_usual_names():
-    names = {"single_gpu", "multi_gpu", "zero2", "zero3", "fsdp2", "multi_node_zero3", "cpu_2proc", "cpu_zero3"}
-    assert {p.stem for p in CONFIGS.glob("*.yaml")} == names

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -57,25 +56,6 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
         assert largest > 1e-3
         for name, p in parameters[0].items():
             torch.testing.assert_close(p, parameters[1][name], rtol=0, atol=1e-6 * max(1.0, largest))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, None),
-        ({"gradient_accumulation_steps": 2}, None),
-        ({"num_iterations": 3}, "this run has num_iterations=3: set num_iterations=1,"),
-        (
-            {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "beta": 0.04},
-            r"steps_per_generation=4 and beta=0.04: set steps_per_generation to 2 \(.*\) or less and beta=0.0",
-        ),
-    ],
-    ids=str,
-)
-def test_opo_warns_once_that_it_is_not_on_policy(make_trainer, caplog, settings, words):
-    make_trainer("opo", max_steps=2, **settings).train()
-    lines = [record.getMessage() for record in caplog.records if "baseline='optimal'" in record.getMessage()]
-    assert len(lines) == (words is not None) and all(re.search(words, line) for line in lines)
 
 
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
@@ -206,13 +186,6 @@ def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, noth
     row = trainer.state.log_history[0]
     assert row["loss"] == 0.0 and (nothing == "no reward" or row["completions/clipped_ratio"] == 1.0)
     assert not moved(trainer, before)
-
-
-def test_empty_completions_are_refused(make_trainer):
-    trainer = make_trainer("s_trace")
-    empty = torch.zeros(2, 0, dtype=torch.long)
-    with pytest.raises(ValueError, match="completion of this micro-batch is empty"):
-        trainer.compute_loss(trainer.model, {"completion_ids": empty, "completion_mask": empty})
 
 
 def test_an_empty_completion_of_a_rollout_function_is_refused(make_trainer):

@@ -125,10 +125,8 @@ class Policy(Protocol):
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list: ...
 
-    def continue_prefixes(
-        self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
-    ) -> list[Continuation]:
-        """`n` continuations of each prefix, in order. `label` names the progress bar. Collective."""
+    def continue_prefixes(self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int]) -> list[Continuation]:
+        """`n` continuations of each prefix, in order. Collective."""
 
     def score_responses(
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None

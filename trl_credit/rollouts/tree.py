@@ -120,8 +120,7 @@ def grow_trees(trees: Sequence[Tree], policy: Policy, *, branching: Sequence[int
             else:
                 node.truncated = True
         frontier = []
-        label = f"tree level {level} of {len(branching)}"
-        segments = policy.continue_prefixes(prefixes, n=count, budgets=budgets, label=label)
+        segments = policy.continue_prefixes(prefixes, n=count, budgets=budgets)
         for i, (tree, node) in enumerate(open_nodes):
             for segment in segments[i * count : (i + 1) * count]:
                 child = Node(node, segment, node.depth + 1)

@@ -12,7 +12,6 @@ from trl import GRPOTrainer
 
 from ..config import CreditConfig
 from ..data.prompts import are_messages
-from ..loss.nonfinite import updates_in_backward
 from ..runs.data_identity import DECODED, FIRST_ROWS, random_numbers, read_first_rows
 from ..runs.resumable import ResumableTrainer
 from ..support.errors import did_you_mean, one_line
@@ -20,7 +19,7 @@ from ..support.errors import did_you_mean, one_line
 
 logger = get_logger(__name__)
 
-MOST_ROWS, MOST_KINDS = 200_000, 64  # whose prompts are looked at, in about a second
+MOST_ROWS = 200_000  # whose prompts are looked at, in about a second
 _REMOVE = "write one, or remove the row (.filter)"
 
 # a data set of a trainer: its name in messages, itself, and its first rows
@@ -46,16 +45,16 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     return [one for one in sets if one[2]]
 
 
-def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
+def context_of(trainer: GRPOTrainer, config: PreTrainedConfig) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
-    own = (args.use_vllm and args.vllm_max_model_length) or None
+    own = (trainer.use_vllm and trainer.args.vllm_max_model_length) or None
     return own or getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def limit_to_context(trainer: GRPOTrainer) -> None:
     """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
     vLLM always does so."""
-    context = context_of(trainer.args, trainer.model.config)
+    context = context_of(trainer, trainer.model.config)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
         trainer.generation_config.update(max_new_tokens=None, max_length=context)
         trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
@@ -76,8 +75,13 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     Raises:
         ValueError: one line with what is wrong, its data set and row, and the fix.
     """
-    args, given, context = trainer.args, trainer.given, context_of(trainer.args, trainer.model.config)
+    args, given, context = trainer.args, trainer.given, context_of(trainer, trainer.model.config)
     _check_generation(args)
+    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
+    if not any(p.requires_grad and ".ref." not in name for name, p in named):
+        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
+        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
+        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     most = args.max_completion_length or 1
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
@@ -103,25 +107,6 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
         elif given["environment_factory"] is None:
             fix = f"rename the one with the prompts: {what}.rename_column({next(iter(rows[0]))!r}, 'prompt')"
             raise ValueError(f"{what} has no column 'prompt', only {', '.join(map(repr, rows[0]))}: {fix}.")
-
-
-def check_trains(trainer: ResumableTrainer) -> None:
-    """Checks that the optimizer, which is made now or was given, trains parameters of the model.
-
-    Raises:
-        ValueError: the run would change nothing.
-    """
-    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
-    trained = {id(p) for name, p in named if p.requires_grad and ".ref." not in name}
-    if not trained:
-        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
-        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
-        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
-    if trainer.layout != "plain" or updates_in_backward(trainer):
-        return  # the optimizer has other tensors than the model
-    if trained.isdisjoint(id(p) for group in trainer.optimizer.param_groups for p in group["params"]):
-        what = "the optimizer has no parameter of the model that requires a gradient, so the run would change nothing"
-        raise ValueError(f"{what}: make it of the parameters of trainer.model, or leave `optimizers` out.")
 
 
 def _check_generation(args: CreditConfig) -> None:
@@ -165,12 +150,11 @@ def _check_tokens(
     """Puts the `first` and the longest prompts, and one of each kind, through TRL's tokenization."""
     sizes = [len(p) if isinstance(p, str) else sum(len(str(m["content"])) for m in p) for p in prompts]
     longest = sorted(range(len(prompts)), key=sizes.__getitem__)[-FIRST_ROWS:]
-    kinds: dict[Any, int] = {}  # of text: what has white space alone; of messages: the roles and types of contents
+    kinds: dict[Any, int] = {}  # the roles of messages, and text of white space alone
     for i, p in enumerate(prompts):
-        text = isinstance(p, str)
-        kinds.setdefault((not p.strip() and p) if text else frozenset((m["role"], type(m["content"])) for m in p), i)
+        kinds.setdefault(not p.strip() if isinstance(p, str) else frozenset(m["role"] for m in p), i)
     read, widest = {"assistant", "tool"}, (0, 0)
-    for i in dict.fromkeys([*range(first), *longest, *[*kinds.values()][:MOST_KINDS]]):
+    for i in dict.fromkeys([*range(first), *longest, *kinds.values()]):
         prompt, where = prompts[i], f"{what}, row {i}: "
         if not (ids := _ids(trainer, prompt, where)):
             raise ValueError(f"{where}the prompt {prompt!r:.60} has no tokens: {_REMOVE}.")

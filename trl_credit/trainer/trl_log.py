@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from trl import GRPOTrainer
 
 from ..loss.batch import replace_last
@@ -40,6 +41,14 @@ class TrlLog:
     def advantages(self, values: list[float]) -> None:
         """Logs advantages of the batch's responses instead of those that TRL logged."""
         replace_last(self._trainer._logs["advantages"], values)
+
+    def reward_range(self, rewards: torch.Tensor) -> None:
+        """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
+        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
+        low, high = torch.stack([low, high]).tolist()
+        if low <= high:  # or all are NaN
+            self._meter.metrics["reward_min"].append(low)
+            self._meter.metrics["reward_max"].append(high)
 
     def entries(self, count: int) -> list[dict[str, Any]]:
         """The last entries of the table, without advantages: column → value, the same on all processes."""
