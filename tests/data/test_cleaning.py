@@ -67,9 +67,9 @@ def test_clean_drops_and_counts_and_keeps_the_order():
     kept, report = clean(rows, name="x", drop=True, english=True, distinct=True)
     assert [row["id"] for row in kept] == ["0", "2", "9"] and kept[0] is rows[0]
     assert kept[2]["problem"] == "\\frac{8}{1}"
-    assert (report.rows, report.kept, report.chinese, report.duplicates, report.repaired) == (11, 3, 1, 2, 1)
-    assert (report.damaged, report.without_gold, report.conflicting) == (["6"], ["7", "8"], ["4", "5"])
-    assert str(report).startswith("x: 3 of 11 rows; dropped 1 Chinese, 1 with damaged LaTeX (6), 2 without a gold")
+    assert (report.rows, report.kept, report.repaired) == (11, 3, 1)
+    assert list(report.dropped.values()) == [["1"], ["6"], ["7", "8"], ["3", "10"], ["4", "5"]]
+    assert str(report).startswith("x: 3 of 11 rows; dropped 1 Chinese (1), 1 with damaged LaTeX (6), 2 without a gold")
     whole, report = clean(rows, name="x", drop=False)
     assert len(whole) == 11 and report.still_damaged == ["6"] and report.repaired == 1
 
@@ -101,13 +101,11 @@ def test_dapo_has_the_published_counts_and_no_damage(data_folder):
         len(rows),
         len({without_spaces(row["problem"]) for row in rows}),
         sum("\frac{" in row["problem"] for row in rows),
-        len(everything.conflicting),
-        report.chinese,
+        len(everything.dropped["with conflicting golds"]),
+        len(report.dropped["Chinese"]),
         report.kept,
         report.repaired,
-        report.duplicates,
-        len(report.damaged),
-        len(report.conflicting),
+        *(len(report.dropped[why]) for why in ("duplicates", "with damaged LaTeX", "with conflicting golds")),
         len(fractions),
     )
     signs = [chr(c) for c in range(160) if (c < 32 or c > 126) and chr(c) not in "\n\t"]
@@ -128,8 +126,9 @@ def test_other_sets_hardly_need_repair(data_folder):
         kept, report = clean(rows, name=name, drop=name == "math_train")
         before = {row["id"]: row["problem"] for row in rows}
         changed[name] = [row["id"] for row in kept if row["problem"] != before[row["id"]]]
-        assert report.without_gold == (["math-train-5341", "math-train-5343"] if name == "math_train" else [])
-        assert len(kept) == len(rows) - len(report.without_gold)
+        without_gold = report.dropped.get("without a gold", [])
+        assert without_gold == (["math-train-5341", "math-train-5343"] if name == "math_train" else [])
+        assert len(kept) == len(rows) - len(without_gold)
     assert {name: ids for name, ids in changed.items() if ids} == {
         "math_train": ["math-train-5332"],
         "aime25": ["aime25-18", "aime25-19", "aime25-27"],

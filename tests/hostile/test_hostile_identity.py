@@ -39,15 +39,11 @@ def on(dataset) -> dict:
 
 
 @refused
-@pytest.mark.parametrize("stored", ["as it is", "shuffled"])
-def test_every_second_gold_of_40001_rows_is_another(other_run, stored):
+def test_every_second_gold_of_40001_rows_is_another(other_run):
     data = {"prompt": ["1+1="] * 40_001, "answer": [str(i) for i in range(40_001)]}
     other = data | {"answer": [x if i % 2 == 0 else "0" for i, x in enumerate(data["answer"])]}
-    one, two = Dataset.from_dict(data), Dataset.from_dict(other)
-    if stored == "shuffled":  # only an order by indices
-        one, two = one.shuffle(seed=1), two.shuffle(seed=1)
     with pytest.raises(ValueError, match=r"differs from this one \(data.content"):
-        other_run(on(one), on(two))
+        other_run(*(on(Dataset.from_dict(rows).shuffle(seed=1)) for rows in (data, other)))
 
 
 @survived
@@ -89,11 +85,9 @@ def only_once(rows: list[dict]) -> IterableDataset:
 
 
 @survived
-@pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("make", [stream, only_once])
-def test_a_stream_that_is_looked_at_loses_no_row(make_trainer, make, mapped):
+def test_a_stream_that_is_looked_at_loses_no_row(make_trainer, make):
     seen, data = Seen(), make(ROWS[:8])
-    data = data.map(lambda rows: rows, batched=True, batch_size=1) if mapped else data
     trainer = make_trainer("grpo", max_steps=4, reward_funcs=seen, shuffle_dataset=False, **on(data))
     trainer.train()
     assert seen.prompts == [row["prompt"] for row in ROWS[:8]]
@@ -119,21 +113,27 @@ REWARD = "import scorer\ndef reward(completions, **kwargs):\n    return [scorer.
 
 
 @refused
-@pytest.mark.parametrize("changed", ["scorer", "deeper", "package.late", "package.constants"])
-def test_a_helper_of_the_reward_is_another(make_trainer, tmp_path, monkeypatch, changed):
+def test_a_helper_of_the_reward_is_another(make_trainer, tmp_path, monkeypatch, record_property):
     for name, text in {**HELPERS, "own_reward.py": REWARD}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     reward = importlib.import_module("own_reward").reward
     make_trainer("grpo", max_steps=1, reward_funcs=reward, **SAVES).train()
-    path = tmp_path / f"{changed.replace('.', '/')}.py"
-    path.write_text(path.read_text() + "# another\n")
-    other = make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES)
     for name in ("own_reward", "scorer", "deeper", "package.late", "package.constants", "package"):
-        sys.modules.pop(name, None)
-    with pytest.raises(ValueError, match=rf"differs from this one \(the code of `{changed}` changed"):
-        other.train(resume_from_checkpoint=True)
+        sys.modules.pop(name)
+    reward = importlib.import_module("own_reward").reward  # which imports two of the four before it is called
+    for changed in ("scorer", "deeper", "package.late", "package.constants"):
+        path = tmp_path / f"{changed.replace('.', '/')}.py"
+        before = path.read_text()
+        path.write_text(before + "# another\n")
+        with pytest.raises(ValueError, match=rf"\(the code of `{changed}` changed\).*allow_changed=\[\"modules\"\]"):
+            make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES).train(resume_from_checkpoint=True)
+        path.write_text(before)
+    make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES).train(resume_from_checkpoint=True)
+    for name in ("own_reward", "scorer", "deeper", "package.late", "package.constants", "package"):
+        sys.modules.pop(name)
+    record_property("tried", 4)
 
 
 def copied(model: str, folder: Path) -> Path:
@@ -209,7 +209,6 @@ CUT = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     ("algo", "settings", "message"),
     [
         ("grpo", {"loss_type": "bnpo"}, "micro_batch.rows 8 → 4"),
-        ("grpo", {"entropy_coef": 0.01}, "micro_batch.rows 8 → 4"),
         ("grpo", {"top_entropy_quantile": 0.5}, "micro_batch.rows_of_all_processes 8 → 4"),
         ("spo_chain", {"whiten_advantages": "microbatch"}, "micro_batch.rows_of_all_processes 8 → 4"),
     ],
@@ -226,26 +225,23 @@ def test_a_reference_that_a_resumed_run_would_load_from_the_trained_model(make_t
     folder = copied(tiny_model, tmp_path)
     before = (folder / "model.safetensors").read_bytes()
     given = {"output_dir": str(folder), "trainer_kwargs": {"model": str(folder)}}
-    with pytest.raises(ValueError, match="is the folder of the model, and with beta=0.1.*choose another"):
+    with pytest.raises(ValueError, match="output_dir=.* is the folder of the model"):
         make_trainer("grpo", beta=0.1, **given).train()
     assert (folder / "model.safetensors").read_bytes() == before
     assert make_trainer("grpo", beta=0.0, max_steps=1, **given).train().global_step == 1  # has no reference
 
 
 @survived
-@pytest.mark.parametrize(
-    "length", [{"max_steps": 8}, pytest.param({"max_steps": -1, "num_train_epochs": 2}, marks=pytest.mark.slow)]
-)
-def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, caplog, length):
+def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, caplog):
     settings = {**SAVES, "lr_scheduler_type": "linear", "n_prompts": 8}
     make_trainer("grpo", max_steps=4, **settings).train()
-    longer = trained("grpo", **settings, **length, resume=True)
-    jump = "the learning rate jumps from 0 to 0.5 of its peak, since its schedule ends at step 8, no longer at 4"
-    assert f"checkpoint-4: {jump}: set max_steps (num_train_epochs) back" in caplog.text
+    longer = trained("grpo", **settings, max_steps=8, resume=True)
+    jump = "the learning rate jumps from 0 to 0.5 of its peak: its schedule ends at step 8, and ended at 4"
+    assert f"checkpoint-4: {jump}: set max_steps" in caplog.text
     assert longer.changes_of_run() == [f"From step 4: {jump}."]
     assert f"* From step 4: {jump}." in write_model_card(longer, name="GRPO").read_text().replace("\\", "")
     caplog.clear()
-    again = trained("grpo", **settings, **length, resume=True)  # at its end, with the same schedule
+    again = trained("grpo", **settings, max_steps=8, resume=True)  # at its end, with the same schedule
     assert "jumps" not in caplog.text and again.changes_of_run() == longer.changes_of_run()
 
 
@@ -265,12 +261,13 @@ def test_a_learning_rate_that_may_change_changes(make_trainer, trained, schedule
 
 
 @refused
-@pytest.mark.parametrize("name", ["weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"])
-def test_what_the_optimizer_brings_back_cannot_change(make_trainer, name):
+def test_what_the_optimizer_brings_back_cannot_change(make_trainer, record_property):
     make_trainer("grpo", max_steps=1, **SAVES).train()
-    other = make_trainer("grpo", max_steps=2, **SAVES, **{name: 0.5}, allow_changed=[name])
-    with pytest.raises(ValueError, match=f"allow_changed {name}: the state of the optimizer in .*as the model"):
-        other.train(resume_from_checkpoint=True)
+    for name in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"):
+        other = make_trainer("grpo", max_steps=2, **SAVES, **{name: 0.5}, allow_changed=[name])
+        with pytest.raises(ValueError, match=f"allow_changed {name}: the state of the optimizer in "):
+            other.train(resume_from_checkpoint=True)
+    record_property("tried", 4)
 
 
 @refused
@@ -311,5 +308,5 @@ def test_another_tool(make_trainer, tiny_model):
         return make_trainer("grpo", max_steps=1, reward_funcs=length_reward, trainer_kwargs=given, **SAVES)
 
     trainer([add]).train()
-    with pytest.raises(ValueError, match=r"differs from this one \(tools.add left out"):
+    with pytest.raises(ValueError, match="tools.add left out, tools.add_wrongly added"):
         trainer([add_wrongly]).train()

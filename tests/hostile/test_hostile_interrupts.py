@@ -20,6 +20,7 @@ import trl_credit
 from trl_credit.cli.graceful_exit import GracefulExit
 from trl_credit.hub.results import RESULTS
 from trl_credit.runs.checkpoints import last_checkpoint
+from trl_credit.support import signals
 from trl_credit.support.errors import check_output_dir, disk_full
 from trl_credit.support.signals import StopSignals
 from trl_credit.support.startup import quiet_start, show_vllm_version
@@ -53,17 +54,11 @@ def stopped(argv: list[str], capsys: pytest.CaptureFixture, *, code: int = 130) 
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code", "cause"), [("SIGINT", 130, "Ctrl-C"), ("SIGTERM", 143, "SIGTERM")])
-def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, name, code, cause):
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    # as they are in a shell: a test before this one may have started a command in this process
-    handlers = [signal.default_int_handler, signal.SIG_DFL]
-    for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
-        signal.signal(number, handler)
-    argv = [*reward_file(tmp_path, SEND.format(name)), "--hub_token", "hf_secretsecretsecretsecret"]
-    line = stopped(argv, capsys, code=code)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert line.startswith(f"interrupted at step 2 of 4 ({cause}): the last checkpoint is out/checkpoint-2; plots and")
+    argv = [*reward_file(tmp_path, SEND.format("SIGTERM")), "--hub_token", "hf_secretsecretsecretsecret"]
+    line = stopped(argv, capsys, code=143)
+    assert line.startswith("interrupted at step 2 of 4 (SIGTERM): the last checkpoint is out/checkpoint-2; plots and")
     folder = tmp_path / "out"
     assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
     assert not (folder / "model.safetensors").exists() and "2 optimizer steps" in (folder / "README.md").read_text()
@@ -71,14 +66,6 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, n
     train.main(again[2:])  # without python and the script
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
     assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_a_reward_that_swallows_ctrl_c_ends_with_its_step(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    swallows = f"\n        try:\n            {SEND.format('SIGINT')}; time.sleep(1)\n        except:\n            pass"
-    line = stopped([*reward_file(tmp_path, swallows, call=1), "--save_strategy", "no"], capsys)
-    assert line.startswith("interrupted at step 1 of 4 (Ctrl-C): no checkpoint yet")
 
 
 @pytest.mark.hostile(KIND, "survived")
@@ -134,13 +121,11 @@ def test_ctrl_c_while_libraries_are_imported():
 
 
 def test_the_command_as_a_shell_takes_it(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["examples/train.py"])
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     words = ["--reward", "my file.py:f", "--hub-token=hf_x", "--hub_token", "hf_y", "--beta", "1"]
-    assert StopSignals().command(words) == "accelerate launch examples/train.py --reward 'my file.py:f' --beta 1"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert StopSignals().command([]) == "accelerate launch … examples/train.py"
+    for launched, launcher in ((False, "python"), (True, "accelerate launch …")):
+        monkeypatch.setattr(signals, "is_launched", lambda launched=launched: launched)
+        assert StopSignals().command(words) == f"{launcher} train.py --reward 'my file.py:f' --beta 1"
 
 
 # Full disk
@@ -161,8 +146,7 @@ def limit_of_files(size=None):
 @pytest.mark.hostile(KIND, "refused")
 def test_a_full_disk_before_the_start(tmp_path):
     check_output_dir(tmp_path / "run" / "one")
-    refusal = pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$")
-    with refusal, limit_of_files(100):
+    with pytest.raises(ValueError, match="^output_dir='.*one' cannot be written to .*: make room"), limit_of_files(100):
         check_output_dir(tmp_path / "run" / "one")
     assert not list(tmp_path.iterdir())  # neither try left anything
 

@@ -178,5 +178,5 @@ def test_the_learning_rate_that_another_number_of_steps_gives(now, jump):
         before.step()
     resumed = linear(now)
     resumed.load_state_dict(before.state_dict())
-    said = schedule_jump(resumed, planned=4, now=now)
-    assert said is None if jump is None else f"jumps {jump}" in said
+    text = schedule_jump(resumed, planned=4, now=now)
+    assert text is None if jump is None else f"jumps {jump}" in text

@@ -1,14 +1,13 @@
-"""Waits that hear a signal: `trl_credit.support.signals.wait`, and signals that come at a bad moment."""
+"""Waits that hear a signal: `trl_credit.support.signals.wait`."""
 
 import signal
-import sys
 import threading
 import time
 
 import pytest
 
 from trl_credit.rewards.limits import call_within
-from trl_credit.support.signals import StopSignals, wait
+from trl_credit.support.signals import wait
 
 
 @pytest.fixture
@@ -47,25 +46,3 @@ def test_a_wait_ends_with_the_event_or_at_its_limit():
     assert not wait(event, 0.25) and not wait(event, 0.0)
     threading.Timer(0.25, event.set).start()
     assert wait(event, 60.0) and wait(event, 0.0) and wait(event)
-
-
-class Interrupted:
-    def __del__(self):
-        signal.raise_signal(signal.SIGINT)
-
-
-class Wrong:
-    def __del__(self):
-        raise KeyError("mine")
-
-
-def test_a_signal_that_comes_in_a_destructor_is_no_traceback(capfd, monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has one of its own
-    with StopSignals() as stop:
-        Interrupted()
-        assert stop.number == signal.SIGINT  # by which the run ends after its step
-        assert capfd.readouterr().err == ""
-        Wrong()
-        assert "KeyError: 'mine'" in capfd.readouterr().err
-    Wrong()
-    assert "KeyError: 'mine'" in capfd.readouterr().err and sys.unraisablehook is sys.__unraisablehook__

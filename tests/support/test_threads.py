@@ -1,16 +1,12 @@
 """Threads of a training: one for a small model on the CPU, unless something else has set them."""
 
-import os
-
 import pytest
 import torch
 from torch import nn
 
 from trl_credit import STraceTrainer
+from trl_credit.support import threads
 from trl_credit.support.threads import SMALL, threads_for
-
-
-DEFAULT = len(os.sched_getaffinity(0))  # what torch takes where a core has one hardware thread
 
 
 @pytest.fixture
@@ -19,9 +15,9 @@ def unset(monkeypatch):
     before = torch.get_num_threads()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(max(DEFAULT, 2))))
-    torch.set_num_threads(max(DEFAULT, 2))
-    yield max(DEFAULT, 2)
+    monkeypatch.setattr(threads, "_CHOSEN_BY_TORCH", 2)
+    torch.set_num_threads(2)
+    yield 2
     torch.set_num_threads(before)
 
 

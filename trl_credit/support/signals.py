@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import math
 import os
 import shlex
 import signal
@@ -73,13 +74,10 @@ def wait(event: threading.Event, timeout: float | None = None) -> bool:
     or the kernel gives it to another thread, the main thread may never wake. Use an event, not `Thread.join`: after an
     interrupted join, Python 3.11 and 3.12 regard the thread as ended although it runs.
     """
-    end = None if timeout is None else time.monotonic() + timeout
-    while not event.is_set():
-        left = _POLL if end is None else min(_POLL, end - time.monotonic())
-        if left <= 0:
-            return False
-        event.wait(left)
-    return True
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while not event.is_set() and (left := end - time.monotonic()) > 0:
+        event.wait(min(_POLL, left))
+    return event.is_set()
 
 
 class StopSignals:
@@ -96,12 +94,8 @@ class StopSignals:
         self.number: int | None = None
         self._time = 0.0
         self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
         # read before a trainer is built, which sets such variables itself
-        by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
-        launcher = "accelerate launch" if by_accelerate else "python"
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            launcher = "accelerate launch …" if by_accelerate else "torchrun …"
+        launcher = "accelerate launch …" if is_launched() else "python"
         self._command = f"{launcher} {shlex.quote(sys.argv[0])}" if program is None else shlex.join(program)
 
     def __enter__(self) -> "StopSignals":
@@ -109,18 +103,11 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM) if is_main() else (signal.SIGINT,):
             before = signal.signal(number, self._handle)
             self._before[number] = signal.default_int_handler if before is end_at_once else before
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        sys.unraisablehook = self._hook
-
-    def _unraisable(self, what: Any) -> None:
-        # a destructor cannot raise the interrupt: code that looks at `number` ends the run
-        if self.number is None or what.exc_type is not KeyboardInterrupt:
-            self._hook(what)
 
     @property
     def code(self) -> int:
