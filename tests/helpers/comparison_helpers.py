@@ -26,6 +26,4 @@ def log_state(values, *, every=1, tokens=10.0, **more) -> dict:
 
 def history(values, *, log=None, record=None, **identity) -> History:
     """The history of a run with these rewards; `log` are arguments of `log_state`, `identity` fields that differ."""
-    return make_history(
-        log_state(values, **(log or {})), {"identity": IDENTITY | identity, **(record or {})}, folder=Path("run")
-    )
+    return make_history(log_state(values, **(log or {})), IDENTITY | identity, folder=Path("run"), record=record)

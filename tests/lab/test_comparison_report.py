@@ -74,7 +74,7 @@ def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_tra
     counted = Counted(trainer)
     trainer.train()
     trainer.functions = getattr(trainer, "functions", None) or functions_of(trainer)
-    found = make_history(vars(trainer.state), {"identity": identity(trainer)})
+    found = make_history(vars(trainer.state), identity(trainer))
     assert set(found.totals) == set(AXES) and found.totals["steps"] == trainer.args.max_steps and found.is_finished
     assert found.totals["generated"] == pytest.approx(counted.generated) and counted.generated > 0
     assert found.totals["prompts"] == counted.batches * trainer.args.generation_batch_size // 4  # 4 rows per prompt
@@ -84,12 +84,11 @@ def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_tra
 def test_an_evaluation_is_placed_where_training_was():
     log = log_state([0.1, 0.2, 0.3])
     log["log_history"].insert(2, {"step": 2, "eval_demo/avg@4": 0.7, "eval_runtime": 3.0})
-    record = {"identity": IDENTITY}
-    found = make_history(log, record, metric="eval_demo/avg@4")
+    found = make_history(log, IDENTITY, metric="eval_demo/avg@4")
     assert found.values.tolist() == [0.7] and found.axes["generated"].tolist() == [160]
     assert found.totals["steps"] == 3 and found.at("steps", 3) == 0.7
     with pytest.raises(ValueError, match=r"logged no 'eval_demo/avg': did you mean 'eval_demo/avg@4'\?"):
-        make_history(log, record, metric="eval_demo/avg")
+        make_history(log, IDENTITY, metric="eval_demo/avg")
 
 
 def test_axes_that_a_log_lacks_are_unknown():
@@ -318,7 +317,7 @@ def test_few_runs_and_equal_runs_have_no_interval():
 
 def test_other_tasks_and_unfinished_runs_are_reported():
     group = runs_of("b", 0.5, range(3), model={"name": "other"})
-    late = make_history({**log_state([1.0]), "max_steps": 10}, {"identity": IDENTITY | {"seed": 9}})
+    late = make_history({**log_state([1.0]), "max_steps": 10}, IDENTITY | {"seed": 9})
     groups = runs_of("GRPO", 0.5, range(3)), make_group("b", [*group.runs, late])
     markdown = markdown_of(*groups, remarks=["One failed."])
     assert "Different tasks: the model differs" in markdown and "* One failed." in markdown

@@ -100,20 +100,24 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         )
     state = read_json(checkpoint / "trainer_state.json")
     try:
-        return make_history(state, record, folder=folder, metric=metric)
+        return make_history(state, record["identity"], folder=folder, metric=metric, record=record)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error
 
 
 def make_history(
-    state: dict[str, Any], record: dict[str, Any], *, folder: Path = Path(), metric: str = "reward"
+    state: dict[str, Any],
+    identity: dict[str, Any],
+    *,
+    folder: Path = Path(),
+    metric: str = "reward",
+    record: dict[str, Any] | None = None,
 ) -> History:
     """The history in a trainer's state as its checkpoints hold it. `record` is the run's `credit_run.json`.
 
     Raises like [`read_history`].
     """
-    identity = record["identity"]
     rows = [row for row in state["log_history"] if "step_time" in row]  # rows of training, not of evaluations
     ends, counts = [0.0], {name: [0.0] for name in AXES}
     for row in rows:
@@ -133,7 +137,7 @@ def make_history(
         axes={name: np.interp(steps, ends, count) for name, count in counts.items()},
         totals={name: count[-1] for name, count in counts.items()},
         planned=int(state["max_steps"]),
-        record=record,
+        record=record or {},
     )
 
 

@@ -1,5 +1,6 @@
 """Trains a grid: tuning, then the runs of the verdict, with their progress and what failed."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -95,7 +96,10 @@ def _train(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
 
         progress = train_all(runs, jobs=jobs or len(gpus) or cores(), gpus=gpus, show=show)
     failed = [now for now in progress if now.state == "failed"]
-    return [f"{now.run.name} failed at step {now.step}: {now.error} ({now.run.log})" for now in failed]
+    sentences = [f"{now.run.name} failed at step {now.step}: {now.error} ({now.run.log})" for now in failed]
+    for sentence in sentences:
+        print(f"error: {sentence}", file=sys.stderr)
+    return sentences
 
 
 def _groups(runs: Sequence[Run], metric: str) -> list[Group]:
