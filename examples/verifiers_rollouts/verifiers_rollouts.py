@@ -19,7 +19,6 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trl_credit.lab.rollout_files.jsonl import is_number, lines_of
 from trl_credit.observe.schema import TOKEN_TYPES, parse_json
 from trl_credit.support.files import write_atomically
 
@@ -50,6 +49,25 @@ class _Node(NamedTuple):
     columns: dict[str, list[float | None] | None]
     weights: list[float] | None
     has_other_weights: bool
+
+
+def is_number(x: Any, low: float, high: float) -> bool:
+    return type(x) in (int, float) and low <= x <= high and abs(x) <= sys.float_info.max
+
+
+def lines_of(path: str | Path) -> Iterator[tuple[str, str]]:
+    """The lines of a text file that are not empty, each with its place, "rollouts.jsonl:3".
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8 text.
+    """
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            if "\ufffd" in line:
+                raise ValueError(f"{path}:{number} is not UTF-8 text: convert the file")
+            if line.strip():
+                yield line, f"{path}:{number}"
 
 
 def is_verifiers(entry: Any) -> bool:

@@ -24,6 +24,6 @@ def log_state(values, *, every=1, tokens=10.0, **more) -> dict:
     return {"log_history": rows, "max_steps": every * len(values), "global_step": every * len(values)}
 
 
-def history(values, *, folder=Path(), metric="reward", log=None, **identity) -> History:
+def history(values, *, log=None, record=None, **identity) -> History:
     """The history of a run with these rewards; `log` are arguments of `log_state`, `identity` fields that differ."""
-    return make_history(log_state(values, **(log or {})), IDENTITY | identity, folder=folder, metric=metric)
+    return make_history(log_state(values, **(log or {})), IDENTITY | identity, folder=Path("run"), record=record)

@@ -12,7 +12,6 @@ from viewer_helpers import Page
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import main
-from trl_credit.credit.gradient import travelled
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
 
@@ -106,14 +105,6 @@ def config_of(name, **settings):
     return args_of(ALGORITHMS[name][0], **settings)
 
 
-def test_how_far_credit_travels():
-    logp_t = torch.zeros(1, 5, dtype=torch.float64, requires_grad=True)
-    mask_t = torch.ones(1, 5, dtype=torch.float64)
-    log_weight = logp_t + torch.nn.functional.pad(0.5 * logp_t[:, :-2], (2, 0))  # half of it two tokens back
-    moved, total = travelled(log_weight, logp_t=logp_t, coefficient_t=mask_t)
-    assert moved.item() == pytest.approx(3 * 0.5 * 2) and total.item() == pytest.approx(5 + 3 * 0.5)
-
-
 def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(rollouts):
     content = rows()
     content[0]["truncated"] = True
@@ -180,19 +171,13 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printe
     ("line", "message"),
     [
         ("{", ":1 is not JSON"),
-        ("[1]", "is not a JSON object"),
-        ('{"prompt": "a", "completion": "b"}', "has no 'reward'"),
-        ('{"prompt": 1, "completion": "b", "reward": 1}', "prompt must be a text"),
-        ('{"prompt": "a", "completion": "b", "reward": "x"}', "reward must be a finite number"),
-        ('{"prompt": "a", "completion": "b", "reward": NaN}', "NaN is not a JSON number"),
-        ('{"prompt": "a", "completion": "b", "reward": 1e999}', "reward must be a finite number"),
+        ('{"prompt": "a", "completion": "b"}', ":1: reward"),
+        ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
+        ('{"prompt": "a", "completion": "b", "reward": NaN}', "NaN"),
         ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "at most 0, got 0.5 at 0"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "entropy": [1, -2]}', "at least 0, got -2 at 1"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "loss_mask": [0, 5]}', "0 and 1, got 5 at 1"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "token_ids": [3.5]}', "token ids, got 3.5"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must lie in"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "token_ids": [3.5]}', "token_ids"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": "x"}', "logprobs must be a list"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
     ],
 )
@@ -212,14 +197,9 @@ def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
 
 
 def test_a_function_named_by_hand_that_cannot_be_used_is_an_error(rollouts, own, command_said):
-    (own / "lost.py").write_text("import no_such_module\n\n\ndef f(config, tokens): ...\n")
-    given = ["explain", rollouts(), "--algo", "grpo", "--credit"]
-    for name, message in (
-        ("mine.py:nope", "'nope' is not a function there"),
-        ("lost.py:f", "raised ModuleNotFoundError: No module named 'no_such_module'"),
-    ):
-        code, out, error = command_said(*given, f"{own}/mine.py:f", f"s_trace+{own}/{name}")
-        assert code == 2 and not out and message in error and len(error.splitlines()) == 1
+    given = ["explain", rollouts(), "--algo", "grpo", "--credit", f"{own}/mine.py:f", f"s_trace+{own}/mine.py:nope"]
+    code, out, error = command_said(*given)
+    assert code == 2 and not out and "'nope' is not a function there" in error and len(error.splitlines()) == 1
 
 
 def test_a_function_imports_a_module_beside_it_as_in_training(rollouts, own, printed, monkeypatch):
@@ -230,16 +210,7 @@ def test_a_function_imports_a_module_beside_it_as_in_training(rollouts, own, pri
     assert "| f on GRPO " in printed(rollouts(), "--algo", "grpo", "--credit", "importing.py:halved")
 
 
-def test_compare_imports_it_too(own, command_said, monkeypatch):
-    monkeypatch.chdir(own)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
-    (own / "sibling_of_compared.py").write_text(OWN)
-    (own / "compared.py").write_text("from sibling_of_compared import f as halved\n")
-    code, _, error = command_said("compare", "--credit", "compared.py:halved", "--seeds", 0, "--num_generations", 1)
-    assert code == 2 and "num_generations must be at least 2" in error  # after the function was read
-
-
-@pytest.mark.parametrize("value", [[0.5, 1], 3, "x", {"a": "b"}, {}], ids=str)
+@pytest.mark.parametrize("value", [[0.5, 1], {"a": "b"}], ids=str)
 def test_a_column_that_is_called_rewards_may_hold_anything(rollouts, value):
     shard = read_rollouts(rollouts(rows(rewards=value)))
     assert any(explain(shard, config_of("ha_dw"), name="HA-DW").shard.responses[0]["credit"])
@@ -249,12 +220,6 @@ def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):
     reason = "No algorithm gives credit: the responses to each prompt have the same reward."
     assert reason in printed(rollouts(rows(reward=1.0)), "--algo", "grpo", "s_trace")
     assert reason not in printed(rollouts(), "--algo", "grpo")
-
-
-def test_a_base_is_named_before_the_function(rollouts, own, printed):
-    text = printed(rollouts(), "--algo", "s_trace", "--credit", f"s_trace+{own}/mine.py:as_base")
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][2:]
-    assert [row[0].strip("| ") for row in rows] == ["S-trace", "as_base on S-trace"] and rows[0][1:] == rows[1][1:]
 
 
 def test_a_class_has_settings(rollouts, own, printed, command_said):
@@ -315,8 +280,8 @@ def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
 
 
 def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, printed, monkeypatch):
-    monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 20)
-    assert "(the page shows 1 of 2 prompts, the table has all)" in printed(rollouts(), "--algo", "grpo")
+    monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
+    assert "(the page shows 1 of 4 responses, the table has all)" in printed(rollouts(), "--algo", "grpo")
 
 
 def test_the_cost_of_steps_grows_with_the_length_alone():

@@ -12,18 +12,16 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback, WandbCallback
-from viewer_helpers import EVIL, SHARDS, Page, header, response, s_trace
+from viewer_helpers import Page, header, response, s_trace
 
 import trl_credit
 from trl_credit import CreditPageCallback
 from trl_credit.cli import training
 from trl_credit.lab.viewer import trackers
 from trl_credit.lab.viewer.excerpt import excerpt, ranked_groups
-from trl_credit.lab.viewer.image import COLUMNS, LINES, credit_image
 from trl_credit.lab.viewer.page import build_page
-from trl_credit.lab.viewer.palette import LIGHT
 from trl_credit.lab.viewer.trackers import page_of
-from trl_credit.observe.schema import Shard, read_shard, shard_path
+from trl_credit.observe.schema import Shard, shard_path
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -79,17 +77,13 @@ def test_tensorboard(run):
     trainer = run("tensorboard")
     (folder,) = Path(trainer.args.output_dir).glob("runs/*")
     (events,) = folder.iterdir()  # no second writer
-    found = EventAccumulator(str(events), size_guidance={"images": 0}).Reload()
-    scalars, images = found.Tags()["scalars"], found.Images("credit/page")
+    found = EventAccumulator(str(events)).Reload()
+    scalars = found.Tags()["scalars"]
     assert {"credit/clip_fraction", "credit/trace_mass", "train/reward", "train/loss"} <= set(scalars)
     assert [name for name in scalars if name.startswith("train/credit")] == []
     logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
     assert [x.value for x in found.Scalars("credit/trace_mass")] == pytest.approx(logged)
-    assert [x.step for x in found.Scalars("credit/trace_mass")] == [x.step for x in images] == [1, 2]
-    folder = trainer.args.output_dir
-    drawn = [credit_image(read_shard(shard_path(folder, step))).shape[:2] for step in (1, 2)]
-    assert [(image.height, image.width) for image in images] == drawn
-    assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in images)
+    assert [x.step for x in found.Scalars("credit/trace_mass")] == [1, 2]
 
 
 @needs("wandb")
@@ -148,19 +142,29 @@ class Spoils(TrainerCallback):
         shard_path(args.output_dir, state.global_step).write_text("{}", encoding="utf-8")
 
 
-def test_a_shard_that_cannot_be_read_is_one_warning(run, caplog):
-    trainer = run("tensorboard", before=Spoils())
-    assert trainer.state.global_step == 2
-    assert [r.message.split(":")[0] for r in caplog.records if "credit page" in r.message] == [
-        "no credit page of step 1, nor of later ones"
-    ]
+class Tracker:
+    """The module of a tracker that shows HTML."""
+
+    def __init__(self):
+        self.pages = {}
+
+    def Html(self, text, inject):
+        return text.read()
+
+    def log(self, values):
+        self.pages[values["train/global_step"]] = values["credit/page"]
 
 
-def test_a_step_is_sent_when_its_pass_ends(run):
+def test_a_step_is_sent_when_its_pass_ends_and_a_damaged_shard_is_one_warning(run, caplog, monkeypatch):
     """With two optimizer steps in a generation batch, the shard of step 3 is written in step 4."""
-    trainer = run("tensorboard", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=4, log_credit=3)
-    (folder,) = Path(trainer.args.output_dir).glob("runs/*")
-    assert [x.step for x in EventAccumulator(str(folder)).Reload().Images("credit/page")] == [3]
+    tracker = Tracker()
+    monkeypatch.setattr(CreditPageCallback, "trackers_of", staticmethod(lambda callbacks: [tracker]))
+    run("tensorboard", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=4, log_credit=3)
+    assert list(tracker.pages) == [3] and Page(tracker.pages[3]).data["shards"][0]["header"]["step"] == 3
+    trainer = run("tensorboard", before=Spoils(), overwrite_output_dir=True)
+    assert trainer.state.global_step == 2 and list(tracker.pages) == [3]
+    warnings = [r.message.split(":")[0] for r in caplog.records if "credit page" in r.message]
+    assert warnings == ["no credit page of step 1, nor of later ones"]
 
 
 def test_what_a_callback_is_given(make_trainer, tmp_path):
@@ -235,50 +239,3 @@ def test_the_bound_of_tokens_keeps_a_page_of_every_column_within_its_size():
         row |= numbers | integers | {"tokens": [f"{i}" for i in range(length)], "token_ids": list(range(length))}
     page = build_page([Shard(header("GRPO"), {}, rows)], title="run")
     assert 0.5 * trackers.MAX_BYTES < len(page.encode()) <= trackers.MAX_BYTES
-
-
-def colour(name: str, level: int) -> list[int]:
-    return list(bytes.fromhex(LIGHT[name][level - 1][1:]))
-
-
-def pixels(image: np.ndarray, rgb: list[int]) -> int:
-    return int((image == rgb).all(axis=-1).sum())
-
-
-def test_an_image_colours_tokens_by_their_credit():
-    rows = [response("x" * 40, index=i, reward=float(i == 0)) for i in range(2)]
-    rows = [row | {"tokens": ["x" * 40], "loss_mask": [1], "policy_mask": [1], "credit": [0.0]} for row in rows]
-    plain = credit_image(Shard(header("GRPO"), {}, rows))
-    rows[0]["credit"], rows[1]["credit"] = [1.0], [-1.0]
-    image = credit_image(Shard(header("GRPO"), {}, rows))
-    for name in ("positive", "negative"):  # more than the legend alone
-        assert pixels(image, colour(name, 6)) > pixels(plain, colour(name, 6)) + 40 * 8 * 20 / 2
-    rows[0]["loss_mask"] = [0]
-    assert pixels(credit_image(Shard(header("GRPO"), {}, rows)), colour("positive", 6)) == pixels(
-        plain, colour("positive", 6)
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_an_image_of_any_text():
-    """Control characters, a formula, what the font lacks, no token, no credit: no error, and no warning of a font."""
-    odd = response(f"$x^2$ \t\x1b[31m 日本語 😀👍🏽 e\u0301 {EVIL} " + "x" * 400 + "\n\n")
-    odd["tokens"][0] = "\ud800"
-    rows = [odd, response("", index=1, reward=0.0) | {"reward": None}, response("ok", index=2) | {"credit": None}]
-    shards = [shard for shards in SHARDS.values() for shard in shards]
-    for shard in (Shard(header("GRPO"), {}, rows), *shards):
-        image = credit_image(shard)
-        assert (
-            image.dtype == np.uint8 and image.shape[2] == 3 and image.shape[1] <= (COLUMNS + 3) * 8 and image.min() < 60
-        )
-    with pytest.raises(ValueError, match="no response"):
-        credit_image(Shard(header("GRPO"), {}, []))
-
-
-def test_a_long_response_loses_its_middle():
-    heights = []
-    for lines in (LINES - 1, LINES, LINES + 1, 50 * LINES):
-        row = response("one\n" * lines)  # ends with an empty line, which no token is on
-        heights.append(credit_image(Shard(header("GRPO"), {}, [row])).shape[0])
-    assert heights[0] + 20 == heights[1] == heights[2] == heights[3]

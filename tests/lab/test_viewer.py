@@ -112,18 +112,13 @@ def encoded(row, of=None) -> dict:
     return Page(build_page([Shard(of or header("GRPO"), {}, [row])], title="t")).data["shards"][0]["responses"][0]
 
 
-def test_constant_and_equal_columns_cost_nothing():
-    row = response("word " * 2000)
-    equal = {**row, "old_logprobs": row["trainer_logprobs"], "inference_logprobs": row["trainer_logprobs"]}
-    columns = encoded(equal)["columns"]
-    assert columns["old_logprobs"] == columns["inference_logprobs"] == "=trainer_logprobs"
-    assert columns["advantages"] == [1, len(row["tokens"])]
-
-
 def test_a_page_needs_at_most_forty_bytes_per_token():
     rows = [with_trace(response(" ".join(map(str, range(900))), index=i), decay=0.99) for i in range(5)]
     for row in rows:
         row["kl_credit"] = row["ref_logprobs"] = row["credit"][::-1]
+        row["inference_logprobs"] = row["trainer_logprobs"]  # equal and constant columns cost nothing
+    assert encoded(rows[0])["columns"]["inference_logprobs"] == "=trainer_logprobs"
+    assert encoded(rows[0])["columns"]["advantages"] == [1, len(rows[0]["tokens"])]
     empty = len(build_page([Shard(header("S-trace"), {}, [])], title="t"))
     html = build_page([Shard(header("S-trace"), {}, rows)], title="t")
     assert (len(html) - empty) / sum(len(row["tokens"]) for row in rows) < 45
@@ -139,21 +134,12 @@ def test_fields_may_be_missing_empty_or_not_finite():
 
 
 @pytest.mark.parametrize(
-    "field, value, said",
-    [
-        ("reward", "<b>", "reward of response 0/0 of step 10 must be of type float"),
-        ("rewards", [1.0], "must be of type dict[str, float]"),
-        ("rewards", {"a": "b"}, "rewards of response 0/0"),
-        ("truncated", "no", "must be of type bool"),
-        ("segment_values", [0.5, "x"], "segment_values of response 0/0 of step 10 must be of type list[float]"),
-        ("nodes", 3, "must be of type list[int]"),
-        ("entropy", [10**400] * 8, "entropy of response 0/0 of step 10: not a list of numbers"),
-    ],
+    "field, value",
+    [("reward", "<b>"), ("rewards", {"a": "b"}), ("truncated", "no"), ("segment_values", [0.5, "x"]), ("nodes", 3)],
 )
-def test_a_field_of_another_type_is_refused_by_name(field, value, said):
-    row = response("one two three four five six seven eight")
-    with pytest.raises(ValueError, match=re.escape(said)):
-        encoded(row | {field: value})
+def test_a_field_of_another_type_is_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"{field} of response 0/0 of step 10"):
+        encoded(response("one two") | {field: value})
 
 
 def test_a_table_and_notes_are_at_the_top_as_text():
@@ -162,24 +148,6 @@ def test_a_table_and_notes_are_at_the_top_as_text():
     there = text.partition('<div class="page">')[0]
     assert there.count("<tr>") == 3 and there.count('<th scope="col">') == 2 and "<td>0.5</td>" in there
     assert "&lt;b&gt;mine&lt;/b&gt;" in there and "&lt;script&gt;x" in there and "<script>x" not in text
-    assert '<details class="overview" open>' in there
-    assert '<details class="overview"' not in build_page(explained(), title="run")
-    with pytest.raises(ValueError, match="row 1 of the table has 1 cells, its head has 2"):
-        build_page(explained(), title="run", table=[["a", "b"], ["c"]])
-    with pytest.raises(ValueError, match="no shard"):
-        build_page([], title="t")
-
-
-def test_a_page_begins_where_there_is_credit(tmp_path, capsys):
-    rows = [response("a", group=g, credit=[0.0 if g < 2 else 0.5]) for g in range(4)]
-    shard = Shard(header("GRPO", step=7), {}, rows)
-    assert Page(build_page([shard], title="t")).data["start"] == {"step": 7, "group": 2, "index": 0}
-    assert Page(build_page([shard], title="t", start={"step": 7, "group": 1})).data["start"]["group"] == 1
-    nothing = Shard(header("GRPO", step=7), {}, rows[:2])
-    assert Page(build_page([nothing], title="t", start={"step": 7})).data["start"] == {"step": 7}
-    write_shard(shard_path(tmp_path, 7), shard)
-    assert main(["view", str(tmp_path), "--terminal"]) == 0
-    assert "response 2/0" in capsys.readouterr().out
 
 
 def test_a_page_begins_with_the_response_of_largest_credit(tmp_path, capsys):
@@ -247,39 +215,23 @@ def test_the_terminal_shows_the_group_and_the_credit_in_colour():
     text = re.sub(r"\x1b\[[\d;]*m", "", colour)
     assert "SPO-chain, step 10, response 0/0" in text and "accuracy" in text and "unassigned" in text
     assert squeezed("".join(shard.responses[0]["tokens"])) in squeezed(text)
-    coarse = printed(shard, color_system="standard", legacy_windows=False)
-    assert "\x1b[34m" in coarse and "\x1b[7;34m" in coarse  # what has 16 colours still shows two strengths
-
-
-def test_the_terminal_shows_step_rewards_where_steps_end():
-    shard = SHARDS["turns"][0]
-    text = re.sub(r"\x1b\[[\d;]*m", "", printed(shard, color_system="truecolor", legacy_windows=False))
-    written = "".join(shard.responses[0]["tokens"])
+    turns = SHARDS["turns"][0]
+    text = re.sub(r"\x1b\[[\d;]*m", "", printed(turns, color_system="truecolor", legacy_windows=False))
     assert squeezed(text).count("[r+0.5]") == squeezed(text).count("[r+1]") == 1
-    assert squeezed(written) in squeezed(re.sub(r" \[r \+[\d.]+\] ", "", text))
-    lines = printed(shard, color_system=None).splitlines()
+    lines = printed(turns, color_system=None).splitlines()
     assert [line.split("(step reward ")[1] for line in lines if "step reward" in line] == ["+0.5)", "+1)"]
 
 
-@pytest.mark.parametrize("settings", [{"color_system": None}, {"color_system": "truecolor", "no_color": True}])
-def test_without_colour_each_token_has_its_credit_as_a_number(settings):
+def test_without_colour_each_token_has_its_credit_as_a_number():
     masks = {"loss_mask": [1, 1, 1, 0, 1], "policy_mask": [1, 0, 0, 0, 1]}
     tokens = ["one", "\n", " three", "four", "x" * 200]
     row = response("x", tokens=tokens, credit=[1.2345, 0.0, -0.5, 0.0, None], **masks)
-    out = re.sub(r"\x1b\[[\d;]*m", "", printed(Shard(header("GRPO"), {}, [row]), legacy_windows=False, **settings))
+    out = printed(Shard(header("GRPO"), {}, [row]), color_system=None, legacy_windows=False)
     lines = out.partition("units of the advantage:\n")[2].splitlines()
     assert [line.split() for line in lines] == [
         ["+1.23", "one"], ["–", "↵", "(unassigned)"], ["-0.5", "three", "(unassigned)"],
         ["–", "four", "(not", "in", "the", "loss)"], ["–", "x" * 200],
     ]  # fmt: skip
-
-
-def test_a_completion_does_not_command_the_terminal():
-    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[bold]\ud800"
-    shard = Shard(header(evil), {}, [response("x", tokens=[evil], rewards={evil: 1.0, "b": 0.0})])
-    out = printed(shard, color_system=None, legacy_windows=False)
-    assert not set("\x1b\x07\x9b\r\u202e") & set(re.sub(r"\x1b\[[\d;]*m", "", out))
-    assert "[bold]<d800>" in out
 
 
 def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
@@ -315,26 +267,17 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
     ((tag, of),) = Page(view._repr_html_()).tags
     assert tag == "iframe" and of["sandbox"] == "allow-scripts" and of["srcdoc"] == view.html
-    with pytest.raises(TypeError, match="folder of a run, a trainer or results of explain, got int"):
+    with pytest.raises(TypeError, match="got int"):
         trl_credit.show_credit(3)
-    with pytest.raises(ValueError, match=r"no rollout log: train with log_credit=10 in the configuration"):
-        trl_credit.show_credit(run.parent)
-    with pytest.raises(ValueError, match=r"^step=15 was not logged"):
+    with pytest.raises(ValueError, match="step 15 was not logged"):
         trl_credit.show_credit(run, step=15)
 
-
-def test_a_notebook_shows_explained_responses_side_by_side():
     class Explained:
         shard = Shard(header("GRPO"), {}, [response("a", credit=[1.0])])
 
     other = Shard(header("S-trace"), {}, [response("a", credit=[0.5])])
     page = Page(trl_credit.show_credit([Explained(), other]).html)
     assert [shard["header"]["algorithm"] for shard in page.data["shards"]] == ["GRPO", "S-trace"]
-    assert len(Page(trl_credit.show_credit(Explained()).html).data["shards"]) == 1
-    with pytest.raises(ValueError, match="explained responses are of one step"):
-        trl_credit.show_credit(other, step=1)
-    with pytest.raises(TypeError, match="got list"):
-        trl_credit.show_credit([])
 
 
 def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
@@ -355,11 +298,10 @@ def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
     assert "step 20, response 0/1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["view", "RUN", "--terminal"], ["view", "RUN"], ["recipes"]])
-def test_a_closed_pipe_ends_the_command_silently(run, argv):
+def test_a_closed_pipe_ends_the_command_silently(run):
     gone, end = os.pipe()
     os.close(gone)
-    command = [sys.executable, "-m", "trl_credit", *(word.replace("RUN", str(run)) for word in argv)]
+    command = [sys.executable, "-m", "trl_credit", "view", str(run), "--terminal"]
     done = subprocess.run(command, stdout=end, stderr=subprocess.PIPE, text=True)
     os.close(end)
     assert done.stderr == "" and done.returncode in (1, 128 + signal.SIGPIPE)  # 1: rich ends it by itself

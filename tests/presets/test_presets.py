@@ -24,7 +24,7 @@ from trl_credit.hub.describe import describe_credit, function_comments, own_func
 from trl_credit.hub.papers import papers_of
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import changed, recipe_of, to_yaml
-from trl_credit.lab.comparison.settings_tables import settings_beside_credit, settings_of_credit
+from trl_credit.lab.comparison.settings_tables import differing_settings
 from trl_credit.observe.log_entries import settings_of
 from trl_credit.presets import PRESETS
 from trl_credit.settings.arguments import parse_arguments
@@ -176,8 +176,8 @@ def test_a_knob_of_a_made_up_algorithm_is_known_everywhere(make_up, script, tmp_
     args = args_of(module.MadeUpConfig, my_rate=0.25)
     assert settings_of(args)["my_rate"] == 0.25 and settings_of(args_of(module.MadeUpConfig))["my_rate"] == 0.5
     groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x}, credit={})]) for x in (0.1, 0.2)]
-    assert settings_of_credit(groups) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
-    assert settings_beside_credit(groups) == {0.1: {}, 0.2: {}}
+    assert differing_settings(groups, of_credit=True) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
+    assert differing_settings(groups, of_credit=False) == {0.1: {}, 0.2: {}}
     with pytest.raises(ValueError, match=r"my_rate must be in \[0, 1\], got 2"):
         args_of(module.MadeUpConfig, my_rate=2.0)
 

@@ -4,7 +4,6 @@ import shlex
 import signal
 import sys
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,12 @@ from ..support.startup import prepare_process, quiet_start
 
 
 if TYPE_CHECKING:
-    from ..lab.comparison.grid import Grid
-    from ..lab.comparison.processes import Interrupted
-    from ..lab.comparison.results import Comparison
+    from ..lab.comparison.groups import Group
+    from ..lab.comparison.results import Results
 
 PROGRAM = "trl-credit compare"
 _TUNING_SEEDS = [100, 101]
+_OF_TRAINING = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_seeds", "jobs")
 _HELP = """\
 Is the difference real? Trains each algorithm with each seed, or reads finished runs, and writes a report. The report
 has the difference of each algorithm from a baseline, paired by seed, with a 95 % interval. Its test is corrected for
@@ -79,12 +78,10 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
     args.command = shlex.join([*PROGRAM.split(), *argv])
-    if args.runs:
-        of_training = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_seeds", "jobs")
-        given = [f"--{n}" for n in of_training if getattr(args, n) is not None]
-        if given or flags:
-            raise ValueError(f"--runs trains nothing: leave out {[*given, *flags][0]}")
-    elif not args.algo and not args.credit:
+    idle = [f"--{name}" for name in _OF_TRAINING if getattr(args, name) is not None] + flags
+    if args.runs and idle:
+        raise ValueError(f"--runs trains nothing: leave out {idle[0]}")
+    if not (args.runs or args.algo or args.credit):
         raise ValueError("there is nothing to compare: name algorithms with --algo, or finished runs with --runs")
     if args.tuning_seeds is not None and args.sweep is None:
         raise ValueError("--tuning_seeds does nothing without --sweep: leave it out")
@@ -98,13 +95,13 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
 def _compare_finished(args: Namespace) -> int:
     from ..lab.comparison.groups import group_runs
     from ..lab.comparison.histories import read_history
-    from ..lab.comparison.results import Comparison
+    from ..lab.comparison.results import make_results
 
     groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
-    label = _baseline(args.baseline, {group.label: group.label for group in groups})
-    baseline = next(group for group in groups if group.label == label)
+    baseline = _group(groups, _baseline(args.baseline, {group.label: group.label for group in groups}))
+    named = {"metric": args.metric, "primary": args.primary, "command": args.command}
     remark = "The primary metric was named when these runs were finished, not before."
-    _report(args, Comparison(tuple(groups), baseline, args.metric, args.command, {}, (remark,), args.primary))
+    _report(make_results(groups, baseline, remarks=[remark], **named), Path(args.output_dir))
     return 0
 
 
@@ -112,7 +109,7 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     from ..lab.comparison.entries import read_entries, read_equal, read_sweep
     from ..lab.comparison.grid_settings import Shared, make_grid
     from ..lab.comparison.processes import Interrupted
-    from ..lab.comparison.results import Comparison
+    from ..lab.comparison.results import make_results
     from ..lab.comparison.run import train_grid
 
     prepare_process()  # as in the runs: functions may import modules of the current folder
@@ -124,53 +121,51 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     for algorithm, names in grid.left_out.items():
         print(f"{algorithm} does not have {', '.join(names)}: left out")
     try:
-        found = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
+        trained = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
     except Interrupted as stop:
-        return _interrupted(stop, grid, args.command)
-    if not found.groups:
-        print(f"error: {found.failed[-1]}", file=sys.stderr)
+        print(f"\ninterrupted ({stop}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
+        return 128 + stop.number
+    if not trained.groups:
+        print(f"error: {trained.failed[-1]}", file=sys.stderr)
         return 1
-    baseline = next((group for group in found.groups if group.label == label), found.groups[0])
-    remarks = found.remarks
+    baseline = _group(trained.groups, label)
     if baseline.label != label:
-        remarks = [*remarks, f"{label} has no finished run: the baseline is {baseline.label}."]
-    made = Comparison(tuple(found.groups), baseline, args.metric, args.command, grid.left_out, tuple(remarks))
-    tuned = {"tuned": tuple(found.tuned), "sweep": sweep and sweep.name}
-    _report(args, replace(made, primary=args.primary, **tuned))
-    return 1 if found.failed else 0
-
-
-def _interrupted(stop: "Interrupted", grid: "Grid", command: str) -> int:
-    """Says how many runs are finished and how to go on; returns the exit code."""
-    planned = grid.tuning_runs() or grid.verdict_runs()
-    done = sum(run.is_finished for run in planned)
-    cause = "Ctrl-C" if stop.number == signal.SIGINT else stop
-    kept = f"{done} of {len(planned)} {'tuning ' * bool(grid.sweep)}runs are finished"
-    if grid.sweep and done == len(planned):
-        kept = "the tuning is finished, the verdict is not"
-    print(f"\ninterrupted ({cause}): {kept}; go on with: {command}", file=sys.stderr)
-    return 128 + stop.number
+        trained.remarks.append(f"{label} has no finished run: the baseline is {baseline.label}.")
+    results = make_results(
+        trained.groups,
+        baseline,
+        metric=args.metric,
+        command=args.command,
+        primary=args.primary,
+        left_out=grid.left_out,
+        remarks=trained.remarks,
+        tuned=trained.tuned,
+        sweep=sweep and sweep.name,
+    )
+    _report(results, Path(args.output_dir))
+    return 1 if trained.failed else 0
 
 
 def _baseline(asked: str | None, labels: dict[str, str]) -> str:
     """The label of the baseline. `labels` maps every name of an algorithm to its label."""
     if asked is None:
         return labels.get("grpo") or labels.get("GRPO") or next(iter(labels.values()))
-    by_spelling = {spelling(name): label for name, label in reversed(labels.items())}
-    found = labels.get(asked) or by_spelling.get(spelling(asked))
-    if found is None:
-        known = dict.fromkeys(labels.values())
-        raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, known)}")
-    return found
+    by_spelling = {spelling(name): label for name, label in labels.items()}
+    if spelling(asked) not in by_spelling:
+        raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, set(labels.values()))}")
+    return labels.get(asked) or by_spelling[spelling(asked)]
 
 
-def _report(args: Namespace, comparison: "Comparison") -> None:
+def _group(groups: list["Group"], label: str) -> "Group":
+    """The group with this label, else the first one."""
+    return next((group for group in groups if group.label == label), groups[0])
+
+
+def _report(results: "Results", folder: Path) -> None:
     """Writes the report, and prints its answer and the paths of its pages."""
     from ..lab.comparison.report import console_answer, write_report
-    from ..lab.comparison.results import make_results
 
-    results = make_results(comparison)
-    pages = write_report(comparison, results, Path(args.output_dir))
+    pages = write_report(results, folder)
     print(console_answer(results))
     for page in pages:
         print(page)

@@ -18,6 +18,7 @@ from ..config.trl_settings import check_model
 from ..data import SETS, hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import TASKS, check_tool_loop, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
+from ..lab.comparison.processes import ProgressLines
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
@@ -220,8 +221,9 @@ def _absolute(reward: str) -> str:
 
 
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
-    """Adds evaluation, pages for trackers and pushes during training, if flags ask for them. Raises what
-    [`EvaluationCallback`] and [`CreditPageCallback`] do."""
+    """Adds evaluation, pages for trackers and pushes during training, if flags ask for them, and what `trl-credit
+    compare` reads. Raises what [`EvaluationCallback`] and [`CreditPageCallback`] do."""
+    trainer.add_callback(ProgressLines())
     if choices.script.evaluation_protocol:
         evaluation = EvaluationCallback(
             trainer,

@@ -32,8 +32,8 @@ class RunFolder:
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
     start or resume (`from`), its id, what the user allowed to change since the one before (`changed`), and what changed
     by itself (`said`). `task` says what a run of the command line trains on; its paths are those of this machine, and
-    no push sends the file. `credit` has the name of a custom function or class, its settings, and whether it is not the
-    preset's.
+    no push sends the file. `trainer` is the name of a trainer class of the user. `credit` has the name of a custom
+    function or class, its settings, and whether it is not the preset's.
 
     Args:
         config ([`CreditConfig`]):
@@ -58,7 +58,14 @@ class RunFolder:
             self.record["lives"][-1].setdefault("said", []).append(text)
             self.write_record(self.path)
 
-    def claim(self, identity: dict[str, Any], *, resume: str | None, task: dict[str, Any] | None = None) -> None:
+    def claim(
+        self,
+        identity: dict[str, Any],
+        *,
+        resume: str | None,
+        task: dict[str, Any] | None = None,
+        trainer: str | None = None,
+    ) -> None:
         """Reserves the folder for a new run, or for one that resumes from a checkpoint.
 
         Args:
@@ -68,6 +75,8 @@ class RunFolder:
                 The checkpoint.
             task (`dict`, *optional*):
                 What the run trains on, in JSON types.
+            trainer (`str`, *optional*):
+                Name of the trainer's class, if it is not one of this package.
 
         Raises:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
@@ -89,6 +98,7 @@ class RunFolder:
             starts[-1]["id"] = secrets.token_hex(8)
             self.record = {"version": VERSION, "identity": identity, "lives": starts}
             self.record |= {} if task is None else {"task": task}
+            self.record |= {} if trainer is None else {"trainer": trainer}
             if is_custom_function(credit := self._config.credit):  # of which the identity has the digest alone
                 own = [f.name for f in settings_of(class_of(credit))]
                 is_own = not is_default(self._config, "credit")

@@ -168,7 +168,8 @@ class ResumableTrainer(GRPOTrainer):
             read = read_first_rows(self.train_dataset, count=count, seed=self.args.seed)
             self.first_rows, self.train_dataset = read
             self._read_stream = self.train_dataset
-        self._folder.claim(identity(self), resume=resume, task=self.task)
+        named = {} if type(self).__module__.startswith("trl_credit.") else {"trainer": type(self).__name__}
+        self._folder.claim(identity(self), resume=resume, task=self.task, **named)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

@@ -171,6 +171,7 @@ def parse_arguments(
     processes: int = 1,
     protocols: Protocols | None = None,
     flags: Collection[str] = (),
+    lacks: Collection[str] = (),
     **program: str,
 ) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
@@ -187,6 +188,8 @@ def parse_arguments(
             Evaluation protocols, and the names of their sets. `None`: evaluation during training is refused.
         flags (collection of `str`, *optional*):
             Flags that the caller has taken out of `argv`, for the message about an unknown one.
+        lacks (collection of `str`, *optional*):
+            Settings of the files that are left out.
         program (`str`):
             `prog` and `epilog` of `--help`.
 
@@ -194,7 +197,7 @@ def parse_arguments(
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
             has a line for each, which names the field, and the file that set it.
     """
-    read = _read(argv, protocols or {}, program, flags)
+    read = _read(argv, protocols or {}, program, flags, lacks)
     values, parser, errors = read.values, read.parser, read.errors
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":

@@ -1,82 +1,82 @@
 """What a comparison answers, in two sentences, and what a reader must know beside them."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from .grid import TUNING
-from .scoring import ScoreRow, compare_results
-from .tuning import edge_warnings, tuned_rows
+from .results import Results
+from .scoring import ScoreRow
+from .tuning import in_short
 
 
 _NAMED = 4  # algorithms whose numbers stand in a sentence
-SCORE_WORDS = {"area": "mean {metric} over the run", "end": "{metric} at the end"}
 
 
-def answer(results: dict[str, Any]) -> list[str]:
+def answer(results: Results) -> list[str]:
     """Two sentences on the primary metric: which differences are shown, and for which algorithms none is."""
-    rows = compare_results(results, results["primary"])
-    tested = [row for row in rows if row.label not in results["same_gradient"]]
-    score = SCORE_WORDS[results["primary"]].format(metric=results["metric"])
-    baseline = results["baseline"]
+    baseline, tested = results.content["baseline"], results.tested
     if not tested:
-        why = "the other algorithms have its gradient" if rows else "there is no other algorithm"
-        return [f"Nothing is compared with {baseline}: {why}.", f"The primary metric is {score}."]
-    shown = [(word, [row for row in tested if row.verdict == word]) for word in ("above", "below")]
-    parts = [f"{_with_numbers(found)} {_is(found)} {word} {baseline}" for word, found in shown if found]
-    rest = [row for row in tested if row.verdict in ("not shown", "no test")]
-    counted = f"{_runs(tested)}, {score}, 95 % intervals{_correction(tested)}"
-    first = f"{'; '.join(parts)} ({counted})." if parts else f"No difference from {baseline} is shown ({counted})."
-    if not rest:
-        return [first, "A difference is shown for every algorithm that was compared."]
-    untested = any(row.verdict == "no test" for row in rest)
-    verb = f"is not shown{' or could not be tested' if untested else ''}"
-    if parts:
-        return [first, f"A difference {verb} for {_with_numbers(rest)}."]
-    return [first, f"{_with_numbers(rest)} {'was' if len(rest) == 1 else 'were'} compared."]
+        nothing = f"Nothing is compared with {baseline}: there is no other algorithm with another gradient."
+        return [nothing, f"The primary metric is {results.score()}."]
+    parts = []
+    for verdict in ("above", "below"):
+        if rows := [row for row in tested if row.verdict == verdict]:
+            parts.append(f"{_with_numbers(rows)} {_is(rows)} {verdict} {baseline}")
+    family = sum(row.holm is not None for row in tested)
+    corrected = f", Holm's correction for {family} comparisons" if family > 1 else ""
+    counts = sorted({row.n for row in tested})
+    paired = "paired " if all(row.paired for row in tested) else ""
+    seeds = f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} {paired}seed{'s' * (counts != [1])}"
+    shown = "; ".join(parts) or f"No difference from {baseline} is shown"
+    rest = [row for row in tested if row.verdict not in ("above", "below")]
+    second = "A difference is shown for every algorithm that was compared."
+    if rest:
+        untested = " or could not be tested" if any(row.verdict == "no test" for row in rest) else ""
+        second = f"A difference is not shown{untested} for {_with_numbers(rest)}."
+    return [f"{shown} ({seeds}, {results.score()}, 95 % intervals{corrected}).", second]
 
 
-def notes(results: dict[str, Any]) -> list[str]:
+def notes(results: Results) -> list[str]:
     """Sentences beside the answer: equal gradients, comparisons that lose their difference to the correction, edges."""
-    found = []
-    baseline, same = results["baseline"], results["same_gradient"]
-    rows = compare_results(results, results["primary"])
+    content, rows, baseline = results.content, results.rows, results.content["baseline"]
+    same, sentences = content["same_gradient"], []
     if same:
-        whose = f"{_listed(same)} {'has' if len(same) == 1 else 'have'} {baseline}'s gradient with one update per batch"
-        found.append(f"{whose}. {'Its' if len(same) == 1 else 'Their'} differences are rounding, and are not counted.")
-    chosen = {row.label: row.best for row in tuned_rows(results)}
-    moved = [label for label in same if chosen.get(label) != chosen.get(baseline)]
-    if moved:
-        found.append(f"{_listed(moved)}: that rounding chose another {results['sweep']} than {baseline}'s.")
-    lost = [row.label for row in rows if row.verdict == "not shown" and row.excludes_zero]
-    if lost:
-        found.append(
-            f"{_listed(lost)}: the interval excludes 0, but the test corrected for "
-            f"{sum(row.holm is not None for row in rows)} comparisons shows no difference."
+        sentences.append(
+            f"With one update per batch, the gradient of {_listed(same)} is {baseline}'s: differences from it are "
+            "rounding, and are not counted."
+        )
+    if lost := [row.label for row in rows if row.verdict == "not shown" and row.excludes_zero]:
+        family = sum(row.holm is not None for row in rows)
+        sentences.append(
+            f"{_listed(lost)}: the interval excludes 0, but the test corrected for {family} comparisons shows no "
+            "difference."
         )
     if unpaired := [row.label for row in rows if not row.paired]:
-        found.append(f"{_listed(unpaired)}: the seeds differ from {baseline}'s, so the test is Welch's, without pairs.")
-    if untested := [row.label for row in rows if row.p is None and row.label not in same]:
-        found.append(
+        sentences.append(
+            f"{_listed(unpaired)}: the seeds differ from {baseline}'s, so the test is Welch's, without pairs."
+        )
+    if untested := [row.label for row in results.tested if row.p is None]:
+        sentences.append(
             f"No interval for {_listed(untested)}: it takes two seeds, and differences that are not all equal."
         )
-    few = [row for row in rows if row.p is not None and row.n < 5]
-    if few:
-        n, flips = min(row.n for row in few), ""
-        if paired := [row.n for row in few if row.flip_p is not None]:
-            flips = f" The sign-flip p needs no such assumption, but it cannot be below {2 ** (1 - min(paired)):g}."
-        found.append(f"With {n} seeds the t interval rests on the assumption that scores vary normally.{flips}")
-    if results.get("sweep", "unknown") is None:
-        found.append(f"Learning rates were not tuned here, and {_length(results)} say nothing about longer runs.")
-    return found + edge_warnings(results)
+    if few := [row.n for row in rows if row.p is not None and row.n < 5]:
+        n = min(few)
+        sentences.append(
+            f"With {n} seeds the t interval rests on the assumption that scores vary normally. The sign-flip p of "
+            f"pairs needs no such assumption, but it cannot be below {2 ** (1 - n):g}."
+        )
+    if content.get("sweep", "unknown") is None:  # older files do not tell
+        steps = [(run.get("totals") or {}).get("steps") for run in content["runs"] if run["phase"] != TUNING]
+        length = f"runs of {min(steps):,.0f} steps" if None not in steps else "these runs"
+        sentences.append(f"Learning rates were not tuned here, and {length} say nothing about longer ones.")
+    # a sweep of texts has no edge
+    edges = [row for row in results.tuned if row.is_at_edge and not isinstance(row.best, str)]
+    if edges:
+        at = ", ".join(f"{row.label} ({in_short(row.best)})" for row in edges)
+        sentences.append(f"The best value is at the edge of the sweep: {at}. A better one may lie beyond: widen it.")
+    return sentences
 
 
-def _length(results: dict[str, Any]) -> str:
-    """ "300 steps": what all runs of the verdict have reached."""
-    steps = [(run.get("totals") or {}).get("steps") for run in results["runs"] if run["phase"] != TUNING]
-    known = [count for count in steps if count is not None]
-    return f"{min(known):,.0f} step{'s' * (min(known) != 1)}" if known else "these runs"
-
-
-def _with_numbers(rows: list[ScoreRow]) -> str:
+def _with_numbers(rows: Sequence[ScoreRow]) -> str:
     """ "S-trace (+0.012 [0.003, 0.021])" for each; the labels alone where they are many."""
     if len(rows) > _NAMED:
         return _listed([row.label for row in rows])
@@ -99,22 +99,9 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _correction(tested: list[ScoreRow]) -> str:
-    family = sum(row.holm is not None for row in tested)
-    return f", Holm's correction for {family} comparisons" if family > 1 else ""
-
-
-def _runs(rows: list[ScoreRow]) -> str:
-    counts = sorted({row.n for row in rows})
-    if counts == [1]:
-        return "1 seed"
-    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{number} {'paired seeds' if all(row.paired for row in rows) else 'seeds'}"
-
-
-def _is(rows: list[ScoreRow]) -> str:
+def _is(rows: Sequence[ScoreRow]) -> str:
     return "is" if len(rows) == 1 else "are"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -3,7 +3,8 @@
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ...presets import PRESETS
 from ...support.errors import choose
@@ -11,11 +12,23 @@ from ...support.errors import choose
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm of the grid: its name, its label in the report, and its flags of `trl-credit train`."""
+    """An algorithm of the grid.
+
+    Attributes:
+        name: Its name in paths.
+        label: Its name in the report.
+        words: Flags of `trl-credit train`, `--algo` and a preset first; in a grid those of every run.
+        settings: Settings of the shared files that it has.
+        left_out: Shared settings that it does not have.
+        steps: Optimizer steps of a run, −1 if epochs set them.
+    """
 
     name: str
     label: str
     words: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    steps: int = -1
 
 
 @dataclass(frozen=True)
@@ -46,31 +59,31 @@ def read_entries(algorithms: Sequence[str], credit: Sequence[str]) -> list[Entry
     Raises:
         ValueError: an unknown algorithm, a name that cannot be a folder, or a name that is given twice.
     """
-    entries = []
-    for text in algorithms:
-        name, _, rest = text.partition("=") if re.match(r"[^\s-][^\s=]*=", text) else ("", "", text)
-        words = shlex.split(rest)
-        algo = words[0] if words else ""
-        if algo not in PRESETS:
-            raise ValueError(f"--algo {text!r}: {algo!r} is no algorithm{choose(algo, PRESETS)}")
-        if not name and len(words) > 1:
-            raise ValueError(f"--algo {text!r}: give it a name, NAME={text}")
-        entries.append(Entry(name or algo, name or PRESETS[algo].name, ("--algo", algo, *words[1:])))
-    for text in credit:
-        name, _, rest = text.partition("=") if re.match(r"[^\s=]+=", text.partition(" --")[0]) else ("", "", text)
-        base, function, flags = split_credit(rest)
-        if flags and not name:
-            raise ValueError(f"--credit {text!r}: give it a name, NAME={text}")
-        name = name or re.split(r"[:.]", function)[-1]
-        entries.append(Entry(name, name, ("--algo", base, "--credit", function, *flags)))
-    seen: set[str] = set()
-    for entry in entries:
-        if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
-            raise ValueError(f"the name {entry.name!r} also names a folder: use letters, digits, '_', '.' and '-'")
-        if entry.name.lower() in seen:
-            raise ValueError(f"{entry.name!r} is given twice: rename one of them, NAME={entry.name} …")
-        seen.add(entry.name.lower())
+    entries = [_entry("--algo", text) for text in algorithms] + [_entry("--credit", text) for text in credit]
+    names = [entry.name.lower() for entry in entries]
+    for name in names:
+        if not re.fullmatch(r"[\w+-][\w.+-]*", name):
+            raise ValueError(f"the name {name!r} also names a folder: use letters, digits, '_', '.' and '-'")
+        if names.count(name) > 1:
+            raise ValueError(f"{name!r} is given twice: rename one of them, NAME={name} …")
     return entries
+
+
+def _entry(flag: str, text: str) -> Entry:
+    is_named = re.match(r"[^\s=]+=", text.partition(" --")[0])
+    name, _, rest = text.partition("=") if is_named else ("", "", text)
+    if flag == "--algo":
+        base, *flags = shlex.split(rest) or [""]
+        if base not in PRESETS:
+            raise ValueError(f"--algo {text!r}: {base!r} is no algorithm{choose(base, PRESETS)}")
+        short, label, words = base, PRESETS[base].name, flags
+    else:
+        base, function, flags = split_credit(rest)
+        short = label = re.split(r"[:.]", function)[-1]
+        words = ["--credit", function, *flags]
+    if flags and not name:
+        raise ValueError(f"{flag} {text!r}: give it a name, NAME={text}")
+    return Entry(name or short, name or label, ("--algo", base, *words))
 
 
 def split_credit(text: str) -> tuple[str, str, list[str]]:
@@ -83,27 +96,25 @@ def split_credit(text: str) -> tuple[str, str, list[str]]:
 
 def read_equal(words: Sequence[str]) -> dict[str, str]:
     """The settings of `--equal NAME=VALUE …`. Raises `ValueError` for other words, or a name that is given twice."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for word in words:
         name, value = _setting(word, flag="--equal")
-        if name in found:
+        if name in settings:
             raise ValueError(f"--equal names {name} twice: leave out one")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def read_sweep(text: str, seeds: Sequence[int]) -> Sweep:
     """The sweep `NAME=VALUE,VALUE…` with these tuning seeds. Raises `ValueError` for fewer than two values or seeds."""
     name, listed = _setting(text, flag="--sweep")
-    values = [value.strip() for value in listed.split(",")]
-    by_value = {number(value): value for value in values if value}
-    if len(by_value) < 2 or len(by_value) < len(values):
+    words = [word.strip() for word in listed.split(",")]
+    by_value = {number(word): word for word in words if word}
+    if len(by_value) < 2 or len(by_value) < len(words):
         raise ValueError(f"--sweep {text}: give at least two different values, {name}=A,B,…")
     if len(set(seeds)) < max(2, len(seeds)):
         raise ValueError("--tuning_seeds needs at least two different seeds")
-    if all(isinstance(value, float) for value in by_value):
-        by_value = dict(sorted(by_value.items()))
-    return Sweep(name, tuple(by_value.values()), tuple(seeds))
+    return Sweep(name, tuple(by_value[value] for value in in_order(by_value)), tuple(seeds))
 
 
 def number(text: str) -> float | str:
@@ -112,6 +123,12 @@ def number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def in_order(values: Sequence[float | str]) -> list[float | str]:
+    """Different values: numbers in ascending order, others as they come."""
+    distinct = list(dict.fromkeys(values))
+    return sorted(distinct) if all(isinstance(value, int | float) for value in distinct) else distinct
 
 
 def _setting(word: str, *, flag: str) -> tuple[str, str]:

@@ -1,107 +1,185 @@
-"""A grid of runs, algorithms × seeds: their settings, their commands and how far they are."""
+"""A grid of runs, algorithms × seeds: their settings, their commands, how far they are, and `grid.json`."""
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...runs.checkpoints import checkpoint_step, last_checkpoint
-from ...support.files import read_json
+import yaml
+
+from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint
+from ...support.errors import one_line
+from ...support.files import read_json, write_atomically
 from .entries import Entry, Sweep, number
 
 
 TUNING, VERDICT = "tuning", "verdict"  # the phases of a run
+_VERSION = 2  # of grid.json
 
 
 @dataclass(frozen=True)
 class Run:
-    """A cell of the grid: an algorithm with a seed, its arguments of `trl-credit train`, its folder and its log.
+    """A cell of the grid.
 
-    `value` is the value of the setting that is swept, `None` without a sweep. `phase` is "tuning" or "verdict".
+    Attributes:
+        entry: The algorithm.
+        seed: The seed.
+        name: Name of the run, "grpo/seed-0".
+        words: Arguments of `trl-credit train`.
+        output_dir: The folder of the run.
+        log: The file with the output of its processes.
+        phase: "tuning" or "verdict".
+        value: Value of the setting that is swept, `None` without a sweep.
     """
 
     entry: Entry
     seed: int
-    words: tuple[str, ...]
-    folder: Path
-    log: Path
     name: str
-    value: float | str | None = None
+    words: tuple[str, ...]
+    output_dir: Path
+    log: Path
     phase: str = VERDICT
+    value: float | str | None = None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Its last complete checkpoint."""
+        return last_checkpoint(self.output_dir) if self.output_dir.is_dir() else None
 
     @property
     def is_finished(self) -> bool:
         """Whether its last checkpoint is that of its last step."""
-        checkpoint = self._last_checkpoint
-        if checkpoint is None:
+        if self.checkpoint is None:
             return False
-        state = read_json(checkpoint / "trainer_state.json")
+        state = read_json(self.checkpoint / "trainer_state.json")
         return state["global_step"] >= state["max_steps"]
-
-    @property
-    def resumes_from(self) -> int:
-        """The step of its last complete checkpoint, 0 without one."""
-        return checkpoint_step(self._last_checkpoint)
 
     def command(self) -> list[str]:
         """The arguments of `trl-credit` that start or resume it."""
-        resume = ["--resume_from_checkpoint", "true"] if self.resumes_from else []
+        resume = ["--resume_from_checkpoint", "true"] if checkpoint_step(self.checkpoint) else []
         return ["train", *self.words, *resume]
 
-    @property
-    def _last_checkpoint(self) -> Path | None:
-        return last_checkpoint(self.folder) if self.folder.is_dir() else None
 
-
-@dataclass
+@dataclass(frozen=True)
 class Grid:
     """The settings of each algorithm, and the runs made of them.
 
     Attributes:
         folder: Folder of the comparison.
-        entries: The algorithms.
+        entries: The algorithms with the settings of their runs.
         seeds: Seeds of the verdict.
         sweep: The setting that is tuned.
-        words: Arguments of `trl-credit train` for every run of an entry, by its name.
-        settings: Settings from files by the name of an entry, without those that it does not have.
-        left_out: Shared settings that an entry does not have, by its label.
-        steps: Optimizer steps of a run by the name of its entry, −1 if epochs set them.
     """
 
     folder: Path
     entries: list[Entry]
     seeds: list[int]
     sweep: Sweep | None = None
-    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left_out: dict[str, list[str]] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """Shared settings that an algorithm does not have, by its label."""
+        return {entry.label: list(entry.left_out) for entry in self.entries if entry.left_out}
+
+    @property
+    def swept(self) -> list[Entry]:
+        """The algorithms that have the setting that is swept."""
+        return [entry for entry in self.entries if self.sweep and self.sweep.name not in entry.left_out]
 
     def tuning_runs(self) -> list[Run]:
         """A run of each entry that has the swept setting, with each of its values and tuning seeds."""
-        if self.sweep is None:
-            return []
-        swept = [entry for entry in self.entries if self.sweeps(entry)]
-        return [
-            self._run(entry, seed, value, TUNING)
-            for entry in swept
-            for value in self.sweep.values
-            for seed in self.sweep.seeds
+        cells = [
+            (entry, value, seed) for entry in self.swept for value in self.sweep.values for seed in self.sweep.seeds
         ]
+        return [self._run(entry, seed, value, TUNING) for entry, value, seed in cells]
 
     def verdict_runs(self, best: dict[str, str] | None = None) -> list[Run]:
         """A run of each entry and seed. `best` is the value of the swept setting by label."""
-        best = best or {}
-        return [self._run(e, seed, best.get(e.label), VERDICT) for e in self.entries for seed in self.seeds]
+        cells = [(entry, seed) for entry in self.entries for seed in self.seeds]
+        return [self._run(entry, seed, (best or {}).get(entry.label), VERDICT) for entry, seed in cells]
 
-    def sweeps(self, entry: Entry) -> bool:
-        """Whether an entry has the setting that is swept."""
-        return self.sweep is not None and self.sweep.name not in self.left_out.get(entry.label, ())
+    def write(self, runs: Sequence[Run], *, primary: str) -> str:
+        """Adds runs to `grid.json`, and writes the settings of each algorithm if files of settings are given.
+
+        Runs of earlier grids stay; a run that is in both must be the same.
+
+        Returns:
+            `str`: the primary metric that was declared when the file was first written.
+
+        Raises:
+            ValueError: a run was made with other settings, or not by a grid; a seed is used for tuning and for the
+                verdict.
+        """
+        path = self.folder / "grid.json"
+        declared, known = _read(path, primary)
+        content = {run.name: _record(run) for run in runs}
+        _check_phases([*known.items(), *content.items()])
+        for run in runs:
+            before, now = known.get(run.name), content[run.name]
+            if before is None and checkpoints_of(run.output_dir):
+                raise ValueError(f"{run.output_dir} holds a run that this comparison did not make: name another folder")
+            if before not in (None, now):
+                changed = ", ".join(sorted(_settings(before) ^ _settings(now)))
+                fix = "use the settings of before, or choose another --output_dir"
+                raise ValueError(f"{run.output_dir} was made with other settings ({changed}): {fix}")
+        for entry in self.entries:
+            if entry.settings:
+                text = yaml.safe_dump(entry.settings, sort_keys=False, allow_unicode=True, width=100)
+                write_atomically(settings_file(self.folder, entry), text)
+        record = {"version": _VERSION, "primary": declared, "runs": known | content}
+        write_atomically(path, json.dumps(record, indent=1, ensure_ascii=False))
+        return declared
 
     def _run(self, entry: Entry, seed: int, value: str | None, phase: str) -> Run:
-        swept = () if value is None else (f"--{self.sweep.name}", value)
-        at = () if value is None else (f"{self.sweep.name}-{value}".replace("/", "_"),)
-        name = "/".join((entry.name, *at, f"seed-{seed}"))
-        output = self.folder / "runs" / name
-        words = (*self.words[entry.name], *swept, "--seed", str(seed), "--output_dir", str(output))
+        parts, swept = [entry.name, f"seed-{seed}"], []
+        if value is not None:
+            parts.insert(1, f"{self.sweep.name}-{value}".replace("/", "_"))
+            swept = [f"--{self.sweep.name}", value]
+        name = "/".join(parts)
+        folder = self.folder / "runs" / name
+        words = (*entry.words, *swept, "--seed", str(seed), "--output_dir", str(folder))
         log = self.folder / "logs" / f"{name}.txt"
-        return Run(entry, seed, words, output, log, name, None if value is None else number(value), phase)
+        return Run(entry, seed, name, words, folder, log, phase, None if value is None else number(value))
+
+
+def settings_file(folder: Path, entry: Entry) -> Path:
+    """The file with the settings of an entry."""
+    return folder / "settings" / f"{entry.name}.yaml"
+
+
+def _record(run: Run) -> dict[str, Any]:
+    settings = json.loads(json.dumps(run.entry.settings))
+    return {"words": list(run.words), "settings": settings, "phase": run.phase}
+
+
+def _read(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The declared primary metric, this one if there is no file yet, and the runs by name."""
+    if not path.is_file():
+        return primary, {}
+    try:
+        record = read_json(path)
+        runs = {
+            key: {name: run[name] for name in ("words", "settings", "phase")} for key, run in record["runs"].items()
+        }
+        if record["version"] != _VERSION:
+            raise ValueError(f"version {record['version']}")
+        return str(record["primary"]), runs
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{path} is damaged, or of another release ({one_line(error)})"
+        raise ValueError(f"{what}: choose another folder") from error
+
+
+def _check_phases(runs: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Raises `ValueError` if an algorithm was tuned, now or in an earlier grid, on a seed of its verdict."""
+    cells = {(run["phase"], name.split("/")[0], name.split("/")[-1]) for name, run in runs}
+    for phase, name, seed in sorted(cells):
+        if phase == TUNING and (VERDICT, name, seed) in cells:
+            what = f"{name} has {seed} both for tuning and for the verdict"
+            raise ValueError(f"{what}: choose other seeds or another folder")
+
+
+def _settings(record: dict[str, Any]) -> set[str]:
+    """The flags, the settings from files and the phase of a run, each as a text with its value."""
+    flags = f" {' '.join(record['words'])}".split(" --")[1:]
+    return {*flags, *(f"{name} {value}" for name, value in record["settings"].items()), record["phase"]}

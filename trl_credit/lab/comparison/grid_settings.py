@@ -1,22 +1,20 @@
 """The settings of every algorithm of a grid, from shared files and flags, settings held equal, and a sweep."""
 
-import tempfile
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from ...config.trl_settings import TRL_ACTS
 from ...demo import task_of_model
 from ...settings.arguments import Choices, config_fields, inactive_settings, parse_arguments
 from ...settings.files import read_settings
+from ...settings.parser import typed_fields
 from ...support.errors import lines_of, together
 from ...support.signals import without_flag
 from ..evaluation.protocols import PROTOCOLS
 from .entries import Entry, Sweep
-from .grid import Grid
+from .grid import Grid, settings_file
 
 
 # settings that the grid sets for each run
@@ -46,6 +44,16 @@ class Shared:
     equal: dict[str, str] = field(default_factory=dict)
     sweep: Sweep | None = None
 
+    @property
+    def config_words(self) -> list[str]:
+        """The files as words of a command line."""
+        return ["--config", *self.config] if self.config else []
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The settings of `--equal` and `--sweep`, with the first value of a sweep."""
+        return self.equal | ({self.sweep.name: self.sweep.values[0]} if self.sweep else {})
+
 
 def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Shared, *, folder: Path) -> Grid:
     """The runs, each with the settings that its algorithm has. Nothing is written.
@@ -66,112 +74,77 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
     """
     settings, files = read_settings(shared.config)
     _refuse(shared, settings, files)
-    grid = Grid(folder, list(entries), list(seeds or ()), shared.sweep)
-    config_flags = ["--config", *shared.config] if shared.config else []
-    fields_of = {entry.name: config_fields([*config_flags, *entry.words]) for entry in entries}
+    fields_of = {entry.name: config_fields([*shared.config_words, *entry.words]) for entry in entries}
     every = set().union(*fields_of.values())
-    dead = set(_flag_names(shared.flags)) - TRL_ACTS.keys()  # by every run
-    on_demo = True
+    resolved, models = [], []
     for entry in entries:
         try:
-            choices = _add(grid, entry, shared, settings, lacks=every - fields_of[entry.name])
+            algorithm, choices = _resolve(entry, shared, settings, lacks=every - fields_of[entry.name], folder=folder)
         except (ValueError, OSError, ImportError) as error:
             raise together([ValueError(f"{entry.name}: {line}") for line in lines_of(error)]) from error
-        on_demo = on_demo and task_of_model(choices.model.model_name_or_path) is not None
-        dead = dead.intersection(grid.left_out.get(entry.label, ()))
-    if dead:
+        resolved.append(algorithm)
+        models.append(choices.model.model_name_or_path)
+    dead = set(typed_fields(shared.flags)) - TRL_ACTS.keys() | ({shared.sweep.name} if shared.sweep else set())
+    if dead := dead.intersection(*(entry.left_out for entry in resolved)):
         raise ValueError(f"--{min(dead)} does nothing for any of these algorithms: leave it out, or set what it needs")
     if seeds is None:
-        grid.seeds = list(range(_SEEDS_ON_DEMO if on_demo else _SEEDS))
-    if len(set(grid.seeds)) < len(grid.seeds):
+        seeds = range(_SEEDS_ON_DEMO if all(map(task_of_model, models)) else _SEEDS)
+    if len(set(seeds)) < len(seeds):
         raise ValueError("--seeds names a seed twice: leave out one")
-    _check_sweep(grid)
-    return grid
+    if shared.sweep and (both := set(seeds) & set(shared.sweep.seeds)):
+        why = "a verdict on the runs that chose the value is biased"
+        raise ValueError(
+            f"seed {min(both)} is in --seeds and in --tuning_seeds: {why}, use other seeds for one of them"
+        )
+    return Grid(folder, resolved, list(seeds), shared.sweep)
 
 
-def _add(grid: Grid, entry: Entry, shared: Shared, settings: dict[str, Any], *, lacks: Collection[str]) -> Choices:
-    """Adds the settings of one algorithm to the grid, without fields of others that it `lacks`; returns its parsed
+def _resolve(
+    entry: Entry, shared: Shared, settings: dict[str, Any], *, lacks: Collection[str], folder: Path
+) -> tuple[Entry, Choices]:
+    """An algorithm with the shared settings that it has, without fields of others that it `lacks`, and its parsed
     arguments."""
     algo, own_flags = entry.words[:2], entry.words[2:]
-    equal = [word for name, value in shared.equal.items() for word in (f"--{name}", value)]
-    swept = [f"--{shared.sweep.name}", shared.sweep.values[0]] if shared.sweep else []
-    for name in _flag_names(own_flags):
-        if name in _flag_names([*equal, *swept]):
-            raise ValueError(f"--{name} is also in {'--equal' if name in shared.equal else '--sweep'}: leave out one")
-    config_flags = ["--config", *shared.config] if shared.config else []
-    inactive = inactive_settings([*algo, *config_flags, *shared.flags, *own_flags, *swept, *equal], lacks=lacks)
+    own_names = typed_fields(own_flags)
+    if twice := [name for name in own_names if name in shared.fixed]:
+        raise ValueError(f"--{twice[0]} is also in --equal or --sweep: leave out one")
+    argv = [*algo, *shared.config_words, *shared.flags, *own_flags, *_as_flags(shared.fixed)]
+    inactive = inactive_settings(argv, lacks=lacks)
     if dead := [name for name in shared.equal if name in inactive]:
         raise ValueError(f"--equal {dead[0]}={shared.equal[dead[0]]} does nothing for {entry.label}: leave it out")
     # our own flags of an entry itself are never left out
-    left_out = [name for name in inactive if name in TRL_ACTS or name not in _flag_names(own_flags)]
-    of_files = {name: value for name, value in settings.items() if name not in _SET_BY_GRID}
-    own = {name: value for name, value in of_files.items() if name not in left_out}
-    words = [*shared.flags, *own_flags]
+    left_out = tuple(name for name in inactive if name in TRL_ACTS or name not in own_names)
+    without = (*left_out, *_SET_BY_GRID)
+    words = [*shared.flags, *own_flags, *_as_flags(shared.equal)]
     for name in left_out:
         words = without_flag(without_flag(words, name), f"no_{name}")
-    words += equal
-    given = {*_flag_names(words), *own}
-    words += [word for n, value in _DEFAULTS.items() if n not in given for word in (f"--{n}", value)]
-    if left_out:
-        grid.left_out[entry.label] = left_out
-    changed = own if own != of_files else None
-    for value in shared.sweep.values if grid.sweeps(entry) else (None,):
-        at = [] if value is None else [f"--{shared.sweep.name}", value]
-        choices = _checked([*algo, *words, *at], config_flags, changed)
-    file = ["--config", str(grid.folder / "settings" / f"{entry.name}.yaml")] if shared.config else []
-    grid.words[entry.name] = (*algo, *file, *words)
-    grid.settings[entry.name], grid.steps[entry.name] = own, choices.args.max_steps
-    return choices
-
-
-def _checked(argv: list[str], config_flags: list[str], changed: dict[str, Any] | None) -> Choices:
-    """The parsed arguments of a run. `changed` replaces the settings of the files if some were left out."""
-    if changed is None:
-        choices = parse_arguments([*argv, *config_flags], protocols=PROTOCOLS)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "settings.yaml"
-            path.write_text(as_yaml(changed), encoding="utf-8")
-            try:
-                choices = parse_arguments([*argv, "--config", str(path)], protocols=PROTOCOLS)
-            except ValueError as error:
-                raise ValueError(str(error).replace(str(path), " ".join(config_flags[1:]))) from error
+    of_files = {name: value for name, value in settings.items() if name not in without}
+    words += _as_flags({n: x for n, x in _DEFAULTS.items() if n not in of_files and n not in typed_fields(words)})
+    is_swept = shared.sweep is not None and shared.sweep.name not in left_out
+    for value in shared.sweep.values if is_swept else (None,):
+        swept = [] if value is None else [f"--{shared.sweep.name}", value]
+        argv = [*algo, *shared.config_words, *words, *swept]
+        choices = parse_arguments(argv, protocols=PROTOCOLS, lacks=without)
     if choices.args.save_strategy == "no":
         raise ValueError("save_strategy='no' leaves no checkpoint to read the log from: leave it out")
-    return choices
-
-
-def as_yaml(settings: dict[str, Any]) -> str:
-    """Settings as the text of a file for `--config`."""
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+    file = ["--config", str(settings_file(folder, entry))] if of_files else []
+    steps = choices.args.max_steps
+    words = (*algo, *file, *words)
+    return replace(entry, words=words, settings=of_files, left_out=left_out, steps=steps), choices
 
 
 def _refuse(shared: Shared, settings: dict[str, Any], files: dict[str, str]) -> None:
-    given = _flag_names(shared.flags)
-    sweep = [shared.sweep.name] if shared.sweep else []
-    for name in [*given, *shared.equal, *sweep]:
+    """Raises `ValueError` for settings that a comparison sets itself, or cannot have."""
+    names = [*typed_fields(shared.flags), *shared.equal, *([shared.sweep.name] if shared.sweep else [])]
+    for name in names:
         if name in _SET_BY_GRID:
             raise ValueError(f"--{name} is set by the comparison for each run: leave it out")
-    for name in [*shared.equal, *sweep]:
-        if [*given, *shared.equal, *sweep].count(name) > 1:
+        if name in shared.fixed and names.count(name) > 1:
             raise ValueError(f"{name} is set twice, among the flags, --equal and --sweep: leave out one")
     for name, why in _REFUSED.items():
-        if name in [*given, *shared.equal, *sweep] or settings.get(name):
-            where = f"{name} in {files[name]}" if name in files and name not in given else f"--{name}"
-            raise ValueError(f"{where}: {why}, leave it out")
+        if name in names or settings.get(name):
+            raise ValueError(f"{name}{f' in {files[name]}' if name in files else ''}: {why}, leave it out")
 
 
-def _check_sweep(grid: Grid) -> None:
-    if grid.sweep is None:
-        return
-    if not any(map(grid.sweeps, grid.entries)):
-        raise ValueError(f"--sweep {grid.sweep.name} does nothing for any of these algorithms: leave it out")
-    if both := sorted(set(grid.seeds) & set(grid.sweep.seeds)):
-        raise ValueError(
-            f"seed {both[0]} is in --seeds and in --tuning_seeds: a verdict on the runs that chose the value is "
-            "biased, use other seeds for one of them"
-        )
-
-
-def _flag_names(words: Iterable[str]) -> list[str]:
-    return [w[2:].partition("=")[0].replace("-", "_") for w in words if w.startswith("--")]
+def _as_flags(settings: dict[str, str]) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", value)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...runs.identity import differences, in_words
+from ...support.digests import json_text
 from .histories import AXES, History
 
 
@@ -42,20 +43,20 @@ def group_runs(runs: Sequence[History]) -> list[Group]:
     Raises:
         ValueError: two runs of a group have the same seed.
     """
-    by_algorithm: dict[str, list[list[History]]] = {}
+    variants: dict[str, dict[str, list[History]]] = {}
     for run in runs:
         credit = f" with credit {run.credit['name']}" if run.credit.get("is_own") else ""
-        variants = by_algorithm.setdefault(f"{run.identity['algorithm']}{credit}", [])
-        same = next((v for v in variants if not differences(v[0].settings, run.settings, defaults={})), None)
-        if same is None:
-            variants.append([run])
-        else:
-            same.append(run)
-    return [
-        make_group(algorithm + _what_differs(variant[0], [v[0] for v in variants if v is not variant]), variant)
-        for algorithm, variants in by_algorithm.items()
-        for variant in variants
-    ]
+        name = f"{run.record.get('trainer') or run.identity['algorithm']}{credit}"  # a user's class keeps its name
+        settings = json_text({name: value for name, value in run.settings.items() if value is not None})
+        variants.setdefault(name, {}).setdefault(settings, []).append(run)
+    groups = []
+    for name, by_settings in variants.items():
+        firsts = [same[0] for same in by_settings.values()]
+        for same in by_settings.values():
+            differing = {n for first in firsts for n in differences(first.settings, same[0].settings, defaults={})}
+            values = in_words({n: [None, same[0].settings.get(n)] for n in sorted(differing)})
+            groups.append(make_group(name + (f" ({values.replace('null → ', '')})" if values else ""), same))
+    return groups
 
 
 def make_group(label: str, runs: Sequence[History], value: float | str | None = None) -> Group:
@@ -67,20 +68,9 @@ def make_group(label: str, runs: Sequence[History], value: float | str | None = 
     return Group(label, tuple(ordered), value)
 
 
-def _what_differs(run: History, others: Sequence[History]) -> str:
-    names = {name for other in others for name in differences(other.settings, run.settings, defaults={})}
-    values = {name: [None, run.settings.get(name)] for name in sorted(names)}
-    return f" ({in_words(values).replace('null → ', '')})" if values else ""
-
-
 def common_axes(groups: Sequence[Group]) -> list[str]:
     """The names of `AXES` that every run has."""
     return [name for name in AXES if all(name in run.axes for group in groups for run in group.runs)]
-
-
-def reach(groups: Sequence[Group], axis: str) -> float:
-    """The point on an axis that all runs have reached."""
-    return min(run.totals[axis] for group in groups for run in group.runs)
 
 
 def curve(group: Group, axis: str, *, points: int = 200) -> Curve:

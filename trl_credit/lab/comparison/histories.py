@@ -1,7 +1,7 @@
 """What a run logged: its score by optimizer steps, prompts, tokens and seconds, from its last checkpoint."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,13 @@ from ...support.errors import choose, one_line
 from ...support.files import read_json
 
 
-# what a curve may be drawn against → what is counted
+# what a curve may be drawn against, and what is counted (docs/compare.md)
 AXES = {
     "steps": "optimizer steps",
-    "prompts": "prompts, each as often as it was sampled for",
-    "generated": "generated tokens: all that the policy wrote, including rollouts of segments and every node of a tree",
-    "trained": "trained tokens: those in the policy term of the loss, each as often as it was trained on",
-    "seconds": "seconds of training (step_time in the log): sampling, rewards, forward and backward "
-    "passes; without the optimizer's step, evaluations, checkpoints and the start",
-}
-_UNKNOWN = {
-    "trained": "its log has no credit/trained_tokens_per_row: it is of an older trl_credit",
-    "generated": "its log has no completions/mean_length, or no credit/rollout_tokens, for some batch",
+    "prompts": "prompts",
+    "generated": "generated tokens",
+    "trained": "trained tokens",
+    "seconds": "seconds of training",
 }
 _SEED_FIELDS = ("seed", "data_seed", "data")  # fields that differ between the runs of one algorithm
 
@@ -34,25 +29,31 @@ class History:
 
     Attributes:
         folder: Folder of the run.
-        seed: Seed of the run.
         identity: See [`~trl_credit.runs.identity.identity`].
         values: The score at each point, shape (points,).
-        axes: The position of each point on each of `AXES`, shape (points,).
-        totals: The position at the end of the log on each of `AXES`.
+        axes: The position of each point on each of `AXES` that the log tells, shape (points,).
+        totals: The position at the end of the log on each of these.
         planned: Optimizer steps that were planned.
-        unknown: Names of `AXES` that cannot be counted, with the reason.
-        credit: The `credit` of its `credit_run.json`, empty without a custom function.
+        record: The other fields of its `credit_run.json`.
     """
 
     folder: Path
-    seed: int
     identity: dict[str, Any]
     values: np.ndarray
     axes: dict[str, np.ndarray]
     totals: dict[str, float]
     planned: int
-    unknown: dict[str, str] = field(default_factory=dict)
-    credit: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return int(self.identity["seed"])
+
+    @property
+    def credit(self) -> dict[str, Any]:
+        """Name and settings of custom credit, empty without."""
+        return self.record.get("credit", {})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -64,19 +65,18 @@ class History:
         """Whether the log reaches the run's last step."""
         return self.totals["steps"] >= self.planned
 
-    def at(self, axis: str, limit: float) -> float:
-        """Mean score over the last tenth of the way to `limit`; without a point there, the last score before it."""
+    def mean(self, axis: str, limit: float, *, start: float = -1.0) -> float:
+        """Mean score between two positions on an axis; without a point there, the last score before it, else the
+        first."""
         x = self.axes[axis]
-        inside = (x > 0.9 * limit) & (x <= limit * (1 + 1e-9))
+        inside = (x > start) & (x <= limit * (1 + 1e-9))
         if inside.any():
             return float(self.values[inside].mean())
-        before = np.flatnonzero(x <= limit)
-        return float(self.values[before[-1] if len(before) else 0])
+        return float(self.values[max(np.searchsorted(x, limit, side="right") - 1, 0)])
 
-    def mean_until(self, limit: float) -> float:
-        """Mean score up to an optimizer step; without a point there, the first score."""
-        inside = self.axes["steps"] <= limit
-        return float(self.values[inside].mean()) if inside.any() else float(self.values[0])
+    def at(self, axis: str, limit: float) -> float:
+        """Mean score over the last tenth of the way to `limit`."""
+        return self.mean(axis, limit, start=0.9 * limit)
 
 
 def read_history(folder: str | Path, *, metric: str = "reward") -> History:
@@ -92,36 +92,39 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         ValueError: the folder holds no run with a complete checkpoint, or the log has no such metric.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {str(folder)!r}: name the output_dir of a run")
-    record, checkpoint = read_run(folder), last_checkpoint(folder)
-    if record is None:
-        raise ValueError(f"{str(folder)!r} holds no credit_run.json: name the output_dir of a run of trl_credit")
-    if checkpoint is None:
+    record, checkpoint = read_run(folder), last_checkpoint(folder) if folder.is_dir() else None
+    if record is None or checkpoint is None:
+        fix = "name the output_dir of a run of trl_credit with save_strategy='steps'"
         raise ValueError(
-            f"{str(folder)!r} holds no complete checkpoint to read the log from: train with save_strategy='steps'"
+            f"{str(folder)!r} has no {'credit_run.json' if record is None else 'complete checkpoint'}: {fix}"
         )
     state = read_json(checkpoint / "trainer_state.json")
     try:
-        history = make_history(state, record["identity"], folder=folder, metric=metric)
-        return replace(history, credit=record.get("credit", {}))
+        return make_history(state, record["identity"], folder=folder, metric=metric, record=record)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error
 
 
 def make_history(
-    state: dict[str, Any], identity: dict[str, Any], *, folder: Path = Path(), metric: str = "reward"
+    state: dict[str, Any],
+    identity: dict[str, Any],
+    *,
+    folder: Path = Path(),
+    metric: str = "reward",
+    record: dict[str, Any] | None = None,
 ) -> History:
-    """The history in a trainer's state as its checkpoints hold it. Raises like [`read_history`]."""
+    """The history in a trainer's state as its checkpoints hold it. `record` is the run's `credit_run.json`.
+
+    Raises like [`read_history`].
+    """
     rows = [row for row in state["log_history"] if "step_time" in row]  # rows of training, not of evaluations
     ends, counts = [0.0], {name: [0.0] for name in AXES}
     for row in rows:
         for name, amount in _amounts(row, row["step"] - ends[-1], ends[-1], identity).items():
             counts[name].append(counts[name][-1] + amount)
         ends.append(float(row["step"]))
-    unknown = {name: why for name, why in _UNKNOWN.items() if math.isnan(counts[name][-1])}
-    counts = {name: count for name, count in counts.items() if name not in unknown}
+    counts = {name: count for name, count in counts.items() if not math.isnan(count[-1])}
     points = [(row["step"], row[metric]) for row in state["log_history"] if _is_number(row.get(metric))]
     if not points:
         numbers = {name for row in state["log_history"] for name, value in row.items() if _is_number(value)}
@@ -129,13 +132,12 @@ def make_history(
     steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     return History(
         folder=folder,
-        seed=int(identity["seed"]),
         identity=identity,
         values=values,
         axes={name: np.interp(steps, ends, count) for name, count in counts.items()},
         totals={name: count[-1] for name, count in counts.items()},
         planned=int(state["max_steps"]),
-        unknown=unknown,
+        record=record or {},
     )
 
 
@@ -152,9 +154,8 @@ def _amounts(row: dict[str, Any], steps: float, before: float, identity: dict[st
         prompts = _number(row, "credit/groups/sampled")
     response_tokens = _number(row, "completions/mean_length") * prompts * identity["num_generations"]
     rollout_tokens = _number(row, "credit/rollout_tokens")
-    generated = {"none": response_tokens, "tree": rollout_tokens}.get(
-        identity["rollouts"], response_tokens + rollout_tokens
-    )
+    of_batch = {"none": response_tokens, "tree": rollout_tokens}
+    generated = of_batch.get(identity["rollouts"], response_tokens + rollout_tokens)
     return {
         "steps": steps,
         "prompts": batches * prompts,

@@ -1,7 +1,7 @@
-"""Trains the unfinished runs of a grid, several at a time, each in its own process."""
+"""Trains the unfinished runs of a grid, several at a time, each in its own process that reports JSON lines."""
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -9,16 +9,32 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import TrainerCallback
+
+from ...runs.checkpoints import checkpoint_step
 from ...support.files import refuse_link
 from .grid import Run
 
 
+PROGRESS = "TRL_CREDIT_PROGRESS"  # the environment variable with the file of a run's progress
 _POLL = 0.2  # seconds
 _PATIENCE = 60.0  # seconds that a stopped run has to write its plots
-_TAIL = 20_000  # bytes of a log that are searched for its last step
-_STEP = re.compile(r"^step +(\d+)  reward (-?[\d.]+)", re.MULTILINE)
+_TAIL = 20_000  # bytes at the end of a log or of a file of progress
+
+
+class ProgressLines(TrainerCallback):
+    """Adds a line with the step and its reward to the file that `TRL_CREDIT_PROGRESS` names, at each log of training.
+    Does nothing without the variable."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        path = os.environ.get(PROGRESS)
+        if path and state.is_world_process_zero and "reward" in (logs or {}):
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, "reward": logs["reward"]}) + "\n")
 
 
 @dataclass
@@ -26,20 +42,68 @@ class Progress:
     """Progress of a run.
 
     Attributes:
+        run: The run.
         state: "waiting", "running", "finished", "failed" or "stopped".
-        step: Last step in its log.
+        step: The last step that was logged.
         reward: Reward of that step.
         error: Why it failed.
         seconds: Run time of its process.
         first_step: The step from which this process resumed.
+        process: Its process, whose output is appended to the run's log.
     """
 
+    run: Run
     state: str = "waiting"
     step: int = 0
     reward: float | None = None
     error: str = ""
     seconds: float = 0.0
     first_step: int = 0
+    process: subprocess.Popen | None = None
+    _begun: float = 0.0
+    _log_start: int = 0
+
+    def start(self, *, threads: int, gpu: str | None) -> None:
+        """Starts or resumes the run."""
+        self.state, self._begun = "running", time.monotonic()
+        self.step = self.first_step = checkpoint_step(self.run.checkpoint)
+        self.run.log.parent.mkdir(parents=True, exist_ok=True)
+        lines = self.run.log.with_suffix(".jsonl").resolve()
+        lines.unlink(missing_ok=True)
+        variables = {"OMP_NUM_THREADS": str(threads), PROGRESS: str(lines)}
+        variables |= {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        with refuse_link(self.run.log).open("ab") as log:
+            self._log_start = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", __package__.partition(".")[0], *self.run.command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | variables,
+                start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which stops the runs
+            )
+
+    def update(self) -> None:
+        """Reads what the process has reported, and whether it has ended."""
+        code = self.process.poll()
+        self.seconds = time.monotonic() - self._begun
+        if lines := _tail(self.run.log.with_suffix(".jsonl")).rpartition("\n")[0].splitlines():
+            last = json.loads(lines[-1])
+            self.step, self.reward = last["step"], last["reward"]
+        if code is not None:
+            self.state = "finished" if code == 0 and self.run.is_finished else "failed"
+        if self.state == "failed":
+            output = [line for line in _tail(self.run.log, self._log_start).splitlines() if line.strip()]
+            errors = [line.removeprefix("error: ") for line in output if line.startswith("error: ")]
+            self.error = (errors or output or [f"its process ended with exit code {code}"])[-1]
+
+    def in_words(self) -> str:
+        """A line for a run that has started, ended, or was finished before."""
+        if self.state == "running":
+            return f"{self.run.name}: running{f' from step {self.first_step}' if self.first_step else ''}"
+        reward = "" if self.reward is None else f" at step {self.step}, reward {self.reward:.3f}"
+        seconds = f", {self.seconds:.0f} s" if self.seconds else " before"
+        return f"{self.run.name}: {self.state}{reward}{seconds}{f': {self.error}' if self.error else ''}"
 
 
 class Interrupted(Exception):
@@ -57,19 +121,14 @@ def cores() -> int:
 
 def devices() -> list[str]:
     """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
-    import torch
-
+    count = torch.cuda.device_count()
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    return (named or [str(i) for i in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
+    return (named or [str(i) for i in range(count)])[:count]
 
 
 def train_all(
-    runs: Sequence[Run],
-    *,
-    jobs: int,
-    gpus: Sequence[str],
-    show: Callable[[dict[str, Progress]], None],
-) -> dict[str, Progress]:
+    runs: Sequence[Run], *, jobs: int, gpus: Sequence[str], show: Callable[[list[Progress]], None]
+) -> list[Progress]:
     """Trains runs in their order, `jobs` at a time, each on one GPU if there are any.
 
     A run that fails does not affect the others.
@@ -82,79 +141,36 @@ def train_all(
         gpus (`list[str]`):
             GPUs that the processes share evenly.
         show (`Callable`):
-            Called with the progress of all runs by name, several times a second.
+            Called with the progress of all runs, several times a second.
 
     Returns:
-        `dict`: the progress of every run, by its name.
+        `list[Progress]`: the progress of every run.
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the processes have ended.
     """
-    progress = {run.name: Progress("finished" if run.is_finished else "waiting") for run in runs}
-    waiting = [run for run in runs if progress[run.name].state == "waiting"]
-    slots: list[_Process | None] = [None] * min(jobs, len(waiting))
+    progress = [Progress(run, "finished" if run.is_finished else "waiting") for run in runs]
+    waiting = [one for one in progress if one.state == "waiting"]
+    slots: list[Progress | None] = [None] * min(jobs, len(waiting))
     threads = max(1, cores() // max(len(slots), 1))
     with _collected_signals() as signals:
         try:
             while waiting or any(slots):
-                for place, process in enumerate(slots):
-                    if process is not None and process.has_ended():
-                        slots[place] = process = None
-                    if process is None and waiting:
-                        run = waiting.pop(0)
-                        gpu = gpus[place % len(gpus)] if gpus else None
-                        slots[place] = _Process(run, progress[run.name], threads=threads, gpu=gpu)
+                for place, one in enumerate(slots):
+                    if one is not None:
+                        one.update()
+                    if one is None or one.state != "running":
+                        slots[place] = one = waiting.pop(0) if waiting else None
+                        if one is not None:
+                            one.start(threads=threads, gpu=gpus[place % len(gpus)] if gpus else None)
                 show(progress)
                 if signals:
                     raise Interrupted(signals[0])
                 time.sleep(_POLL)
         finally:
-            _stop([process for process in slots if process is not None], signals)
+            _stop([one for one in slots if one is not None])
             show(progress)
     return progress
-
-
-class _Process:
-    """The process of a run. Its output is appended to the run's log."""
-
-    def __init__(self, run: Run, progress: Progress, *, threads: int, gpu: str | None) -> None:
-        self.run, self.progress = run, progress
-        self.begun = time.monotonic()
-        progress.state, progress.first_step = "running", run.resumes_from
-        variables = {"OMP_NUM_THREADS": str(threads)} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
-        run.log.parent.mkdir(parents=True, exist_ok=True)
-        with refuse_link(run.log).open("ab") as log:
-            self.log_start = log.tell()
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", __package__.partition(".")[0], *run.command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | variables,
-                start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which stops the runs
-            )
-
-    def has_ended(self) -> bool:
-        """Updates the progress from the log; returns whether the process has ended."""
-        code, text, progress = self.popen.poll(), self._log_tail(), self.progress
-        progress.seconds = time.monotonic() - self.begun
-        if steps := _STEP.findall(text):
-            progress.step, progress.reward = int(steps[-1][0]), float(steps[-1][1])
-        if code is None:
-            return False
-        progress.state = "finished" if code == 0 and self.run.is_finished else "failed"
-        if progress.state == "failed":
-            lines = [line for line in text.splitlines() if line.strip()]
-            last = next((line for line in reversed(lines) if line.startswith("error: ")), (lines or [""])[-1])
-            progress.error = last.removeprefix("error: ") or f"its process ended with exit code {code}"
-        return True
-
-    def _log_tail(self) -> str:
-        """The end of the log, without the output of earlier processes of the run."""
-        with self.run.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self.log_start, size - _TAIL))
-            return log.read().decode("utf-8", "replace")
 
 
 @contextmanager
@@ -173,17 +189,26 @@ def _collected_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _stop(processes: Sequence[_Process], signals: Sequence[int]) -> None:
-    """Sends SIGTERM, so that processes write their plots. Kills those that take too long, or all at a second Ctrl-C."""
-    for process in processes:
-        process.popen.send_signal(signal.SIGTERM)
+def _stop(running: Sequence[Progress]) -> None:
+    """Sends SIGTERM, so that processes write their plots, and kills those that take too long."""
+    for one in running:
+        one.process.terminate()
     deadline = time.monotonic() + _PATIENCE
-    for process in processes:
-        while process.popen.poll() is None and time.monotonic() < deadline and len(signals) < 2:
-            time.sleep(_POLL / 4)
-        if process.popen.poll() is None:
-            process.popen.kill()
-            process.popen.wait()
-        process.has_ended()
-        if process.progress.state == "failed":
-            process.progress.state, process.progress.error = "stopped", ""
+    for one in running:
+        try:
+            one.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            one.process.kill()
+            one.process.wait()
+        one.update()
+        if one.state == "failed":
+            one.state, one.error = "stopped", ""
+
+
+def _tail(path: Path, start: int = 0) -> str:
+    """The end of a text file, from `start` on; empty without a file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(start, path.stat().st_size - _TAIL))
+        return file.read().decode("utf-8", "replace")

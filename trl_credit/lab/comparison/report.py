@@ -1,204 +1,204 @@
-"""The report of a comparison: one Markdown file and one HTML file with the same content, and their figures."""
+"""The report of a comparison: one template as a Markdown and as an HTML file, with figures and `results.json`."""
 
+import base64
 import json
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ...runs.identity import differences
 from ...support.files import inside, write_atomically
-from ..tables import markdown_table
-from .answer import SCORE_WORDS, answer, notes
-from .figures import DARK, LABELS, LIGHT, Theme, as_png, as_svg, draw_curves, draw_differences, draw_sweep
+from ..tables import escape_markdown, markdown_table
+from ..viewer.page import source_hash
+from .answer import answer, interval_in_words, notes, signed
+from .entries import in_order
+from .figures import as_png, as_svg, draw_curves, draw_differences
+from .grid import TUNING
 from .groups import Group, common_axes, window
 from .histories import AXES
-from .pages import Block, Code, Heading, Items, Picture, Table, Text, as_html, as_markdown
-from .processes import cores, devices
-from .results import Comparison
-from .scoring import compare_results
-from .settings_tables import rows_of, settings_of_credit
-from .tables import secondary_blocks, sweep_blocks, verdict_blocks, verdict_table
-from .tuning import tuned_rows
+from .results import Results
+from .scoring import SCORES, ScoreRow, compare_results
+from .settings_tables import differing_settings
+from .tuning import in_short
 
 
 FIGURES = "figures"
 _PACKAGES = ("trl-credit", "trl", "transformers", "torch", "numpy", "scipy")
-_METHOD = (
-    "A difference is the mean over seeds of the algorithm's score minus the baseline's with the same seed. Its "
-    "interval and p are Student's t; where seeds differ they are Welch's. The sign-flip test enumerates all patterns "
-    "of signs; n seeds give no p below 2^(1 − n). Holm's correction is over all algorithms that do not have the "
-    "baseline's gradient. There is one primary metric; grid.json keeps which one was declared before the runs.",
-    "The runs of an algorithm differ only in their seeds: the order of the data, the samples and, on the embedded "
-    "task, the problems. An interval says nothing about other tasks, models or settings.",
-)
 
 
-def write_report(comparison: Comparison, results: dict[str, Any], folder: Path) -> list[Path]:
+class Table(NamedTuple):
+    """Rows as long as the head. The first column is a name."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def write_report(results: Results, folder: Path) -> list[Path]:
     """Writes `report.md`, `report.html`, `results.json` and `figures/`; returns the first two.
-
-    `results` is that of [`~trl_credit.lab.comparison.results.make_results`].
 
     Raises:
         OSError: the folder cannot be written to.
     """
-    blocks = report_blocks(comparison, results)
     drawn = {}
-    for stem in [block.stem for block in blocks if isinstance(block, Picture)]:
-        for theme in (LIGHT, DARK):
-            is_dark = theme is DARK
-            figure = _draw(comparison, results, stem, theme)
-            drawn[stem, is_dark] = as_svg(figure)
-            path = inside(folder, FIGURES) / f"{stem}{'-dark' * is_dark}"
-            write_atomically(f"{path}.svg", drawn[stem, is_dark])
-            write_atomically(f"{path}.png", as_png(figure))
-    write_atomically(folder / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
-    pages = [folder / "report.md", folder / "report.html"]
-    write_atomically(pages[0], as_markdown(blocks, folder=FIGURES))
-    write_atomically(pages[1], as_html(blocks, drawn))
-    return pages
+    for stem, figure in _figures(results).items():
+        drawn[stem] = as_svg(figure)
+        path = inside(folder, FIGURES) / stem
+        write_atomically(f"{path}.svg", drawn[stem])
+        write_atomically(f"{path}.png", as_png(figure))
+    write_atomically(folder / "results.json", json.dumps(results.content, indent=1, ensure_ascii=False))
+    pages = {folder / "report.md": as_markdown(results), folder / "report.html": as_html(results, drawn)}
+    for path, text in pages.items():
+        write_atomically(path, text)
+    return list(pages)
 
 
-def console_answer(results: dict[str, Any]) -> str:
+def console_answer(results: Results) -> str:
     """The answer, what must be known beside it, and the verdict table, for a terminal."""
     table = verdict_table(results)
-    lines = [*answer(results), *notes(results), ""]
-    return "\n".join([*lines, markdown_table(table.head, table.rows, right=True)] if table.rows else lines)
-
-
-def report_blocks(comparison: Comparison, results: dict[str, Any]) -> list[Block]:
-    """The content of a report: the answer and its figure first. `results` is the content of `results.json`."""
-    groups, baseline = comparison.groups, comparison.baseline
-    title = " · ".join(group.label for group in groups) if len(groups) < 5 else f"{len(groups)} algorithms"
-    blocks: list[Block] = [Heading(title, 1), Text(" ".join(answer(results)))]
-    rows = compare_results(results, results["primary"])
-    if rows:
-        alt = f"Difference of each algorithm from {baseline.label} with its 95 % interval"
-        caption = f"Differences from {baseline.label} and their 95 % intervals. A filled point is a verdict."
-        blocks.append(Picture("differences", alt, caption))
-    runs = [run for _, run in comparison.runs]
-    late = [f"{r.folder} ({r.totals['steps']:,.0f} of {r.planned:,} steps)" for r in runs if not r.is_finished]
-    unfinished = [f"Not finished: {', '.join(late)}."] if late else []
-    blocks.append(
-        Items([*notes(results), *comparison.remarks, *unfinished, *_task_differences(groups), _counted(groups)])
+    return "\n".join(
+        [*answer(results), *notes(results), "", *([markdown_table(*table, right=True)] * bool(table.rows))]
     )
-    blocks += _settings_beside(results)
-    if rows:
-        blocks += verdict_blocks(results)
-    blocks += sweep_blocks(results)
-    if tuned_rows(results):
-        score = SCORE_WORDS[results["primary"]].format(metric=results["metric"])
-        alt = f"{score} by {results['sweep']}, for each algorithm"
-        blocks.append(Picture("sweep", alt, "Means over the tuning seeds. A ring marks the best value."))
-    if rows:
-        blocks += secondary_blocks(results)
-    axes = common_axes(groups)
-    blocks += _curves(comparison, axes)
-    blocks += [Heading("Cost of a run", 2), Text("Means over the runs of an algorithm."), _cost_table(groups, axes)]
-    blocks += _settings(comparison)
-    packages = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-    how = [packages, _machine(), *_METHOD]
-    return [*blocks, Heading("How this was made", 2), Code(comparison.command), Items(how)]
 
 
-def _draw(comparison: Comparison, results: dict[str, Any], stem: str, theme: Theme) -> Figure:
-    metric, baseline = comparison.metric, comparison.baseline
-    score = SCORE_WORDS[results["primary"]].format(metric=metric)
-    if stem == "differences":
-        rows, same = compare_results(results, results["primary"]), results["same_gradient"]
-        return draw_differences(rows, score=score, baseline=baseline.label, same=same, theme=theme)
-    if stem == "sweep":
-        tuned = tuned_rows(results)
-        return draw_sweep(tuned, setting=results["sweep"], score=score, baseline=baseline.label, theme=theme)
-    return draw_curves(comparison.groups, stem, metric=metric, baseline=baseline, theme=theme)
+def as_markdown(results: Results) -> str:
+    """A report as GitHub's Markdown. Its figures are PNG files in a folder beside it."""
+    text = _render("markdown.jinja", results, table_of=markdown_table, folder=FIGURES)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _counted(groups: Sequence[Group]) -> str:
-    """How many runs of how many algorithms."""
-    counts = sorted({len(group.runs) for group in groups})
-    each = f"{counts[0]} each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} each"
-    whose = f"{len(groups)} algorithms, {each}" if len(groups) > 1 else "one algorithm"
-    runs = sum(len(group.runs) for group in groups)
-    return f"{runs} run{'s' * (runs > 1)} of {whose}."
+def as_html(results: Results, drawn: Mapping[str, str]) -> str:
+    """A report as one HTML file without scripts or network access.
+
+    `drawn` is the SVG of each figure, by its stem. An SVG in an image element runs no script.
+    """
+    style = (Path(__file__).parent / "assets" / "report.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; img-src data:; style-src {source_hash(style)}; base-uri 'none'; form-action 'none'"
+    images = {stem: base64.b64encode(svg.encode("utf-8")).decode("ascii") for stem, svg in drawn.items()}
+    return _render("html.jinja", results, images=images, style=Markup(style), policy=policy)
 
 
-def _curves(comparison: Comparison, axes: Sequence[str]) -> list[Block]:
-    runs = [run for _, run in comparison.runs]
-    size = window(max(len(run.values) for run in runs))
-    smooth = f", smoothed over {size} logged points" if size > 1 else ""
-    band = f"A line is the mean over runs{smooth}; a band goes from the lowest run to the highest."
-    blocks: list[Block] = [Heading("Curves", 2), Text(band)]
-    metric = comparison.metric
-    blocks += [Picture(axis, f"{metric} against {AXES[axis]}", f"Against {AXES[axis]}.") for axis in axes]
-    for axis in (name for name in AXES if name not in axes):
-        why = next(f"{run.folder}: {run.unknown[axis]}" for run in runs if axis in run.unknown)
-        blocks.append(Text(f"There is no curve against {AXES[axis]} ({why})."))
-    return blocks
+def _render(template: str, results: Results, **values: Any) -> str:
+    """The template of a format, which includes `report.jinja`."""
+    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=PackageLoader(__package__, "assets"), autoescape="images" in values, **options)
+    environment.filters["plain"] = escape_markdown
+    groups, axes = results.groups, common_axes(results.groups)
+    runs = [run for group in groups for run in group.runs]
+    late = [
+        f"{run.folder} ({run.totals['steps']:,.0f} of {run.planned:,} steps)" for run in runs if not run.is_finished
+    ]
+    runs_of_scores = [run for run in results.content["runs"] if run["phase"] != TUNING]
+    others = [
+        k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in runs_of_scores)
+    ]
+    return environment.get_template(template).render(
+        results=results,
+        content=results.content,
+        labels=[group.label for group in groups],
+        answer=" ".join(answer(results)),
+        notes=[*notes(results), *results.content["remarks"], *_task_differences(groups)],
+        late=", ".join(late),
+        counts=[len(group.runs) for group in groups],
+        beside=_settings_table(results.content["settings"]),
+        credit=_settings_table(differing_settings(groups, of_credit=True)),
+        verdict=verdict_table(results),
+        others={results.score(key): score_table(results, key) for key in others},
+        sweep=sweep_table(results),
+        axes=AXES,
+        known_axes=axes,
+        smoothed=window(max(len(run.values) for run in runs)),
+        cost=_cost_table(groups, axes),
+        packages=", ".join(f"{name} {version(name)}" for name in _PACKAGES),
+        machine=f"Python {platform.python_version()}, {platform.platform()}",
+        **values,
+    )
+
+
+def _figures(results: Results) -> dict[str, Figure]:
+    """The figures by the stem of their files."""
+    content, score = results.content, results.score()
+    figures = {}
+    if results.rows:
+        same = content["same_gradient"]
+        figures["differences"] = draw_differences(results.rows, score=score, baseline=content["baseline"], same=same)
+    for axis in common_axes(results.groups):
+        figures[axis] = draw_curves(results.groups, axis, metric=content["metric"], baseline=content["baseline"])
+    return figures
+
+
+def verdict_table(results: Results) -> Table:
+    """The differences by the primary metric, with their tests and verdicts."""
+    head = ["algorithm", "verdict", "difference", "95 % interval", "p after Holm", "p", "p by sign flips", "seeds"]
+    rows = []
+    for row in results.rows:
+        verdict = "same gradient" if row.label in results.content["same_gradient"] else row.verdict
+        label, difference, interval, *means = _numbers(row)
+        rows.append([label, verdict, difference, interval, *map(_p, (row.holm, row.p, row.flip_p)), *means])
+    return Table([*head, results.content["baseline"], "mean"], rows)
+
+
+def score_table(results: Results, key: str) -> Table:
+    """The differences by another score, without verdicts."""
+    head = ["algorithm", "difference", "95 % interval", "seeds", results.content["baseline"], "mean"]
+    return Table(head, [_numbers(row) for row in compare_results(results.content, key)])
+
+
+def sweep_table(results: Results) -> Table:
+    """The scores on the tuning seeds by value, and the best values."""
+    rows, values = [], in_order([value for row in results.tuned for value in row.scores])
+    for row in results.tuned:
+        scores = [f"{row.scores[value]:.3f}" if value in row.scores else "–" for value in values]
+        rows.append([row.label, *scores, f"{in_short(row.best)}{' (edge)' if row.is_at_edge else ''}"])
+    return Table(["algorithm", *map(in_short, values), "best"], rows)
 
 
 def _cost_table(groups: Sequence[Group], axes: Sequence[str]) -> Table:
+    """The mean totals of the runs of each algorithm."""
     rows = []
     for group in groups:
         means = [np.mean([run.totals[axis] for run in group.runs]) for axis in axes]
         rows.append([group.label, " ".join(map(str, group.seeds)), *(f"{mean:,.0f}" for mean in means)])
-    return Table(["algorithm", "seeds", *(LABELS[axis] for axis in axes)], rows)
+    return Table(["algorithm", "seeds", *(AXES[axis] for axis in axes)], rows)
+
+
+def _settings_table(settings: dict[str, dict[str, Any]]) -> Table:
+    rows = [[label, *map(_setting, own.values())] for label, own in settings.items()]
+    return Table(["algorithm", *next(iter(settings.values()))], rows)
+
+
+def _setting(value: Any) -> str:
+    text = "–" if value is None else value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def _task_differences(groups: Sequence[Group]) -> list[str]:
     """Sentences on what makes a comparison unfair: another model, reward or tokenizer, or other data."""
-    first, *others = groups
-    found = []
+    sentences = []
     for field, name in (("model", "model"), ("reward_funcs", "reward"), ("tokenizer", "tokenizer")):
-        here, *there = ({field: group.runs[0].identity.get(field)} for group in groups)
-        unlike = [g.label for g, value in zip(others, there, strict=True) if differences(here, value, defaults={})]
-        if unlike:
-            found.append(f"Different tasks: the {name} of {first.label} is not that of {', '.join(unlike)}.")
+        first, *others = ({field: group.runs[0].identity.get(field)} for group in groups)
+        if any(differences(first, other, defaults={}) for other in others):
+            sentences.append(f"Different tasks: the {name} differs between the algorithms.")
     # on the embedded task each seed has its own data, with another digest
-    data = [run.identity.get("data") or {} for group in groups for run in group.runs]
-    if len({json.dumps({**one, "content": None}, sort_keys=True) for one in data}) > 1:
-        found.append("Different tasks: the data of the runs have different rows or columns.")
-    return found
+    data = [{**(run.identity.get("data") or {}), "content": None} for group in groups for run in group.runs]
+    if any(differences(data[0], other, defaults={}) for other in data):
+        sentences.append("Different tasks: the data of the runs have different rows or columns.")
+    return sentences
 
 
-def _settings_beside(results: dict[str, Any]) -> list[Block]:
-    """The settings beside the credit in which the algorithms differ."""
-    if len(results["settings"]) < 2:
-        return []
-    blocks: list[Block] = [Heading("What differs beside the credit", 2)]
-    head, rows = rows_of(results["settings"])
-    if len(head) == 1:
-        return [*blocks, Text("Nothing: all settings beside the credit agree.")]
-    text = (
-        "A difference between two algorithms may come from any of these (– for none, or an inactive setting). "
-        "--equal NAME=VALUE holds one equal."
-    )
-    return [*blocks, Text(text), Table(head, rows)]
+def _numbers(row: ScoreRow) -> list[str]:
+    count = str(row.n) if row.paired else f"{row.n}, unpaired"
+    return [row.label, signed(row.difference), interval_in_words(row), count, f"{row.baseline:.3f}", f"{row.mean:.3f}"]
 
 
-def _settings(comparison: Comparison) -> list[Block]:
-    blocks: list[Block] = [Heading("Settings of the credit", 2)]
-    if comparison.left_out:
-        items = [f"{label} has no {', '.join(names)}." for label, names in comparison.left_out.items()]
-        blocks += [Text("Left out for algorithms that do not have them:"), Items(items)]
-    head, rows = rows_of(settings_of_credit(comparison.groups))
-    if len(head) > 1:
-        blocks.append(Text("Differences between the algorithms (– for an inactive setting); all others agree."))
-        blocks.append(Table(head, rows))
-    return blocks if len(blocks) > 1 else []
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except ModuleNotFoundError:  # importlib.metadata's PackageNotFoundError
-        return "(not installed)"
-
-
-def _machine() -> str:
-    gpus = devices()
-    count = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "no GPU"
-    return f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores()} cores, {count}"
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return in_short(float(f"{value:.1g}")) if value < 0.001 else f"{value:.3f}"

@@ -1,84 +1,104 @@
-"""The content of `results.json`: the scores of all runs, and what is needed to make the report's tables from them."""
+"""The results of a comparison: the content of `results.json`, and the rows that follow from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .grid import TUNING
 from .groups import Group
-from .histories import History
 from .same_gradient import has_same_gradient
-from .scoring import scored_runs
-from .settings_tables import settings_beside_credit
-
-
-VERSION = 2
+from .scoring import SCORES, ScoreRow, compare_results, scored_runs
+from .settings_tables import differing_settings
+from .tuning import TunedRow, tuned_rows
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What a report is about.
+class Results:
+    """The content of `results.json`, and its rows.
 
     Attributes:
-        groups: The runs of the verdict, at least one group, each with at least one run.
-        baseline: One of them.
-        metric: Name of the logged number.
-        command: Command that makes the report.
-        left_out: Shared settings that an algorithm does not have, by label.
-        remarks: Sentences on what is missing, such as runs that failed.
-        primary: "area" or "end", the score that the verdict is about.
-        tuned: Runs of tuning, a group for each algorithm and value.
-        sweep: Name of the setting that was tuned.
+        content: The content of the file:
+
+            * `version`, `command`, `metric`, `primary`, `baseline`, `sweep`, `remarks`, `left_out`: see
+              [`make_results`].
+            * `same_gradient`: labels of the algorithms that have the baseline's gradient.
+            * `settings`: label → setting → value, for the settings beside the credit in which the algorithms differ.
+            * `runs`: label, swept value, phase, seed, the score by each of `SCORES`, and totals of each run. A score or
+              a total that the log does not tell is `None`.
+
+        groups: The runs of the verdict; empty for a file that was read.
     """
 
-    groups: tuple[Group, ...]
-    baseline: Group
-    metric: str
-    command: str
-    left_out: dict[str, list[str]]
-    remarks: tuple[str, ...] = ()
-    primary: str = "area"
-    tuned: tuple[Group, ...] = ()
-    sweep: str | None = None
+    content: dict[str, Any]
+    groups: Sequence[Group] = ()
+
+    @cached_property
+    def rows(self) -> list[ScoreRow]:
+        """The other algorithms against the baseline, by the primary metric."""
+        return compare_results(self.content, self.content["primary"])
 
     @property
-    def runs(self) -> list[tuple[Group, History]]:
-        """Every run of the verdict with its group."""
-        return [(group, run) for group in self.groups for run in group.runs]
+    def tested(self) -> list[ScoreRow]:
+        """The rows of the algorithms that do not have the baseline's gradient."""
+        return [row for row in self.rows if row.label not in self.content["same_gradient"]]
+
+    @cached_property
+    def tuned(self) -> list[TunedRow]:
+        """The sweep of each algorithm."""
+        return tuned_rows(self.content)
+
+    def score(self, key: str | None = None) -> str:
+        """A score in words, by default the primary one: "mean reward over the run"."""
+        return SCORES[key or self.content["primary"]].format(metric=self.content["metric"])
 
 
-def make_results(comparison: Comparison) -> dict[str, Any]:
-    """The content of `results.json`.
+def make_results(
+    groups: Sequence[Group],
+    baseline: Group,
+    *,
+    metric: str,
+    command: str,
+    primary: str = "area",
+    left_out: dict[str, list[str]] | None = None,
+    remarks: Sequence[str] = (),
+    tuned: Sequence[Group] = (),
+    sweep: str | None = None,
+) -> Results:
+    """The scores of runs.
 
-    * `version`, `command`, `metric`, `primary`, `baseline`, `remarks`, `left_out`: see [`Comparison`].
-    * `same_gradient`: labels of the algorithms that have the baseline's gradient.
-    * `sweep`: the setting that was tuned, or `None`.
-    * `settings`: label → setting → value, for the settings beside the credit in which the algorithms differ.
-    * `runs`: label, swept value, phase, seed, the score by each of `SCORES`, and totals of each run. A score or a total
-      that the log does not tell is `None`.
+    Args:
+        groups (list of [`Group`]):
+            The runs of the verdict, at least one group, each with at least one run.
+        baseline ([`Group`]):
+            One of them.
+        metric (`str`):
+            Name of the logged number.
+        command (`str`):
+            Command that makes the report.
+        primary (`str`, *optional*, defaults to `"area"`):
+            "area" or "end", the score that the verdict is about.
+        left_out (`dict`, *optional*):
+            Shared settings that an algorithm does not have, by label.
+        remarks (`list[str]`, *optional*):
+            Sentences on what is missing, such as runs that failed.
+        tuned (list of [`Group`], *optional*):
+            Runs of tuning, a group for each algorithm and value.
+        sweep (`str`, *optional*):
+            Name of the setting that was tuned.
     """
-    groups, baseline = comparison.groups, comparison.baseline
-    return {
-        "version": VERSION,
-        "command": comparison.command,
-        "metric": comparison.metric,
-        "primary": comparison.primary,
+    others, base = [group for group in groups if group is not baseline], baseline.runs[0]
+    content = {
+        "version": 2,
+        "command": command,
+        "metric": metric,
+        "primary": primary,
         "baseline": baseline.label,
-        "same_gradient": _same_gradient(groups, baseline, comparison.sweep),
-        "remarks": list(comparison.remarks),
-        "left_out": comparison.left_out,
-        "sweep": comparison.sweep,
-        "settings": settings_beside_credit(groups),
-        "runs": tuning_runs(comparison.tuned) + scored_runs(groups),
+        "same_gradient": [g.label for g in others if has_same_gradient(g.runs[0], base, swept=sweep)],
+        "remarks": list(remarks),
+        "left_out": left_out or {},
+        "sweep": sweep,
+        "settings": differing_settings(groups, of_credit=False),
+        "runs": scored_runs(tuned, phase=TUNING) + scored_runs(groups),
     }
-
-
-def tuning_runs(tuned: Sequence[Group]) -> list[dict[str, Any]]:
-    """The entries of "runs" for the tuning, scored up to the step that all of these runs have."""
-    return scored_runs(tuned, phase=TUNING) if tuned else []
-
-
-def _same_gradient(groups: Sequence[Group], baseline: Group, sweep: str | None) -> list[str]:
-    base = baseline.runs[0].identity
-    others = [group for group in groups if group is not baseline]
-    return [group.label for group in others if has_same_gradient(group.runs[0].identity, base, swept=sweep)]
+    return Results(content, groups)

@@ -1,17 +1,17 @@
-"""A comparison from its grid to its groups: tuning, then the runs of the verdict, with what failed."""
+"""Trains a grid: tuning, then the runs of the verdict, with their progress and what failed."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tqdm import tqdm
+
 from .entries import number
-from .grid import Grid, Run
-from .grid_file import write_grid
+from .grid import TUNING, Grid, Run
 from .groups import Group, make_group
 from .histories import History, read_history
-from .live_table import ProgressTable
-from .processes import cores, devices, train_all
-from .results import tuning_runs
+from .processes import Progress, cores, devices, train_all
+from .scoring import scored_runs
 from .tuning import tuned_rows
 
 
@@ -46,49 +46,60 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
             Runs at a time; by default one for each GPU, else for each core.
 
     Raises:
-        ValueError: see [`~trl_credit.lab.comparison.grid_file.write_grid`].
+        ValueError: see [`Grid.write`].
         Interrupted: Ctrl-C or SIGTERM.
     """
-    found = Trained()
+    trained = Trained()
     tuning = grid.tuning_runs()
-    declared = write_grid(grid, tuning or grid.verdict_runs(), primary=primary)
+    declared = grid.write(tuning or grid.verdict_runs(), primary=primary)
     if declared != primary:
         later = f"this report uses {primary}, chosen later"
-        found.remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
+        trained.remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
     best: dict[str, str] = {}
     if tuning:
-        _train(grid, tuning, found, jobs=jobs)
-        found.tuned = [g for g in _groups(tuning, metric) if set(g.seeds) == set(grid.sweep.seeds)]
-        rows = tuned_rows({"runs": tuning_runs(found.tuned), "primary": primary})
+        trained.failed += _train(tuning, jobs=jobs)
+        trained.tuned = [group for group in _groups(tuning, metric) if set(group.seeds) == set(grid.sweep.seeds)]
+        rows = tuned_rows({"runs": scored_runs(trained.tuned, phase=TUNING), "primary": primary})
         written = {number(value): value for value in grid.sweep.values}
         best = {row.label: written[row.best] for row in rows}
-        untuned = [e.label for e in grid.entries if grid.sweeps(e) and e.label not in best]
-        if untuned:
-            found.failed.append(f"no value of {grid.sweep.name} has all its tuning runs finished: {', '.join(untuned)}")
-            return found
+        if untuned := [entry.label for entry in grid.swept if entry.label not in best]:
+            what = f"no value of {grid.sweep.name} has all its tuning runs finished"
+            trained.failed.append(f"{what}: {', '.join(untuned)}")
+            return trained
         print(f"best {grid.sweep.name}: {', '.join(f'{label} {value}' for label, value in best.items())}")
     runs = grid.verdict_runs(best)
-    write_grid(grid, runs, primary=primary)
-    _train(grid, runs, found, jobs=jobs)
-    found.groups = _groups(runs, metric)
-    labels = {group.label for group in found.groups}
+    grid.write(runs, primary=primary)
+    trained.failed += _train(runs, jobs=jobs)
+    trained.groups = _groups(runs, metric)
+    labels = {group.label for group in trained.groups}
     if missing := [entry.label for entry in grid.entries if entry.label not in labels]:
-        found.remarks.append(f"No finished run of {', '.join(missing)}.")
-    found.remarks += found.failed
-    return found
+        trained.remarks.append(f"No finished run of {', '.join(missing)}.")
+    trained.remarks += trained.failed
+    return trained
 
 
-def _train(grid: Grid, runs: Sequence[Run], found: Trained, *, jobs: int | None) -> None:
-    """Trains the unfinished runs; prints and notes those that fail."""
+def _train(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
+    """Trains the unfinished runs. Prints a line when a run starts and when it ends, in a terminal below a bar with the
+    time left. Returns a sentence for each run that failed."""
     gpus = devices()
-    jobs = jobs or len(gpus) or cores()
-    table = ProgressTable(runs, grid.steps, jobs=jobs)
-    with table.live:
-        progress = train_all(runs, jobs=jobs, gpus=gpus, show=table.show)
-    failed = table.failures(progress)
-    for sentence in failed:
+    steps = [run.entry.steps for run in runs if not run.is_finished]
+    shown: dict[str, str] = {}
+    with tqdm(total=sum(steps) if min(steps, default=0) > 0 else None, unit="step", disable=None) as bar:
+
+        def show(progress: Sequence[Progress]) -> None:
+            for now in progress:
+                if now.state != shown.get(now.run.name, "waiting"):
+                    shown[now.run.name] = now.state
+                    bar.write(now.in_words())
+            bar.n = sum(now.step - now.first_step for now in progress)
+            bar.refresh()
+
+        progress = train_all(runs, jobs=jobs or len(gpus) or cores(), gpus=gpus, show=show)
+    failed = [now for now in progress if now.state == "failed"]
+    sentences = [f"{now.run.name} failed at step {now.step}: {now.error} ({now.run.log})" for now in failed]
+    for sentence in sentences:
         print(f"error: {sentence}", file=sys.stderr)
-    found.failed += failed
+    return sentences
 
 
 def _groups(runs: Sequence[Run], metric: str) -> list[Group]:
@@ -96,6 +107,6 @@ def _groups(runs: Sequence[Run], metric: str) -> list[Group]:
     histories: dict[tuple[str, float | str | None], list[History]] = {}
     for run in runs:
         if run.is_finished:
-            history = read_history(run.folder, metric=metric)
+            history = read_history(run.output_dir, metric=metric)
             histories.setdefault((run.entry.label, run.value), []).append(history)
-    return [make_group(label, found, value) for (label, value), found in histories.items()]
+    return [make_group(label, group, value) for (label, value), group in histories.items()]

@@ -1,54 +1,41 @@
 """Algorithms whose gradient is that of the baseline, so that a comparison would test the baseline against itself.
 
 With one update per batch the policy that is trained is the one that sampled: every ratio is 1, nothing is clipped, and
-importance weights may differ without a difference in their gradients. GSPO's is then GRPO's.
+a weight that averages log ratios has the gradient of GRPO's. GSPO's gradient is then GRPO's (docs/theory.md).
 """
 
-from dataclasses import replace
 from typing import Any
 
-import torch
-
-from ...config import CHOICES, CreditConfig, active_part
-from ...loss.assignment import assign_credit
-from ...loss.loss_pass import policy_credit
+from ...config import CHOICES, active_part
 from ...runs.identity import differences
-from ...testing import made_up_tokens
+from .histories import History
 
 
-# fields of an identity that say nothing about the gradient
+# fields of an identity that say nothing about the gradient, if every ratio is 1 and `importance` is one of `_WEIGHTS`
 _FREE = {"algorithm", "seed", "data_seed", "data"}
-# that act through the ratio or the credit alone, whose gradients are computed
-_KNOBS = {"importance", "trace_lambda", "gamma", "trace_style", "trace_unit"}
-_KNOBS |= {"leave_own_out", "selector", "selective_rate"}
-_CLIPS = {"epsilon", "epsilon_high", "clip_form", "delta"}
+_OF_RATIO = {"importance", "importance_sampling_level", "epsilon", "epsilon_high", "clip_form", "delta"}
+_WEIGHTS = ("token", "sequence", "sequence_token", "turn", "turn_token")
 _LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo")  # in which the ratio alone carries the gradient
-_TOLERANCE = 1e-9  # of a gradient in float64, relative to its largest entry
 
 
-def has_same_gradient(one: dict[str, Any], other: dict[str, Any], *, swept: str | None = None) -> bool:
+def has_same_gradient(run: History, base: History, *, swept: str | None = None) -> bool:
     """Whether two runs have the same gradient on the same batch.
 
-    So it is if all settings that act agree, or if those of the importance weight and of its clips alone differ, each
-    batch is used for one update, and the weights have equal gradients on a batch of synthetic tokens.
+    So it is if all settings that act agree, or if those of the importance weight and of its clips alone differ, the
+    weights are averages of log ratios, and each batch is used for one update. A trainer class of the user may do
+    anything, so it has the gradient of no other class.
 
     Args:
-        one, other (`dict`):
-            Identities, see [`~trl_credit.runs.identity.identity`].
+        run, base ([`~trl_credit.lab.comparison.histories.History`]):
+            The runs.
         swept (`str`, *optional*):
             A setting that is tuned for each algorithm and does not count.
     """
-    a, b = (active_part(x, x) for x in (one, other))
-    unlike = differences(a, b, defaults={}).keys() - _FREE - {swept}
-    if "importance" not in one or "importance" not in other:
-        return False  # of an older release: nothing is known of its weights
-    if not unlike:
-        return True
-    if unlike - _KNOBS - _CLIPS - {"importance_sampling_level"} or not all(_ratio_is_one(x) for x in (one, other)):
+    if run.record.get("trainer") != base.record.get("trainer"):
         return False
-    by_token = not {"sequence", "turn"} & {one["importance"], other["importance"]}
-    first, second = (_gradient(x, by_token=by_token) for x in (one, other))
-    return bool((first - second).abs().max() <= _TOLERANCE * second.abs().max())
+    one, other = (active_part(x.identity, x.identity) for x in (run, base))
+    unlike = differences(one, other, defaults={}).keys() - _FREE - {swept}
+    return not unlike or (unlike <= _OF_RATIO and _ratio_is_one(run.identity) and _ratio_is_one(base.identity))
 
 
 def _ratio_is_one(run: dict[str, Any]) -> bool:
@@ -59,18 +46,5 @@ def _ratio_is_one(run: dict[str, Any]) -> bool:
     masked = get("top_entropy_quantile", 1.0) != 1.0 or get("token_mask", "none") != "none"
     weighted = get("loss_weight", "none") != "none"
     weighted_kl = get("beta", 0.0) != 0.0 and get("use_bias_correction_kl", True)
-    return one_update and plain and get("loss_type") in _LOSSES and not (masked or weighted or weighted_kl)
-
-
-def _gradient(run: dict[str, Any], *, by_token: bool) -> torch.Tensor:
-    """∂/∂ℓ Σ exp(W)·A over synthetic tokens at ℓ = ℓ°, shape (B, T)."""
-    tokens = made_up_tokens()
-    logp_t = tokens.logp_t
-    advantages = tokens.advantages
-    if by_token:
-        advantages = advantages.unsqueeze(1) + torch.linspace(-1, 1, logp_t.size(1), dtype=logp_t.dtype)
-    tokens = replace(tokens, old_logp_t=logp_t.detach(), advantages=advantages)
-    knobs = active_part({name: run[name] for name in _KNOBS if name in run}, run)
-    config = CreditConfig(output_dir="same_gradient", report_to="none", **knobs)
-    with torch.random.fork_rng(devices=[]):
-        return policy_credit(config, tokens, assign_credit(config, tokens))
+    is_average = get("importance") in _WEIGHTS and get("loss_type") in _LOSSES
+    return one_update and plain and is_average and not (masked or weighted or weighted_kl)

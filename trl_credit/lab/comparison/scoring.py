@@ -10,17 +10,16 @@ import numpy as np
 
 from ..statistics import MAX_EXACT, TTest, holm, paired_t, sign_flip_p, welch_t
 from .grid import TUNING, VERDICT
-from .groups import Group, common_axes, reach
+from .groups import Group, common_axes
 
 
 ALPHA = 0.05  # of a verdict, after Holm's correction
-PRIMARY = ("area", "end")  # metrics that may be declared as the primary one
 # key of a score in `results.json` → what it is
 SCORES = {
-    "area": "mean over the run, the area under its curve",
-    "end": "mean over the last tenth of the steps",
-    "prompts": "mean over the last tenth of the way to equally many prompts",
-    "generated": "mean over the last tenth of the way to equally many generated tokens",
+    "area": "mean {metric} over the run",
+    "end": "{metric} at the end",
+    "prompts": "{metric} at equal prompts",
+    "generated": "{metric} at equal generated tokens",
 }
 
 
@@ -69,21 +68,20 @@ class ScoreRow(NamedTuple):
 
 def scored_runs(groups: Sequence[Group], *, phase: str = VERDICT) -> list[dict[str, Any]]:
     """The entries of "runs" in `results.json`, scored at the points that all of these groups have reached."""
-    axes = common_axes(groups)
-    limits = {axis: reach(groups, axis) for axis in ("steps", "prompts", "generated") if axis in axes}
-    found = []
-    for group in groups:
-        for run in group.runs:
-            scores = {"area": run.mean_until(limits["steps"]), "end": run.at("steps", limits["steps"])}
-            more = {axis: run.at(axis, limits[axis]) if axis in limits else None for axis in ("prompts", "generated")}
-            totals = {axis: run.totals.get(axis) for axis in ("steps", "prompts", "generated", "trained")}
-            found.append(
-                {"label": group.label, "value": group.value, "phase": phase, "seed": run.seed}
-                | scores
-                | more
-                | {"totals": totals}
-            )
-    return found
+    if not groups:
+        return []
+    every = [(group, run) for group in groups for run in group.runs]
+    limits = {axis: min(run.totals[axis] for _, run in every) for axis in common_axes(groups)}
+    runs = []
+    for group, run in every:
+        equal = ("prompts", "generated")
+        runs.append(
+            {"label": group.label, "value": group.value, "phase": phase, "seed": run.seed}
+            | {"area": run.mean("steps", limits["steps"]), "end": run.at("steps", limits["steps"])}
+            | {axis: run.at(axis, limits[axis]) if axis in limits else None for axis in equal}
+            | {"totals": {axis: run.totals.get(axis) for axis in ("steps", *equal, "trained")}}
+        )
+    return runs
 
 
 def compare_results(results: dict[str, Any], key: str) -> list[ScoreRow]:

@@ -1,9 +1,11 @@
 """The value of a swept setting that is best for each algorithm on the tuning seeds, by the primary metric."""
 
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .entries import in_order
 from .grid import TUNING
 
 
@@ -33,30 +35,14 @@ def tuned_rows(results: dict[str, Any]) -> list[TunedRow]:
         if run["phase"] == TUNING:
             by_value = scores.setdefault(run["label"], {})
             by_value.setdefault(run["value"], []).append(run[results["primary"]])
-    found = []
+    rows = []
     for label, by_value in scores.items():
-        values = list(by_value)
-        if all(isinstance(value, int | float) for value in values):
-            values.sort()
-        means = {value: float(np.mean(by_value[value])) for value in values}
-        best = max(means, key=means.__getitem__)
-        found.append(TunedRow(label, means, best, best in (values[0], values[-1])))
-    return found
-
-
-def edge_warnings(results: dict[str, Any]) -> list[str]:
-    """A sentence for the algorithms whose best value is at the edge of the sweep; a sweep of texts has no edge."""
-    rows = [row for row in tuned_rows(results) if row.is_at_edge and not isinstance(row.best, str)]
-    at = ", ".join(f"{row.label} ({in_short(row.best)})" for row in rows)
-    return [f"The best value is at the edge of the sweep: {at}. A better one may lie beyond: widen it."] if rows else []
+        means = {value: float(np.mean(by_value[value])) for value in in_order(by_value)}
+        best, values = max(means, key=means.__getitem__), list(means)
+        rows.append(TunedRow(label, means, best, best in (values[0], values[-1])))
+    return rows
 
 
 def in_short(value: float | str) -> str:
-    """A value as text: 0.0001 as "1e-4"."""
-    if isinstance(value, str):
-        return value
-    mantissa, _, exponent = f"{value:.6g}".partition("e")
-    if not exponent and (value == 0 or 1e-3 <= abs(value) < 1e6):
-        return mantissa
-    mantissa, _, exponent = f"{value:e}".partition("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
+    """A value as text: 0.00005 as "5e-5"."""
+    return value if isinstance(value, str) else re.sub(r"e-0", "e-", f"{value:g}")

@@ -2,134 +2,118 @@
 
 import json
 import math
-import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...observe.schema import Shard, parse_json
-from ...support.files import write_atomically
+from ...observe.schema import LOGPROBS, SCHEMA, TOKEN_TYPES, Shard, parse_json, read_shard
+from ...observe.token_texts import TokenTexts
+from ...support.files import check_size, write_atomically
 
 
-def is_number(x: Any, low: float, high: float) -> bool:
-    return type(x) in (int, float) and low <= x <= high and abs(x) <= sys.float_info.max
-
-
-# what the first line may say of all rows, `{"header": {…}}`
-_HEADER = {
-    "step": lambda x: type(x) is int and x >= 0,
-    **dict.fromkeys(("algorithm", "model", "note"), lambda x: isinstance(x, str)),
-    "temperature": lambda x: is_number(x, 0.0, math.inf),
+_HEADER = {"step": (int,), "algorithm": (str,), "model": (str,), "note": (str,), "temperature": (float, int)}
+_RANGE = {
+    **dict.fromkeys(LOGPROBS, (-math.inf, 0.01)),  # a sum in bfloat16 may end a little above 0
+    **{"entropy": (-0.01, math.inf), "token_ids": (0, math.inf), "turn_ids": (-1, math.inf)},
+    **dict.fromkeys(("loss_mask", "policy_mask", "is_clipped"), (0, 1)),
 }
-
-# fields of a JSONL row with one entry per token: what an entry is, in words and as a check. A sum over a vocabulary in
-# bfloat16 may end a little on the wrong side of 0
-_PER_TOKEN = {
-    **dict.fromkeys(
-        ("logprobs", "trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs"),
-        ("log-probabilities, finite and at most 0", lambda x: x is None or is_number(x, -math.inf, 0.01)),
-    ),
-    "entropy": ("entropies in nats, finite and at least 0", lambda x: x is None or is_number(x, -0.01, math.inf)),
-    **dict.fromkeys(
-        ("credit", "advantages"), ("finite numbers", lambda x: x is None or is_number(x, -math.inf, math.inf))
-    ),
-    "token_ids": ("token ids", lambda x: type(x) is int and x >= 0),
-    "turn_ids": ("numbers of turns, -1 outside of them", lambda x: type(x) is int and x >= -1),
-    "tokens": ("texts", lambda x: isinstance(x, str)),
-    **dict.fromkeys(("loss_mask", "policy_mask", "is_clipped"), ("0 and 1", lambda x: type(x) is int and x in (0, 1))),
-}
+_REQUIRED = {"prompt": (str, list), "completion": (str, list), "reward": (float, int, type(None))}
 
 
-def lines_of(path: str | Path) -> Iterator[tuple[str, str]]:
-    """The lines of a text file that are not empty, each with its place, "rollouts.jsonl:3".
+def read_file(path: str | Path) -> Shard:
+    """Reads a shard of a rollout log, or JSONL rows as docs/explain.md describes them, by what the first line holds.
+
+    Rows with the same `group`, or without one the same prompt, are a group. A header of JSONL rows has `note`, a
+    sentence on what the page shows or "".
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not UTF-8 text.
+        ValueError: the file is malformed; the message names file and line.
     """
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            if "\ufffd" in line:
-                raise ValueError(f"{path}:{number} is not UTF-8 text: convert the file")
-            if line.strip():
-                yield line, f"{path}:{number}"
-
-
-def read_jsonl(path: str | Path) -> Shard:
-    """Reads rows as docs/explain.md describes them. Rows with the same `group`, or without one the same prompt, are a
-    group.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: a row is malformed; the message names file and line.
-    """
-    responses: list[dict[str, Any]] = []
-    groups: dict[str, int] = {}
-    sizes: Counter[int] = Counter()
+    check_size(path)
+    lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
+    if SCHEMA in lines[0]:
+        return read_shard(path)
     header: dict[str, Any] = {"step": None, "algorithm": "", "run": Path(path).name, "note": ""}
-    for line, where in lines_of(path):
+    responses: list[dict[str, Any]] = []
+    groups: dict[str, list[int]] = {}
+    for line, where in ((line, f"{path}:{i}") for i, line in enumerate(lines, start=1) if line.strip()):
         row = parse_json(line, where=where)
         if isinstance(row, dict) and row.keys() == {"header"} and not responses:
             facts = row["header"]
-            if not isinstance(facts, dict) or not all(n in _HEADER and _HEADER[n](x) for n, x in facts.items()):
-                words = "a step ≥ 0, a temperature ≥ 0, and texts algorithm, model and note"
-                raise ValueError(f"{where}: header can hold {words}, got {facts!r:.80}")
+            if not isinstance(facts, dict) or any(type(x) not in _HEADER.get(n, ()) for n, x in facts.items()):
+                raise ValueError(f"{where}: header can hold {', '.join(_HEADER)}, got {facts!r:.80}")
             header |= facts
             continue
-        response = _row(row, where)
-        key = response["prompt"] if response.get("group") is None else {"group": response["group"]}
-        group = groups.setdefault(json.dumps(key, sort_keys=True), len(groups))
-        responses.append({**response, "group": group, "index": sizes[group]})
-        sizes[group] += 1
+        _check(row, where)
+        key = json.dumps({"group": row["group"]} if row.get("group") is not None else row["prompt"])
+        places = groups.setdefault(key, [len(groups), 0])
+        responses.append({**row, "group": places[0], "index": places[1]})
+        places[1] += 1
     note = header["note"]
     if all(response.get("credit") is None for response in responses):
-        for response in responses:
-            if (advantages := response.get("advantages")) is not None:
-                header["note"] = f"Credit is the advantage of each token: the file holds no credit. {note}".strip()
-                response["credit"] = [advantage or 0.0 for advantage in advantages]
+        for response in [response for response in responses if response.get("advantages") is not None]:
+            response["credit"] = [advantage or 0.0 for advantage in response["advantages"]]
+            header["note"] = f"Credit is the advantage of each token: the file holds no credit. {note}".strip()
     return Shard(header, {}, responses)
 
 
 def write_jsonl(path: str | Path, responses: Sequence[dict[str, Any]]) -> None:
-    """Writes responses as rows that [`read_jsonl`] reads, in place of an older file. Raises OSError."""
+    """Writes responses as rows that [`read_file`] reads, in place of an older file. Raises OSError."""
     rows = ({name: x for name, x in response.items() if name not in ("group", "index")} for response in responses)
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
 
 
-def _row(row: Any, where: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise ValueError(f"{where} is not a JSON object with prompt, completion and reward")
-    if {"traces", "task"} <= row.keys():
-        fix = "convert the file with the script that `trl-credit example verifiers_rollouts` copies"
-        raise ValueError(f"{where} is an episode of verifiers: {fix}")
-    if missing := [name for name in ("prompt", "completion", "reward") if name not in row]:
-        raise ValueError(f"{where} has no {missing[0]!r}: every row needs prompt, completion and reward")
-    for name in ("prompt", "completion"):
-        if not isinstance(row[name], (str, list)):
-            raise ValueError(f"{where}: {name} must be a text or a list of messages")
-        if isinstance(row[name], list) and not all(isinstance(message, dict) for message in row[name]):
-            raise ValueError(f"{where}: {name} must be a text or a list of messages with role and content")
-    if row["reward"] is not None and not is_number(row["reward"], -math.inf, math.inf):
-        raise ValueError(f"{where}: reward must be a finite number or null, got {row['reward']!r:.40}")
-    opening = row.get("prompt_token_ids") or []
-    if not isinstance(opening, list) or not all(map(_PER_TOKEN["token_ids"][1], opening)):
-        raise ValueError(f"{where}: prompt_token_ids must be a list of token ids")
-    found = {name: value for name, value in row.items() if name not in _PER_TOKEN}
-    lengths = {}
-    for name, (words, is_valid) in _PER_TOKEN.items():
-        values = row.get(name)
-        if values is None:
-            continue
-        if not isinstance(values, list):
-            raise ValueError(f"{where}: {name} must be a list with one entry per token")
-        if (place := next((i for i, x in enumerate(values) if not is_valid(x)), None)) is not None:
-            raise ValueError(f"{where}: {name} must hold {words}, got {values[place]!r:.40} at {place}")
-        lengths[name], found["trainer_logprobs" if name == "logprobs" else name] = len(values), values
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{where}: {', '.join(f'{name} has {n} entries' for name, n in lengths.items())}")
-    entropies = found.get("entropy") or []
-    if any(x is None and m for x, m in zip(entropies, found.get("loss_mask") or [1] * len(entropies), strict=False)):
-        raise ValueError(f"{where}: entropy may be null only where loss_mask is 0")
-    found.setdefault("old_logprobs", found.get("trainer_logprobs"))
-    return found
+def with_texts(shard: Shard, tokenizer: Any) -> Shard:
+    """The shard with `tokens` in the responses that have `token_ids` without them.
+
+    Args:
+        shard (`Shard`):
+            Responses.
+        tokenizer (`PreTrainedTokenizerBase` or `str`):
+            The tokenizer, or the folder or id of its model.
+
+    Raises:
+        ValueError: there is no such tokenizer, or a token id is not one of its ids.
+    """
+    if isinstance(tokenizer, str):
+        from transformers import AutoTokenizer  # imports torch
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--tokenizer {tokenizer!r}: {error}") from error
+    texts, responses = TokenTexts(tokenizer), []
+    for response in shard.responses:
+        if response.get("token_ids") and response.get("tokens") is None:
+            if (largest := max(response["token_ids"])) >= len(tokenizer):
+                what = f"response {response['index']} of prompt {response['group']}: token id {largest}"
+                raise ValueError(f"{what} is not one of {len(tokenizer):,}: is it another model's tokenizer?")
+            response = {**response, "tokens": texts.of(response["token_ids"])}
+        responses.append(response)
+    return Shard(shard.header, shard.trees, responses)
+
+
+def _check(row: Any, where: str) -> None:
+    """Checks the required fields of a row, and that its columns per token have known types and the same length; their
+    names become those of a rollout log."""
+    if not isinstance(row, dict) or {"traces", "task"} <= row.keys():
+        fix = "convert a file of verifiers with the script that `trl-credit example verifiers_rollouts` copies"
+        raise ValueError(f"{where} is not a JSON object with prompt, completion and reward: {fix}")
+    for name, kinds in _REQUIRED.items():
+        if name not in row or type(row[name]) not in kinds:
+            expected = "a number or null" if name == "reward" else "a text or a list of messages"
+            raise ValueError(f"{where}: {name} must be {expected}, got {row.get(name)!r:.40}")
+    if "logprobs" in row:
+        row["trainer_logprobs"] = row.pop("logprobs")
+    columns = {name: row[name] for name in TOKEN_TYPES if row.get(name) is not None}
+    for name, values in columns.items():
+        if not isinstance(values, list) or not set(map(type, values)) <= set(TOKEN_TYPES[name]):
+            raise ValueError(f"{where}: {name} must be a list with a {TOKEN_TYPES[name][0].__name__} for each token")
+        low, high = _RANGE.get(name, (-math.inf, math.inf))
+        if name != "tokens" and (wrong := [x for x in values if x is not None and not low <= x <= high]):
+            raise ValueError(f"{where}: {name} must lie in [{low}, {high}], got {wrong[0]}")
+    if len({len(values) for values in columns.values()}) > 1:
+        lengths = ", ".join(f"{name} has {len(values)} entries" for name, values in columns.items())
+        raise ValueError(f"{where}: {lengths}")
+    row.setdefault("old_logprobs", row.get("trainer_logprobs"))

@@ -1,32 +1,29 @@
 """Checks the fields of a shard, besides columns, that the page's script reads."""
 
-from inspect import formatannotation
-from typing import Any, get_args, get_origin
+import math
+from types import NoneType
+from typing import Any
 
 
-Fields = dict[type, tuple[str, ...]]  # names by type
+# name → types of the value, or of the entries of a list or a mapping
+Fields = dict[str, tuple[type, ...]]
+_NUMBER, _COUNT = (float, int, NoneType), (int, NoneType)
 
 HEADER: Fields = {
-    int: ("step",),
-    float: ("trace_decay", "beta", "temperature"),
-    str: ("algorithm", "model"),
-    list[float]: ("clip",),
-    dict: ("settings",),
+    **{"step": _COUNT, "algorithm": (str,), "model": (str, NoneType), "clip": _NUMBER},
+    **dict.fromkeys(("trace_decay", "beta", "temperature"), _NUMBER),
 }
 RESPONSE: Fields = {
-    int: ("group", "index"),
-    float: ("reward",),
-    bool: ("truncated",),
-    list[float]: ("segment_values",),
-    list[int]: ("nodes", "segment_nodes"),
-    dict[str, float]: ("rewards",),
+    **dict.fromkeys(("group", "index", "nodes", "segment_nodes"), _COUNT),
+    **dict.fromkeys(("reward", "rewards", "segment_values"), _NUMBER),
+    "truncated": (bool, NoneType),
 }
 NODE: Fields = {
-    int: ("id", "parent", "tokens"),
-    float: ("value", "advantage", "reward"),
-    bool: ("trained",),
-    str: ("text",),
+    **dict.fromkeys(("id", "parent", "tokens"), _COUNT),
+    **dict.fromkeys(("value", "advantage", "reward"), _NUMBER),
+    **{"trained": (bool, NoneType), "text": (str, NoneType)},
 }
+_LISTS = ("clip", "nodes", "segment_nodes", "segment_values")
 
 
 def checked(entry: dict[str, Any], fields: Fields, *, where: str) -> dict[str, Any]:
@@ -35,31 +32,15 @@ def checked(entry: dict[str, Any], fields: Fields, *, where: str) -> dict[str, A
     Raises:
         ValueError: a field has another type; the message names it.
     """
-    found = {}
-    for kind, names in fields.items():
-        for name in names:
-            value = entry.get(name)
-            try:
-                found[name] = None if value is None else _checked(value, kind)
-            except TypeError:
-                expected = formatannotation(kind)
-                raise ValueError(
-                    f"{name} of {where} must be of type {expected}, got {value!r:.60}: the log is damaged"
-                ) from None
-    return found
+    return {name: _checked(entry.get(name), name, kinds, where) for name, kinds in fields.items()}
 
 
-def _checked(value: Any, kind: type) -> Any:
-    if kind is float and type(value) in (int, type(None)):
-        value = float("nan") if value is None else value
-    elif type(value) is not (get_origin(kind) or kind) or (kind is int and abs(value) > 2**53):
-        raise TypeError
-    if kind is float:
-        return value if abs(value) < 1e300 else None
-    if kind is dict:  # settings, which the page shows as text
-        return {str(name): x if type(x) in (str, bool) else str(x) for name, x in value.items()}
-    if get_origin(kind) is list:
-        return [_checked(x, get_args(kind)[0]) for x in value]
-    if get_origin(kind) is dict:
-        return {str(name): _checked(x, get_args(kind)[1]) for name, x in value.items()}
-    return value
+def _checked(value: Any, name: str, kinds: tuple[type, ...], where: str) -> Any:
+    if value is not None and name in _LISTS and type(value) is list:
+        return [_checked(x, "", kinds, f"{name} of {where}") for x in value]
+    if name == "rewards" and type(value) is dict:
+        return {str(key): _checked(x, "", kinds, f"{name} of {where}") for key, x in value.items()}
+    if value is not None and (type(value) not in kinds or name in (*_LISTS, "rewards")):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise ValueError(f"{name or 'an entry'} of {where} must be of type {expected}: the log is damaged")
+    return None if isinstance(value, float) and not math.isfinite(value) else value

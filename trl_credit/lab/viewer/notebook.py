@@ -46,20 +46,13 @@ def show_credit(run_or_trainer: Any, step: int | None = None) -> CreditView:
         ValueError: nothing was logged, the step was not logged, or a shard is damaged.
         TypeError: the argument is none of these.
     """
-    if shards := _given_shards(run_or_trainer):
-        if step is not None:
-            raise ValueError(f"step={step} is for a run: explained responses are of one step")
+    sources = run_or_trainer if isinstance(run_or_trainer, (list, tuple)) else [run_or_trainer]
+    shards = [getattr(source, "shard", source) for source in sources]
+    if shards and all(isinstance(shard, Shard) for shard in shards):
         return CreditView(build_page(shards, title=", ".join(shard.header["algorithm"] for shard in shards)))
     run = getattr(getattr(run_or_trainer, "args", None), "output_dir", run_or_trainer)
     if not isinstance(run, (str, Path)):
         got = type(run_or_trainer).__name__
         raise TypeError(f"show_credit takes the folder of a run, a trainer or results of explain, got {got}")
-    shards, _ = read_run(run, None if step is None else [step], in_python=True)
+    shards, _ = read_run(run, None if step is None else [step])
     return CreditView(build_page(shards[-1:], title=run_title(run)))
-
-
-def _given_shards(source: Any) -> list[Shard]:
-    """The shards of one or several explained results, or shards; empty if `source` is something else."""
-    given = list(source) if isinstance(source, (list, tuple)) else [source]
-    shards = [getattr(one, "shard", one) for one in given]
-    return shards if all(isinstance(shard, Shard) for shard in shards) else []

@@ -4,7 +4,6 @@ They hold the texts of the run's data and of its responses. Only the fields that
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,37 +25,31 @@ PAGE = "index.html"
 TEMPLATE = Path(__file__).with_name("assets") / "rollouts.md.jinja"
 
 _FLOATS, _INTS = pa.list_(pa.float32()), pa.list_(pa.int32())
-_RESPONSE = pa.schema(
-    {
-        **{"step": pa.int32(), "algorithm": pa.string(), "group": pa.int32(), "index": pa.int32()},
-        **dict.fromkeys(("prompt", "answer", "completion"), pa.string()),
+_SCHEMAS = {
+    RESPONSES: {
+        **dict.fromkeys(("step", "group", "index"), pa.int32()),
+        **dict.fromkeys(("algorithm", "prompt", "answer", "completion"), pa.string()),
         "reward": pa.float64(),
         "rewards": pa.list_(pa.struct({"name": pa.string(), "value": pa.float64()})),
         "truncated": pa.bool_(),
         "tokens": pa.list_(pa.string()),
-        **dict.fromkeys(TOKEN_INTEGERS, _INTS),
-        **dict.fromkeys(TOKEN_NUMBERS, _FLOATS),
-        **{"segment_values": _FLOATS, "nodes": _INTS, "segment_nodes": _INTS},
-    }
-)
-_TREE = pa.schema(
-    {
+        **dict.fromkeys((*TOKEN_INTEGERS, "nodes", "segment_nodes"), _INTS),
+        **dict.fromkeys((*TOKEN_NUMBERS, "segment_values"), _FLOATS),
+    },
+    TREES: {
         **dict.fromkeys(("step", "group", "id", "parent", "depth", "tokens"), pa.int32()),
         "text": pa.string(),
         **dict.fromkeys(("value", "advantage", "reward"), pa.float64()),
         **dict.fromkeys(("trained", "truncated"), pa.bool_()),
-    }
-)
-_STEP = pa.schema(
-    {
+    },
+    STEPS: {
         "step": pa.int32(),
         "steps": _INTS,
-        **dict.fromkeys(("algorithm", "trainer", "trl_credit", "model", "eos_token"), pa.string()),
+        **dict.fromkeys(("algorithm", "trainer", "trl_credit", "model", "eos_token", "settings"), pa.string()),
         **dict.fromkeys(("trace_decay", "beta", "temperature"), pa.float64()),
         "clip": pa.list_(pa.float64()),
-        "settings": pa.string(),
-    }
-)
+    },
+}
 
 
 def push_with_rollouts(
@@ -121,34 +114,36 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
         ValueError: the run has no rollout log, a shard is damaged, or a text in it holds a secret.
         OSError: the folders cannot be written.
     """
-    root, found = Path(folder), steps(folder)
-    if not found:
+    root, logged = Path(folder), steps(folder)
+    if not logged:
         raise ValueError(f"{folder} has no rollout log: train with --log_credit 10, or leave out --with_rollouts")
-    secrets = Secrets(token or "")
-    nodes: list[dict[str, Any]] = []
-    headers: list[dict[str, Any]] = []
-    responses, public = inside(root, DATASET_FOLDER) / RESPONSES, Public()
-    responses.parent.mkdir(exist_ok=True)
-    with atomic_file(responses) as partial, pq.ParquetWriter(partial, _RESPONSE, compression="zstd") as writer:
-        for _, path in found:
+    secrets, public = Secrets(token or ""), Public()
+    rows: dict[str, list[dict[str, Any]]] = {TREES: [], STEPS: []}
+    data = inside(root, DATASET_FOLDER)
+    data.mkdir(exist_ok=True)
+    (data / TREES).unlink(missing_ok=True)  # of an earlier run
+    with atomic_file(data / RESPONSES) as file, pq.ParquetWriter(file, pa.schema(_SCHEMAS[RESPONSES])) as writer:
+        for _, path in logged:
             shard = read_shard(path)
             if any(map(secrets.found_in, _texts(shard))):
                 raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
-            writer.write_table(_table(list(_responses(shard)), _RESPONSE, path))
-            nodes += _nodes(shard)
-            headers.append({**shard.header, "settings": json.dumps(public.value(shard.header.get("settings") or {}))})
-    _write_table(root / DATASET_FOLDER / STEPS, headers, _STEP)
-    (root / DATASET_FOLDER / TREES).unlink(missing_ok=True)  # of an earlier run
-    if nodes:
-        _write_table(root / DATASET_FOLDER / TREES, nodes, _TREE)
+            writer.write_table(_table(RESPONSES, [_response(row, shard) for row in shard.responses], path))
+            nodes = [{**node, "group": group} for group, nodes in shard.trees.items() for node in nodes]
+            rows[TREES] += [{**node, "step": shard.header["step"]} for node in nodes]
+            settings = json.dumps(public.value(shard.header.get("settings") or {}))
+            rows[STEPS].append({**shard.header, "settings": settings})
+    for name, entries in rows.items():
+        if entries:
+            with atomic_file(data / name) as file:
+                pq.write_table(_table(name, entries, folder), file)
     write_atomically(inside(root, SPACE_FOLDER) / PAGE, page)
 
 
 def write_cards(folder: str | Path, repo_id: str) -> None:
     """Writes the cards of the data set and the Space that belong to the model `repo_id`. Raises OSError."""
     data, name = Path(folder) / DATASET_FOLDER, repo_id.split("/")[-1]
-    files = {"responses": RESPONSES, "steps": STEPS, "trees": TREES}
-    configs = [{"config_name": key, "data_files": file} for key, file in files.items() if (data / file).is_file()]
+    files = [file for file in _SCHEMAS if (data / file).is_file()]
+    configs = [{"config_name": file.partition(".")[0], "data_files": file} for file in files]
     configs[0]["default"] = True
     algorithms = pq.read_table(data / STEPS, columns=["algorithm"])["algorithm"].to_pylist()
     card = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
@@ -159,7 +154,7 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
         algorithm=escape(algorithms[-1]),
         count=f"{pq.read_metadata(data / RESPONSES).num_rows:,}",
         logged=f"{len(algorithms):,}",
-        has_trees=len(configs) == len(files),
+        has_trees=TREES in files,
     )
     tags = ["trl-credit", "trl", "grpo", "reinforcement-learning"]
     about = {"pretty_name": f"Rollouts of {name} with credit per token", "tags": tags, "configs": configs}
@@ -185,38 +180,23 @@ def _texts(shard: Shard) -> set[str]:
     return found | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
 
 
-def _responses(shard: Shard) -> Iterator[dict[str, Any]]:
-    for response in shard.responses:
-        answer = response.get("answer")
-        yield {
-            **{name: response.get(name) for name in _RESPONSE.names},
-            "step": shard.header["step"],
-            "algorithm": shard.header["algorithm"],
-            "prompt": str(response.get("prompt") or ""),
-            "answer": answer if isinstance(answer, str | None) else json.dumps(answer, ensure_ascii=False),
-            "rewards": [{"name": name, "value": x} for name, x in (response.get("rewards") or {}).items()],
-        }
+def _response(response: dict[str, Any], shard: Shard) -> dict[str, Any]:
+    answer = response.get("answer")
+    return {
+        **response,
+        "step": shard.header["step"],
+        "algorithm": shard.header["algorithm"],
+        "prompt": str(response.get("prompt") or ""),
+        "answer": answer if isinstance(answer, str | None) else json.dumps(answer, ensure_ascii=False),
+        "rewards": [{"name": name, "value": x} for name, x in (response.get("rewards") or {}).items()],
+    }
 
 
-def _nodes(shard: Shard) -> list[dict[str, Any]]:
-    return [
-        {**{name: node.get(name) for name in _TREE.names}, "step": shard.header["step"], "group": group}
-        for group, nodes in shard.trees.items()
-        for node in nodes
-    ]
-
-
-def _table(rows: list[dict[str, Any]], schema: pa.Schema, where: Path) -> pa.Table:
+def _table(name: str, rows: list[dict[str, Any]], where: str | Path) -> pa.Table:
     try:
-        return pa.Table.from_pylist(rows, schema)
+        return pa.Table.from_pylist(rows, pa.schema(_SCHEMAS[name]))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ValueError(f"{where} has a field of another type: the log is damaged ({error})") from error
-
-
-def _write_table(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    table = _table(rows, schema, path)
-    with atomic_file(path) as partial:
-        pq.write_table(table, partial, compression="zstd")
 
 
 def _front(values: dict[str, Any]) -> str:

@@ -56,14 +56,10 @@ def build_page(
         `str`: HTML, 5 to 40 bytes per token, depending on the logged columns.
 
     Raises:
-        ValueError: there are no shards, a row of the table is not as long as its head, or a field has the wrong type;
-            the message names it.
+        ValueError: there are no shards, or a field has the wrong type; the message names it.
     """
     if not shards:
         raise ValueError("there is nothing to show: no shard was given")
-    for i, row in enumerate(table):
-        if len(row) != len(table[0]):
-            raise ValueError(f"row {i} of the table has {len(row)} cells, its head has {len(table[0])}")
     prompts: Table = {}
     vocabulary: Table = {}
     encoded = [_shard(shard, prompts, vocabulary) for shard in shards]
@@ -98,7 +94,9 @@ def inert_json(data: object) -> str:
 
 
 def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
-    header = checked(shard.header, HEADER, where="the header")
+    settings = shard.header.get("settings") or {}
+    shown = {name: x if isinstance(x, (str, bool)) else str(x) for name, x in settings.items()}
+    header = {**checked(shard.header, HEADER, where="the header"), "settings": shown}
     of_step = "" if header["step"] is None else f" of step {header['step']}"
     responses = []
     for response in shard.responses:

@@ -17,18 +17,6 @@ from ...support.texts import plain
 from .palette import LEVELS, LIGHT
 
 
-Styles = dict[tuple[int, int], Style]  # by sign and level
-_STYLES: Styles = {
-    (sign, level): Style(color=LIGHT["text"], bgcolor=colour)
-    for sign, name in ((1, "positive"), (-1, "negative"))
-    for level, colour in enumerate(LIGHT[name], start=1)
-}
-# a terminal of 16 colours has no tints: the lower levels colour the text, the upper ones the background
-_COARSE: Styles = {
-    (sign, level): Style(color=name, reverse=level > LEVELS // 2)
-    for sign, name in ((1, "blue"), (-1, "yellow"))
-    for level in range(1, LEVELS + 1)
-}
 _UNASSIGNED = Style(dim=True, underline=True)
 _OUTSIDE = Style(dim=True, italic=True)
 _REWARD = Style(bold=True)
@@ -58,18 +46,17 @@ def print_response(
     if response.get("credit") is None:
         raise ValueError(f"{name} has no credit, so it cannot be coloured")
     console = console or Console(highlight=False)
-    styles = _COARSE if console.color_system in ("standard", "windows") else _STYLES
     group = [r for r in shard.responses if r["group"] == response["group"]]
-    step = None if shard.header["step"] is None else f"step {shard.header['step']}"  # a file of others has none
-    title = ", ".join(part for part in (shard.header["algorithm"], step, name) if part)
-    console.print(Group(Rule(plain(title)), _rewards(group, response), Text()))
+    step = shard.header["step"]
+    title = [shard.header["algorithm"], f"step {step}" if step is not None else "", name]
+    console.print(Group(Rule(plain(", ".join(filter(None, title)))), _rewards(group, response), Text()))
     if console.color_system is None or console.no_color:
         console.print("credit per token, in units of the advantage:")
         console.print(_numbered(response), soft_wrap=True)
     else:
         largest = robust_maximum(*scaled_by or [shard])
-        console.print(_coloured(response, largest, styles))
-        console.print(Group(Text(), _legend(largest, styles)))
+        console.print(_coloured(response, largest))
+        console.print(Group(Text(), _legend(largest)))
 
 
 def _tokens(response: dict[str, Any]) -> Iterator[tuple[str, float | None, bool, bool, float | None]]:
@@ -80,10 +67,11 @@ def _tokens(response: dict[str, Any]) -> Iterator[tuple[str, float | None, bool,
     return zip(map(plain, response["tokens"]), response["credit"], *masks, rewards, strict=True)
 
 
-def _coloured(response: dict[str, Any], largest: float, styles: Styles) -> Text:
+def _coloured(response: dict[str, Any], largest: float) -> Text:
     text = Text()
     for token, credit, in_loss, assigned, reward in _tokens(response):
-        style = _style(credit, largest, styles) if in_loss and assigned else _UNASSIGNED if in_loss else _OUTSIDE
+        style = _style(level_of(credit, largest)) if assigned else _UNASSIGNED
+        style = style if in_loss else _OUTSIDE
         text.append(token, style)
         if reward is not None:
             text.append(f" [r {reward:+.3g}] ", _REWARD)
@@ -121,11 +109,13 @@ def level_of(credit: float | None, largest: float) -> int:
     return int(math.copysign(max(math.ceil(abs(credit) / largest * LEVELS), 1), credit))
 
 
-def _style(credit: float | None, largest: float, styles: Styles) -> Style:
-    level = level_of(credit, largest)
+def _style(level: int) -> Style:
+    """The colours of a level; a terminal of 16 colours takes those that are nearest."""
     if level == 0:
         return Style()
-    return styles[1 if level > 0 else -1, min(abs(level), LEVELS)] + Style(underline2=abs(level) > LEVELS)
+    colours = LIGHT["positive" if level > 0 else "negative"]
+    colour = colours[min(abs(level), LEVELS) - 1]
+    return Style(color=LIGHT["text"], bgcolor=colour, underline2=abs(level) > LEVELS)
 
 
 def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
@@ -138,15 +128,15 @@ def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
         rewards = [r.get("reward"), *((r.get("rewards") or {}).get(name) for name in names)]
         numbers = ("–" if x is None else f"{x:.3g}" for x in rewards)
         credit = sum(x for x in r.get("credit") or () if x is not None)
-        cut = "cut off" if r.get("truncated") else ""
-        style = "bold" if r is shown else "dim"
-        table.add_row(f"{r['index']}", *numbers, f"{len(r['tokens'])}", f"{credit:+.3g}", cut, style=style)
+        end = [f"{len(r['tokens'])}", f"{credit:+.3g}", "cut off" if r.get("truncated") else ""]
+        table.add_row(f"{r['index']}", *numbers, *end, style="bold" if r is shown else "dim")
     return table
 
 
-def _legend(largest: float, styles: Styles) -> Text:
-    negative = [("··", styles[-1, level]) for level in range(LEVELS, 0, -1)]
-    positive = [("··", styles[1, level]) for level in range(1, LEVELS + 1)]
+def _legend(largest: float) -> Text:
+    negative, positive = (
+        [("··", _style(level)) for level in levels] for levels in (range(-LEVELS, 0), range(1, LEVELS + 1))
+    )
     title = f"credit per token, in units of the advantage, up to the 99th percentile: −{largest:.3g} "
     states = (("unassigned", _UNASSIGNED), "   ", ("not in the loss", _OUTSIDE))
     return Text.assemble(title, *negative, "  0  ", *positive, f" +{largest:.3g}   ", *states)

@@ -1,4 +1,4 @@
-"""Credit pages in Weights & Biases and Trackio, images in TensorBoard, and a section `credit` for the metrics."""
+"""Credit pages in Weights & Biases and Trackio, and a section `credit` for the metrics."""
 
 import logging
 from importlib import import_module
@@ -17,7 +17,6 @@ from ...observe.schema import Shard, read_shard, shard_path
 from ...support.errors import one_line
 from ...trainer import CreditTrainer
 from .excerpt import excerpt
-from .image import credit_image
 from .page import build_page
 from .runs import run_title
 
@@ -33,10 +32,9 @@ TRACKIO = "0.34"  # the first one with Html
 class CreditPageCallback(TrainerCallback):
     """Sends the credit of each logged step to the trackers of `report_to`, and groups the metrics under `credit/`.
 
-    Weights & Biases and Trackio get the page of `trl-credit view` as HTML, TensorBoard an image of one group, all as
-    `credit/page`. What is sent are the groups that have credit and whose rewards differ most, at most 2 MB of a page or
-    four responses of an image. A step is sent when its shard is written, at the end of its pass over the generation
-    batch; a pass that the end of training cuts is not sent.
+    Weights & Biases and Trackio get the page of `trl-credit view` as HTML, as `credit/page`. It has the groups that
+    have credit and whose rewards differ most, at most 2 MB. A step is sent when its shard is written, at the end of its
+    pass over the generation batch; a pass that the end of training cuts is not sent.
 
     Trackers show all metrics of training in one section, `train`. Weights & Biases and TensorBoard get those under
     `credit/` as a section of their own; Trackio makes a part of `train` of them by itself. A subclass of a tracker's
@@ -70,42 +68,39 @@ class CreditPageCallback(TrainerCallback):
                 f"wandb, trackio and tensorboard"
             )
         callbacks = list(trainer.callback_handler.callbacks)
-        html = {"wandb": WandbCallback, "trackio": TrackioCallback}
-        names = [name for name, kind in html.items() if any(isinstance(callback, kind) for callback in callbacks)]
-        if "trackio" in names and Version(found := version("trackio")) < Version(TRACKIO):
-            raise ValueError(f"report_to='trackio' shows HTML from trackio {TRACKIO} on, found {found}: upgrade it")
-        self._html = [import_module(name) for name in names]
+        self._trackers = self.trackers_of(callbacks)
         self._rollout_log = next(callback for callback in callbacks if isinstance(callback, RolloutLog))
-        self._trainer = trainer
-        self._is_off = False
+        self._title = run_title(trainer.args.output_dir)
         self._sent = 0
         for callback in callbacks:
             if (grouped := _GROUPED.get(type(callback))) is not None:
                 trainer.remove_callback(callback)
                 trainer.add_callback(grouped.of(callback))
 
+    @staticmethod
+    def trackers_of(callbacks: list[TrainerCallback]) -> list[Any]:
+        """The modules of the trackers that show HTML."""
+        html = {"wandb": WandbCallback, "trackio": TrackioCallback}
+        names = [name for name, kind in html.items() if any(isinstance(callback, kind) for callback in callbacks)]
+        if "trackio" in names and Version(installed := version("trackio")) < Version(TRACKIO):
+            raise ValueError(f"report_to='trackio' shows HTML from trackio {TRACKIO} on, found {installed}: upgrade it")
+        return [import_module(name) for name in names]
+
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._sent, self._is_off = 0, False
+        self._sent = 0
 
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         steps = self._rollout_log.written[self._sent :]  # of the main process, empty on the others
         self._sent += len(steps)
-        for step in steps if not self._is_off else ():
+        for step in steps if self._trackers else ():
             try:
-                self._send(read_shard(shard_path(args.output_dir, step)), step)
+                page = page_of(read_shard(shard_path(args.output_dir, step)), title=self._title)
+                for tracker in self._trackers:
+                    # as transformers logs: the tracker counts its own steps, and the charts use this one
+                    tracker.log({KEY: tracker.Html(StringIO(page), inject=False), "train/global_step": step})
             except Exception as error:  # of any tracker: what is shown is not needed
-                self._is_off = True
+                self._trackers = []
                 logger.warning("no credit page of step %d, nor of later ones: %s", step, one_line(error))
-
-    def _send(self, shard: Shard, step: int) -> None:
-        if self._html:
-            page = page_of(shard, title=run_title(self._trainer.args.output_dir))
-            for tracker in self._html:
-                # as transformers logs: the tracker counts its own steps, and the charts use this one
-                tracker.log({KEY: tracker.Html(StringIO(page), inject=False), "train/global_step": step})
-        for callback in self._trainer.callback_handler.callbacks:
-            if isinstance(callback, TensorBoardCallback):
-                callback.tb_writer.add_image(KEY, credit_image(shard), global_step=step, dataformats="HWC")
 
 
 def has_tracker(trainer: CreditTrainer) -> bool:
