@@ -111,20 +111,16 @@ class Forest:
             return trees, first, trees
         wanted, calls = len(inputs) * processes.count // self.policy.group_size, 1
         while True:
-            useful = [tree for tree in trees if has_signal(tree, config)]
-            mine = torch.tensor([len(useful), len(trees)], device=processes.device)
-            found, sampled = (int(n) for n in processes.sum(mine).tolist())
-            missing = wanted - found
-            if missing <= 0 or calls > config.max_refills:
+            with_signal = [tree for tree in trees if has_signal(tree, config)]
+            mine = torch.tensor([len(with_signal), len(trees)], device=processes.device)
+            useful, sampled = (int(n) for n in processes.sum(mine).tolist())
+            rows = self._prompts.refill(useful=useful, sampled=sampled, wanted=wanted)
+            if rows is None:
                 break
-            count = self._prompts.available(min(wanted, -(-missing * sampled // max(found, 1))))
-            if count == 0:
-                break
-            trees = trees + self._grown(self._prompts.further(min(count, wanted)))
-            calls += 1
+            trees, calls = trees + self._grown(rows), calls + 1
         stats = {"signal": tuple(mine.unbind()), "sampled": (sampled, 1), "calls": (calls, 1)}
         self.policy.record({f"groups/{name}": parts for name, parts in stats.items()})
-        return trees, first, useful if missing <= 0 else trees
+        return trees, first, with_signal if useful >= wanted else trees
 
     def _grown(self, inputs: list[dict[str, Any]]) -> list[Tree]:
         """Scored trees for the prompts that begin on this process. Collective."""

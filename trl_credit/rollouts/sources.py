@@ -70,6 +70,11 @@ class GenerationBatch:
     place: tuple[int, int] = (0, 0)
 
 
+def has_images(inputs: list[dict[str, Any]]) -> bool:
+    """Whether rows of the data set have images."""
+    return any(example.get(name) is not None for example in inputs for name in ("image", "images"))
+
+
 class Responses:
     """One row per response, with an advantage from its group; also the base class of the other sources.
 
@@ -86,8 +91,7 @@ class Responses:
 
     def check(self, inputs: list[dict[str, Any]]) -> None:
         """Raises a `ValueError` for rows of the data set that this source cannot sample."""
-        has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
-        if self.calls_engine_again and has_images:
+        if self.calls_engine_again and has_images(inputs):
             what = f"rollouts={self.policy.args.rollouts!r} continues responses from token ids, without their images"
             raise ValueError(f"{what}: use a data set without image columns, or set rollouts='none'.")
 
