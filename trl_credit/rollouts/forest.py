@@ -79,7 +79,7 @@ class Forest:
         everyone = zip(*gather_object([mine]), strict=True)  # in the order of processes
         new_rows, logged, accuracies = ([x for part in parts for x in part] for parts in everyone)
         rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
-        scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
+        total, scored = _sums(accuracies)
         self.buffer.add(new_rows)
         drawn = self.buffer.draw(len(inputs) * processes)
         share = drawn[rank::processes]
@@ -88,7 +88,7 @@ class Forest:
             rows=share + [_filler(drawn, policy)] * (len(inputs) - len(share)),
             n_real=len(share),
             rewards=torch.tensor(rewards),
-            accuracy=sum(scored) / len(scored) if scored else math.nan,
+            accuracy=total / scored if scored else math.nan,
             has_replayed=any(row.birth < iteration for row in drawn),
             iteration=iteration,
             logged_texts=texts,
@@ -151,21 +151,21 @@ class Forest:
                 leaf.value = truncated_value
 
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
-        config = self.policy.args
+        config, policy = self.policy.args, self.policy
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
         is_packed = config.tree_rows == "packed"
-        form = {"max_rows": self.policy.group_size} if is_packed else {"form": config.tree_rows}
+        form = {"max_rows": policy.group_size} if is_packed else {"form": config.tree_rows}
         rows_of = partial(packed_rows if is_packed else training_rows, keep_zero=keep_zero, **form)
-        rows = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
-        made = [row for own in rows for row in own]
-        if config.replay_iterations == 1 or self.policy.use_vllm:
-            return made
+        by_tree = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
+        rows = [row for own in by_tree for row in own]
+        if config.replay_iterations == 1 or policy.use_vllm:
+            return rows
         # replayed rows need π_old of the policy that made them, which is the current one
         if self.can_pack and not is_packed:
-            return with_behavior_logps(self.policy, trees, rows)
-        logps = self.policy.row_logps(made, at_once=config.per_device_train_batch_size)
-        return [replace(row, behavior_logps=logp) for row, logp in zip(made, logps, strict=True)]
+            return with_behavior_logps(policy, trees, by_tree)
+        logps = policy.row_logps(rows, at_once=config.per_device_train_batch_size)
+        return [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
 
     def _record(self, trees: list[Tree], drawn: list[Row], iteration: int, *, requested: int, expired: int) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]
@@ -228,21 +228,12 @@ def _sums(values: list[float]) -> tuple[float, float]:
     return sum(scored), len(scored)
 
 
-def packed_passes(tree: Tree, rows: Sequence[Row], *, at_once: int) -> list[Row]:
-    """Packed rows in which each segment of a tree's `rows` occurs exactly once.
-
-    A packed row has at most [`PACKED_LENGTH`] tokens, and after the prompt at most `at_once` times those of the longest
-    completion, so that a pass over it takes no more memory than one over `at_once` rows. A longer path has its own row.
-    """
-    numbers, trained = tree.numbers(), {node for row in rows for node in row.segment_nodes}
-    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
-    prompt = len(tree.prompt_ids)
-    limit = min(PACKED_LENGTH, prompt + at_once * max((len(row.completion_ids) for row in rows), default=0))
-    return [pack(tree, group, float("nan")) for group in groups_within(paths, prompt=prompt, limit=limit)]
-
-
 def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Sequence[Row]]) -> list[Row]:
     """The rows of all trees with their log-probabilities (nats), measured by packed passes. Collective.
+
+    In the passes each segment of a tree's rows occurs exactly once. A packed row has at most [`PACKED_LENGTH`] tokens,
+    and after the prompt at most as many as a micro-batch of the longest completions, so that it takes no more memory. A
+    longer path has its own row.
 
     Args:
         policy ([`Policy`]):
@@ -252,15 +243,21 @@ def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Se
         rows (sequence of sequences of [`Row`]):
             The rows of each tree, in the form `nodes` or `paths`.
     """
-    at_once = policy.args.per_device_train_batch_size
-    packed = [packed_passes(tree, own, at_once=at_once) for tree, own in zip(trees, rows, strict=True)]
+    packed = []
+    for tree, own in zip(trees, rows, strict=True):
+        numbers, trained = tree.numbers(), {node for row in own for node in row.segment_nodes}
+        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
+        longest = max((len(row.completion_ids) for row in own), default=0)
+        prompt = len(tree.prompt_ids)
+        limit = min(PACKED_LENGTH, prompt + policy.args.per_device_train_batch_size * longest)
+        packed.append([pack(tree, group, math.nan) for group in groups_within(paths, prompt=prompt, limit=limit)])
     logps = iter(policy.row_logps([row for part in packed for row in part], at_once=1))
-    found = []
+    with_logps = []
     for own, part in zip(rows, packed, strict=True):
         by_node: defaultdict[int, list[float]] = defaultdict(list)
         for row in part:
             for logp, segment in zip(next(logps), row.segments, strict=True):
                 if segment >= 0:
                     by_node[row.segment_nodes[segment]].append(logp)
-        found += [replace(row, behavior_logps=[x for node in row.segment_nodes for x in by_node[node]]) for row in own]
-    return found
+        with_logps += [replace(row, behavior_logps=[x for n in row.segment_nodes for x in by_node[n]]) for row in own]
+    return with_logps
