@@ -48,9 +48,9 @@ def measure(hidden: int, layers: int, prompt: int, response: int, group: int, pr
 
     def packed() -> None:
         positions = layout.source % (prompt + response)
-        with tree_attention(model, branches=layout.branches, position_ids=positions):
+        with tree_attention(model, branches=layout.packing.branches, position_ids=positions):
             given = {"input_ids": ids.flatten()[layout.source], "attention_mask": layout.mask}
-            model(**given, logits_to_keep=layout.kept + 1).logits.sum().backward()
+            model(**given, logits_to_keep=layout.packing.kept + 1).logits.sum().backward()
 
     seconds: dict[str, list[float]] = {"plain": [], "packed": []}
     for repeat in range(repeats + 1):
