@@ -3,19 +3,26 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import gather_object
+from torch import nn
 
 from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
-from ..passes.attention import branch_problem
+from ..loss import keys
+from ..loss.batch import Batch
+from ..passes.attention import branch_problem, check_tree_attention, tree_attention
 from .policy import Plan, Policy
 from .prompts import Prompts
-from .replay import ReplayBuffer, Row
+from .replay import ReplayBuffer, Row, padded, question_number, visible_columns
+from .sources import GenerationBatch, Responses
 from .tree import (
     PACKED_LENGTH,
     Tree,
@@ -29,6 +36,9 @@ from .tree import (
 )
 
 
+logger = get_logger(__name__)
+
+REPLAY_FILE = "replay.safetensors"
 # model types for which the output of a token depends only on its own branch; otherwise π_old is computed unpacked
 PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
 
@@ -38,8 +48,8 @@ def can_pack(config: Any) -> bool:
     return config.get_text_config().model_type in PACKED_MODELS and branch_problem(config) is None
 
 
-class Forest:
-    """Plans generation batches of trees for a policy.
+class Trees(Responses):
+    """Rows from trees of segments, each compared with its siblings, new or replayed (SPO-tree).
 
     Each process grows the trees of the prompts that begin on it. The rows of all trees then go into one buffer, the
     same on every process; all processes draw the same rows from it and take equal shares. So trees may differ in size
@@ -48,17 +58,97 @@ class Forest:
     Args:
         policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
-        can_pack (`bool`, *optional*, defaults to `False`):
-            Whether packed passes may replace passes over plain rows.
-        prompts ([`Prompts`], *optional*):
+        model_config (`PretrainedConfig`):
+            That of the model.
+        prompts ([`Prompts`]):
             Further prompts, for `groups="refill"`.
+
+    Raises:
+        ValueError: the model does not support the attention of packed rows.
     """
 
-    def __init__(self, policy: Policy, *, can_pack: bool = False, prompts: Prompts | None = None) -> None:
-        self.policy, self.can_pack, self._prompts = policy, can_pack, prompts or Prompts(policy, None)
+    calls_engine_again = True
+    name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
+
+    def __init__(self, policy: Policy, *, model_config: Any, prompts: Prompts) -> None:
+        super().__init__(policy)
         config = policy.args
-        rules = {"seed": config.seed, "legacy": config.uses_released_code("spo_replay")}
-        self.buffer = ReplayBuffer(life=config.replay_iterations, cap=config.replay_cap, **rules)
+        self._prompts, self.can_pack = prompts, can_pack(model_config)
+        self.stateful = (self, *prompts.stateful)
+        self._is_packed = config.tree_rows == "packed"
+        if self._is_packed:
+            check_tree_attention(model_config)
+        legacy = config.uses_released_code("spo_replay")
+        self.buffer = ReplayBuffer(
+            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
+        )
+
+    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
+        policy, inputs = self.policy, self._prompts.begin(inputs)
+        plan = self.plan(inputs)
+        self._prompts.record()
+        batch = policy.sample(inputs, planned=plan)
+        rows = plan.rows
+        batch.segment_ids = self._padded([row.segments for row in rows], value=-1, width=batch.width)
+        batch.quarter_t = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
+        batch.show_loss(batch.segment_ids >= 0)
+        if self._is_packed:
+            widths = {"prompt_width": batch.data[keys.PROMPT_IDS].size(1), "width": batch.width}
+            batch.visible_until = visible_columns(rows, **widths).to(policy.processes.device)
+        is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
+        replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
+        if batch.engine_ratio_t is not None:
+            policy.correct_by_segment(batch)
+            # π_old of replayed rows is already that of the policy that sampled them
+            batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
+        if plan.has_replayed:  # the same on all processes
+            self._fill_old_logps(batch, plan, replayed)
+        policy.log.planned(plan)
+        if not plan.drawn:
+            logger.warning("no segment of this generation batch has an advantage: no process makes an update")
+        advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
+        p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
+        prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
+        shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
+        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, examples=inputs, **shown)
+
+    def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
+        return padded(rows, value=value, width=width).to(self.policy.processes.device)
+
+    def _fill_old_logps(self, batch: Batch, plan: Plan, replayed: torch.Tensor) -> None:
+        """Takes π_old from the rows and computes it where they lack it. New rows keep what TRL computed. Collective."""
+        rows = list(zip(plan.rows, replayed.flatten().tolist(), strict=True))
+        stored = [row.behavior_logps or (is_old and row.sampling_logps) or [] for row, is_old in rows]
+        stored_t = self._padded(stored, value=math.nan, width=batch.width)
+        known = ~stored_t.isnan()
+        if batch.old_logp_t is not None:
+            known = known & replayed
+        else:
+            real = enumerate(plan.rows[: plan.n_real])
+            missing = [i for i, row in real if not known[i, : len(row.completion_ids)].all()]
+            at_once = self.policy.args.per_device_train_batch_size
+            logps = self.policy.row_logps([plan.rows[i] for i in missing], at_once=at_once)
+            batch.old_logp_t = torch.zeros_like(stored_t)
+            for i, logp in zip(missing, logps, strict=True):
+                batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
+        batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
+
+    def around_forward(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
+    ) -> AbstractContextManager[None]:
+        # only packed rows have token types: rows of the batch, or rows that compute π_old of plain rows
+        if not self._is_packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
+            return nullcontext()
+        input_ids = args[0]
+        if self._is_packed and planned is not None:  # the batch does not have its columns yet
+            width = args[2]
+            columns = visible_columns(planned.rows, prompt_width=input_ids.size(1) - width, width=width)
+            kwargs[keys.VISIBLE_UNTIL] = columns.to(input_ids.device)
+        if kwargs.get(keys.VISIBLE_UNTIL) is None:  # rows of a single branch
+            kwargs[keys.VISIBLE_UNTIL] = torch.full_like(input_ids, input_ids.size(1))
+        return tree_attention(model, is_compiled=self.policy.args.torch_compile)
+
+    # Plans
 
     def plan(self, inputs: list[dict[str, Any]]) -> Plan:
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
@@ -154,15 +244,14 @@ class Forest:
         config, policy = self.policy.args, self.policy
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
-        is_packed = config.tree_rows == "packed"
-        form = {"max_rows": policy.group_size} if is_packed else {"form": config.tree_rows}
-        rows_of = partial(packed_rows if is_packed else training_rows, keep_zero=keep_zero, **form)
+        form = {"max_rows": policy.group_size} if self._is_packed else {"form": config.tree_rows}
+        rows_of = partial(packed_rows if self._is_packed else training_rows, keep_zero=keep_zero, **form)
         by_tree = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
         rows = [row for own in by_tree for row in own]
         if config.replay_iterations == 1 or policy.use_vllm:
             return rows
         # replayed rows need π_old of the policy that made them, which is the current one
-        if self.can_pack and not is_packed:
+        if self.can_pack and not self._is_packed:
             return with_behavior_logps(policy, trees, by_tree)
         logps = policy.row_logps(rows, at_once=config.per_device_train_batch_size)
         return [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
@@ -196,6 +285,17 @@ class Forest:
             stats[f"segment_value/level_{depth}"] = _sums([node.value for node in level])
             stats[f"segment_abs_advantage/level_{depth}"] = _sums([abs(node.advantage) for node in level])
         self.policy.record(stats)
+
+    # State
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """Writes the replay buffer to a file of its own, and returns what a checkpoint keeps beside it."""
+        self.buffer.save(folder / REPLAY_FILE)
+        return {"file": REPLAY_FILE, "rows": len(self.buffer)}
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Reads the replay buffer."""
+        self.buffer.load(folder / REPLAY_FILE)
 
 
 def has_signal(tree: Tree, config: CreditConfig) -> bool:

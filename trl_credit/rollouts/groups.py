@@ -14,11 +14,12 @@ from ..credit.groups import batch_scaled_advantages, has_difference
 from ..loss import keys
 from ..loss.assignment import wide
 from ..passes.model_traits import positions_of
+from .forest import Trees
 from .group_join import Call, join_groups
 from .policy import Policy
 from .prompt_order import PromptOrder
 from .prompts import Prompts
-from .sources import Chain, GenerationBatch, Responses, Trees, has_images
+from .sources import Chain, GenerationBatch, Responses, has_images
 
 
 logger = get_logger(__name__)
