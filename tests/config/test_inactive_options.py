@@ -98,7 +98,6 @@ KNOWN = {
     "group_signal": ("reward", {**DULL, "groups": "replace", "reward_funcs": [sums, accuracy], "temperature": 0.01}),
     "max_copies": (1, {**DULL, "groups": "replace"}),
     "max_refills": (1, {**DULL, "groups": "refill"}),
-    "refill_surplus": ("drop", {**DULL, "groups": "refill"}),
     "dull_kl": ("drop", {**DULL, "beta": 0.5}),
     "prompt_floor": (0.25, BY_DIFFICULTY),
     "retire_above": (0.1, BY_DIFFICULTY),

@@ -90,8 +90,6 @@ def test_every_update_is_that_of_trl_with_fewer_passes(run, momentum):
     ("algo", "settings"),
     [
         ("dapo", {"num_iterations": 2}),
-        ("s_trace", {"beta": 0.0}),
-        ("grpo_lambda", {"beta": 0.0}),
         ("base", {"whiten_advantages": "microbatch", "top_entropy_quantile": 0.5}),
         ("spo_chain", {"beta": 0.0, "rollouts_per_state": 2}),
         ("spo_tree", {"beta": 0.0, "per_device_train_batch_size": 4, "tree_rows": "paths"}),

@@ -51,9 +51,6 @@ class GroupKnobs:
             Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. Ours.
         max_refills (`int`, *optional*, defaults to `10`):
             Further calls of the engine for one batch. After the last one, copies fill the batch as with `"replace"`.
-        refill_surplus (`str`, *optional*, defaults to `"keep"`):
-            `"keep"`: groups with signal beyond a full batch wait for the next one, with their π_old, if at most one
-            update lies between. With several updates per batch they are dropped. `"drop"`: as DAPO. Ours.
         dull_kl (`str`, *optional*, defaults to `"keep"`):
             KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for those of their rows that have
             no advantage, and what the loss is divided by stays the same.
@@ -81,12 +78,6 @@ class GroupKnobs:
     )
     max_copies: int = _group(2, "Copies of a group in a batch, besides itself.", COUNT, acts=FILTERED)
     max_refills: int = _group(10, "Further engine calls for one batch.", COUNT, acts=REFILLED)
-    refill_surplus: str = _group(
-        "keep",
-        "Whether groups beyond a full batch wait for the next one.",
-        one_of("keep", "drop"),
-        acts=REFILLED | when(rollouts=("none", "chain")),
-    )
     dull_kl: str = _group(
         "keep",
         "KL term of groups without signal.",

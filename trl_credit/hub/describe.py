@@ -20,7 +20,7 @@ PARTS = {
     "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style trace_unit "
     "behavior_logps",
     "advantage A": "rollouts baseline scale_rewards",
-    "batch": "groups group_signal max_copies max_refills refill_surplus prompt_sampler prompt_floor retire_above",
+    "batch": "groups group_signal max_copies max_refills prompt_sampler prompt_floor retire_above",
     "mask M": "token_mask probability_threshold top_entropy_quantile mask_truncated_completions",
     "loss": "loss_type prompt_average turn_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",

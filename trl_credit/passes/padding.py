@@ -16,7 +16,7 @@ from peft import PeftModel
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import PassTrainer, is_random, micro_batch_terms, row_comparing
+from .model_traits import is_random, micro_batch_terms, row_comparing
 from .prefix_layout import Arrangement, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
@@ -28,7 +28,7 @@ class Padding:
     """How a run's rows are sorted and trimmed, by `length_sort`, its loss and its model.
 
     Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+        trainer ([`~trl_credit.CreditTrainer`]):
             With its model.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
@@ -40,7 +40,7 @@ class Padding:
         window: Number of micro-batches whose rows may be exchanged; 1 where rows are not sorted.
     """
 
-    def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int) -> None:
+    def __init__(self, trainer: Any, *, kind: str, multiple: int) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self.trims = (args.length_sort == "auto" or args.rollouts == "tree") and kind != "scaled"
         self._trims_prompts, self._multiple = kind == "relative", multiple
@@ -107,7 +107,7 @@ class Padding:
         return model.register_forward_pre_hook(number, with_kwargs=True)
 
 
-def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str]:
+def _reasons_against_sorting(trainer: Any, model: nn.Module) -> list[str]:
     """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation

@@ -3,7 +3,7 @@
 Shared prompts: the row holds the prompts, each once and without its last token. Behind them come the responses, each
 after the last token of its prompt, which predicts its first token. They keep their positions.
 
-End to end: one row after the other, each with its prompt, and no padding between them. Positions start anew.
+Packed sequences: one row after the other, each with its prompt, and no padding between them. Positions start anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ class Packing:
 
     Attributes:
         groups: Rows with a response, by prompt.
-        padding: Padding tokens, in front of shared prompts and behind rows end to end.
+        padding: Padding tokens, in front of shared prompts and behind packed sequences.
         length: Tokens of the packed row, with padding.
         kept: Tokens at the end for which the head is computed.
-        branches: Which token sees which; `None` where rows lie end to end.
-        ends: Lengths of the rows that lie end to end, then of the padding.
+        branches: Which token sees which; `None` for packed sequences.
+        ends: Lengths of the packed sequences, then of the padding.
     """
 
     groups: list[list[int]]
@@ -95,17 +95,17 @@ def arranged(
         form (`Callable`):
             Cost and packing of a micro-batch.
     """
-    found = Arrangement([], [], [])
+    arrangement = Arrangement([], [], [])
     for start in range(0, len(rows), size * window):
         part = slice(start, start + size * window)
         places = [start + k for k in order(rows[part], needed and needed[part])]
         for own in (places[i : i + size] for i in range(0, len(places), size)):
             cost, packing = form([rows[k] for k in own])
-            is_made = needed is None or any(needed[k] for k in own)
-            found.costs.append(cost if is_made else Pass(0, 0, 0))
-            found.packings.append(packing)
-        found.order.extend(places)
-    return found
+            is_computed = needed is None or any(needed[k] for k in own)
+            arrangement.costs.append(cost if is_computed else Pass(0, 0, 0))
+            arrangement.packings.append(packing)
+        arrangement.order.extend(places)
+    return arrangement
 
 
 def by_prompt(rows: Sequence[PromptRow]) -> list[int]:
@@ -132,8 +132,8 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed))
 
 
-def end_to_end(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
-    """Lays the rows of a micro-batch end to end; `None` where none has a response. `multiple` as for [`packing_of`]."""
+def packed_sequences(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
+    """Packs the rows of a micro-batch as sequences; `None` where none has a response. [`packing_of`] has `multiple`."""
     groups = [[i] for i, row in enumerate(rows) if row.response > 0]
     if not groups:
         return None
@@ -170,19 +170,16 @@ class Layout:
     """Maps B rows of P + T columns to a packed row of L tokens, and its results back.
 
     Attributes:
+        packing: The packing, which has K tokens at the end for which the head is computed.
         source: Which of the B · (P + T) columns each token comes from, shape (1, L); 0 at padding.
-        mask: Shape (1, L), 0 at padding; of rows end to end also at prompts, which need no probabilities.
-        branches, ends: As in [`Packing`].
+        mask: Shape (1, L), 0 at padding; of packed sequences also at prompts, which need no probabilities.
         place: Index of each response token among the last K tokens of the packed row, shape (B, T); −1 at padding.
-        kept: K, the number of tokens at the end for which the head is computed.
     """
 
+    packing: Packing
     source: torch.Tensor
     mask: torch.Tensor
-    branches: Branches | None
     place: torch.Tensor
-    kept: int
-    ends: tuple[int, ...] = ()
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         """Results of a packed pass, shape (1, K, …), as those of the rows, shape (B, T, …); 0 at padding."""
@@ -218,5 +215,4 @@ def layout_of(
         mask[0, at + before : at + before + response] = 1
         place[i, :response] = at + before - (length - packing.kept) + np.arange(response)
         at += before + response
-    found = (torch.from_numpy(x).to(device) for x in (source, mask))
-    return Layout(*found, packing.branches, torch.from_numpy(place).to(device), packing.kept, packing.ends)
+    return Layout(packing, *(torch.from_numpy(x).to(device) for x in (source, mask, place)))

@@ -37,6 +37,7 @@ FREE = frozenset(
     use_transformers_paged use_vllm
     """.split()
 ).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
+_REMOVED = {"refill_surplus"}  # settings that records of 0.2.0 have
 _FREE_VLLM = "vllm_"
 _OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
 
@@ -93,7 +94,7 @@ def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:
     """Fields whose values differ, with old and new value. A field that one release lacks counts as its default."""
-    pairs = {n: [x.get(n, defaults.get(n)) for x in (there, here)] for n in dict.fromkeys([*there, *here])}
+    pairs = {n: [x.get(n, defaults.get(n)) for x in (there, here)] for n in {**there, **here} if n not in _REMOVED}
     # compared as text, since NaN is not equal to NaN
     return {name: pair for name, pair in pairs.items() if json_text(pair[0]) != json_text(pair[1])}
 

@@ -37,9 +37,9 @@ from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
-from ..rollouts.forest import Forest
+from ..rollouts.forest import Trees
 from ..rollouts.groups import make_source
-from ..rollouts.sources import GenerationBatch, Responses, Trees
+from ..rollouts.sources import GenerationBatch, Responses
 from ..runs.object_state import ObjectState
 from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
@@ -198,8 +198,8 @@ class CreditTrainer(ResumableTrainer):
         return self._train_source if self.model.training else self._eval_source
 
     @property
-    def forest(self) -> Forest | None:  # `None` without trees
-        return self._train_source.forest if isinstance(self._train_source, Trees) else None
+    def forest(self) -> Trees | None:  # `None` without trees
+        return self._train_source if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
