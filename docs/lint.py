@@ -28,10 +28,10 @@ DOCS = ROOT / "docs"
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "compat")]
 sys.path.append(str(ROOT))
 
+import algorithm_lists
 import algorithm_pages
 import forks
 import metrics_page
-import readme_table
 import trl
 import versions
 import which
@@ -96,7 +96,7 @@ def generated() -> dict[Path, str]:
     files = {path: filled(path.read_text(encoding="utf-8"), made) for path, made in tables.items()}
     files |= algorithm_pages.pages()
     files[versions.PAGE] = versions.rendered(versions.PAGE.read_text(encoding="utf-8"), versions.load())
-    return files | readme_table.files()
+    return files | algorithm_lists.written()
 
 
 @check

@@ -239,7 +239,6 @@ class TestDifficultyWeight:
     def test_a_group_without_score_keeps_its_advantages_and_their_type(self):
         phi = difficulty_weight(torch.tensor([0.0, 1.0]), p_hat=tensor64([NAN, NAN]), prior=0.5, scale=1.3)
         assert phi.tolist() == [1.0, 1.0] and phi.dtype == torch.float32
-        assert difficulty_weight(torch.ones(2), p_hat=tensor64([0.1, 0.2]), prior=0.5).dtype == torch.float32
 
 
 class TestStatistics:

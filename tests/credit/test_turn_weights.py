@@ -99,8 +99,8 @@ def pair_of(form, decay):
     return {
         "turn": (turns.turn_log_weight, token, weights.sequence_log_weight, {}),
         "turn_token": (turns.turn_token_log_weight, token, weights.sequence_token_log_weight, {}),
-        "eligible": (turns.eligible_turn_log_weight, weights.eligible_log_weight, token, trace),
-        "lambda": (turns.lambda_trace_turn_log_weight, weights.lambda_trace_log_weight, token, trace),
+        "eligible": (turns.eligible_log_weight, weights.eligible_log_weight, token, trace),
+        "lambda": (turns.lambda_trace_log_weight, weights.lambda_trace_log_weight, token, trace),
     }[form]
 
 
@@ -149,8 +149,8 @@ def test_turns_without_a_loss_token_are_empty_and_the_trace_decays_across_them()
     ids = torch.tensor([[0, -1, 1, -1, 2]])
     logp = torch.full((1, 5), -1.0, requires_grad=True)
     given = {"old_logp_t": torch.full((1, 5), -2.0), "turn_ids": ids, "mask_t": mask}
-    assert turns.lambda_trace_turn_log_weight(logp, decay=0.5, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
-    (gradient,) = torch.autograd.grad(turns.eligible_turn_log_weight(logp, decay=0.5, **given)[0, 4], logp)
+    assert turns.lambda_trace_log_weight(logp, decay=0.5, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
+    (gradient,) = torch.autograd.grad(turns.eligible_log_weight(logp, decay=0.5, **given)[0, 4], logp)
     assert gradient.tolist() == [[0.25, 0.0, 0.0, 0.0, 1.0]]
     assert turns.turn_log_weight(logp, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]
 

@@ -162,7 +162,7 @@ def test_an_error_says_what_a_tree_does_not_know(make_trainer):
         def statistics(self, config, batch):
             return batch.rewards.unsqueeze(1) * batch.mask_t
 
-    with pytest.raises(Exception, match="batch.rewards is None: a row of a tree is a segment"):
+    with pytest.raises(Exception, match="None here: .*batch.rewards"):
         make_trainer(credit=Rewards, **TREE).train()
 
 
@@ -283,8 +283,8 @@ def test_check_credit_takes_statistics_of_all_rows():
     tokens = made_up_tokens()
     assert tokens.statistics_t is None
     draws = needs(lambda config, batch: torch.rand(batch.logp_t.shape, dtype=torch.float64))
-    with pytest.raises(AssertionError, match="'batch statistics': differs in a second call: draw from batch.generator"):
+    with pytest.raises(AssertionError, match="'batch statistics'.*draw from batch.generator"):
         check_credit(draws, config=args)
     padded = needs(lambda config, batch: mean_of(batch, torch.ones_like(batch.mask_t)))
-    with pytest.raises(AssertionError, match="'batch statistics': .* change it: use batch.mask_t"):
+    with pytest.raises(AssertionError, match="'batch statistics'.* use batch.mask_t"):
         check_credit(padded, config=args)

@@ -72,12 +72,6 @@ def test_an_entropy_bonus_has_a_gradient_where_it_is_asked_for(make_trainer, toy
         toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"].detach())
 
 
-def test_a_loss_that_reads_detached_entropies_is_warned_of(trained, caplog):
-    detached = bonus(())
-    trained(credit=detached, max_steps=1)
-    assert "declare needs = ('entropy_gradient',)" in caplog.text
-
-
 def test_an_entropy_bonus_trains_as_trls(trained):
     """Its mean runs over the loss tokens too."""
     same = {"loss_type": "bnpo", "optim": "sgd", "learning_rate": 0.5, "max_steps": 1, "epsilon": 9.0}

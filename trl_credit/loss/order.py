@@ -40,8 +40,7 @@ def outcome_advantages(
     has_shape = isinstance(advantages, torch.Tensor) and advantages.shape == rewards.shape
     if not has_shape or not advantages.isfinite().all():
         rule = f"a finite advantage for each reward, shape {tuple(rewards.shape)}, and 0 where a reward is NaN"
-        got = described(advantages) + " with NaN or infinity" * has_shape
-        raise ValueError(f"baseline {config.baseline!r} must return {rule}; it returned {got}.")
+        raise ValueError(f"baseline {config.baseline!r} must return {rule}; it returned {described(advantages)}.")
     return advantages.detach().to(rewards.dtype)
 
 

@@ -1,4 +1,9 @@
-"""Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up."""
+"""Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up.
+
+A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
+Clip-Cov takes the gradient from a small share of these tokens, drawn at random. The entropy falls more slowly, and all
+other tokens keep their credit.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -106,14 +111,6 @@ PRESET = Preset(
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
     use_when="the entropy falls too early in runs with several updates per batch; not measured here",
     cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
-    idea=(
-        (
-            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
-            "their covariance."
-        ),
-        "Clip-Cov takes the gradient from a small share of these tokens, drawn at random.",
-        "The entropy falls more slowly, and all other tokens keep their credit.",
-    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,
 )

@@ -1,4 +1,10 @@
-"""GRPO-λ (arXiv 2510.00194): λ-returns as a trace over log-ratios (ε-trace)."""
+"""GRPO-λ (arXiv 2510.00194): λ-returns as a trace over log-ratios (ε-trace).
+
+GRPO gives every token of a response the same credit, since it has no values for the states in between. GRPO-λ
+multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the farther back they
+are. It also raises advantages below −0.1 to −0.1. On-policy the credit flows back as with P-trace, but the ratio itself
+changes, so later updates of a batch clip far more tokens.
+"""
 
 from dataclasses import dataclass
 
@@ -50,17 +56,6 @@ PRESET = Preset(
         "measured here came from this floor"
     ),
     cost="one O(T) scan, and a reference pass (β = 0.04)",
-    idea=(
-        "GRPO gives every token of a response the same credit, since it has no values for the states in between.",
-        (
-            "GRPO-λ multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the "
-            "farther back they are. It also raises advantages below −0.1 to −0.1."
-        ),
-        (
-            "On-policy the credit flows back as with P-trace, but the ratio itself changes, so later updates of a "
-            "batch clip far more tokens."
-        ),
-    ),
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,
     uses=_uses,

@@ -1,4 +1,9 @@
-"""KL-Cov (arXiv 2505.22617): a penalty on the drift of the tokens of highest covariance, and no clipping."""
+"""KL-Cov (arXiv 2505.22617): a penalty on the drift of the tokens of highest covariance, and no clipping.
+
+A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
+KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and clips no ratio. These
+tokens move less, the entropy falls more slowly, and every token keeps a gradient.
+"""
 
 from dataclasses import dataclass
 
@@ -85,17 +90,6 @@ PRESET = Preset(
         "not measured here"
     ),
     cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
-    idea=(
-        (
-            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
-            "their covariance."
-        ),
-        (
-            "KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and "
-            "clips no ratio."
-        ),
-        "These tokens move less, the entropy falls more slowly, and every token keeps a gradient.",
-    ),
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,
 )

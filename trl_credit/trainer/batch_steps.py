@@ -7,6 +7,7 @@ import torch
 
 from ..config.rules import no_batch_logps
 from ..credit.difficulty import DifficultyBelief
+from ..credit.tokens import BatchTokens
 from ..loss import keys, statistics
 from ..loss.batch import segments_of, shown_advantages
 from ..loss.batch_metrics import difficulty_statistics, group_statistics, response_hashes
@@ -77,7 +78,7 @@ class BatchSteps:
         if algorithm.statistics is None:
             return
         mask_t = batch.mask_t
-        parts: dict[str, Any] = {"advantages": floored(self._args, batch.advantages)}
+        parts: dict[str, Any] = {"advantage_t": floored(self._args, batch.advantages)}
         if "logps" in algorithm.needs:
             parts["logp_t"] = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
             if parts["logp_t"] is None:
@@ -87,10 +88,7 @@ class BatchSteps:
             parts |= {"rewards": batch.rewards, "reward_columns": batch.rewards_per_func}
             parts["columns"] = examples if "columns" in algorithm.needs else None
         segment_ids = segments_of(batch.data, mask_t)
-        batch.statistics_t = statistics.over_processes(
-            algorithm,
-            self._args,
-            self._processes,
+        own = BatchTokens(
             **parts,
             token_ids=batch.data[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
@@ -98,8 +96,9 @@ class BatchSteps:
             group_ids=self._groups(made),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
             is_training=made.moves_belief,
-            seed=seed_from(self._args.seed, *made.place),
+            generator=torch.Generator().manual_seed(seed_from(self._args.seed, *made.place)),
         )
+        batch.statistics_t = statistics.over_processes(algorithm, self._args, self._processes, own)
 
     def _groups(self, made: GenerationBatch) -> torch.Tensor:
         """A number for the prompt of each row of this process, shape (B,)."""
