@@ -10,8 +10,8 @@ from ..loss.belief import correct_columns
 from ..observe.meter import Meter
 from ..rewards.guard import RewardError, shown_prompt
 from ..rewards.isolation import isolated
+from ..rewards.limits import forget_calls
 from ..rewards.steps import StepLedger
-from ..rewards.watchdog import default_watchdog
 from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import report
@@ -92,7 +92,7 @@ class TrlScoring:
                     report(f"column {name!r} of log_extra", what)
                 return self.checked(rewards, prompts)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
-            default_watchdog().forget()
+            forget_calls()
             raise
 
     def step_scores(
