@@ -95,7 +95,11 @@ def custom_functions(args: CreditConfig) -> dict[str, str]:
     digest is that of the file as it was loaded, or of the source of a function without file."""
     texts = {}
     for setting, name in args.custom_functions().items():
-        source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
+        try:
+            source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
+        except ValueError:
+            texts[setting] = f"{_name(name)}, whose file is gone"
+            continue
         file = source.file.name if source.file is not None else "no file"
         digest = "no source" if source.digest is None else f"SHA-256 {source.digest}"
         texts[setting] = f"{_name(name)} of {file}, {digest}" + (f": “{doc}”" if doc else "")
