@@ -49,7 +49,7 @@ from trl_credit.credit.tokens import BatchTokens
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.loss.statistics import over_processes
-from trl_credit.rewards import watchdog
+from trl_credit.rewards import limits
 
 
 # without a deadline, since a busy machine must not fail a test
@@ -114,7 +114,7 @@ def signals_are_given_back():
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """On a machine that stands still for seconds, the process of the tests must not be killed."""
-    monkeypatch.setattr(watchdog, "GRACE", 120.0)
+    monkeypatch.setattr(limits, "GRACE", 120.0)
 
 
 @pytest.fixture(autouse=True)

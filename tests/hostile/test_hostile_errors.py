@@ -274,13 +274,13 @@ REWARDS = {
     ),
     "raises": (
         "def raises(completions, **kwargs):\n    yield 1.0\n    {}['a']",
-        "raised KeyError: 'a', on 8 responses",
-        "in line 3 of f.py. Nothing was trained on them.",
+        "reward function 'raises' (on 8 responses",
+        "raised KeyError: 'a', in line 3 of f.py",
     ),
     "leaves": (
         "import sys\ndef leaves(completions, **kwargs):\n    sys.exit(0)",
-        "called sys.exit(0), on 8 responses",
-        "in line 3 of f.py",
+        "reward function 'leaves' (on 8 responses",
+        "called sys.exit(0), in line 3 of f.py",
     ),
     "share": (
         "def share(completions, **kwargs):\n    return 0.5",

@@ -138,7 +138,7 @@ def test_what_is_refused_before_anything_is_sent(hub, folder, monkeypatch, tmp_p
 
 def test_a_public_space_is_refused_before_any_commit(hub, folder):
     hub.repos[REPOS[2]] = Repo(private=False)
-    with pytest.raises(ValueError, match="me/x-credit exists and is public"):
+    with pytest.raises(PushError, match="me/x-credit exists and is public"):
         push_to(hub, folder, private=True)
     assert all(repo.branches["main"] == {} for repo in hub.repos.values())
 

@@ -44,14 +44,14 @@ def main(argv: list[str]) -> int:
     from datasets import disable_progress_bars
 
     from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
-    from ..rewards.guard import RewardRaised
+    from ..support.functions import FunctionRaised
 
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning)
     with StopSignals(PROGRAM) as stop:
         try:
             _run(_parse(argv))
-        except (ValueError, OSError, ImportError, RewardRaised) as error:
+        except (ValueError, OSError, ImportError, FunctionRaised) as error:
             if disk_full(error):
                 fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
             fail(str(error).removesuffix(" Nothing was trained on them."), code=2)

@@ -10,7 +10,6 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from ..rewards.limits import LimitPassed
-from ..rewards.watchdog import WatchdogError
 from ..runs.checkpoints import finished_at, last_checkpoint
 from ..settings.arguments import with_source
 from ..support.errors import disk_full, fail
@@ -102,7 +101,7 @@ class GracefulExit(TrainerCallback):
             error = ValueError(f"lr_scheduler_kwargs: {error}")
         # raised by this package on purpose, and not because of another error
         ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
-        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError, WatchdogError))
+        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError))
         # transformers checks the optimizer and the schedule only when training starts
         early = not_started and isinstance(error, (ValueError, OSError))
         if refused or early or isinstance(error, (LimitPassed, FunctionRaised, ImportError)):

@@ -161,8 +161,8 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
         reward_timeout (`float`, *optional*):
             Seconds that a reward function may take for a batch. After that the run stops with an error that names
             the function and a prompt. If Python cannot raise it (C code that holds the GIL, a blocking call in an
-            `async def`), a watchdog process kills the training process 3 seconds later, but never a notebook. `None`
-            or infinity: no limit.
+            `async def`), the process ends 3 seconds later with the functions that run, but never a notebook. `None` or
+            infinity: no limit.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
             Start from scratch in a folder that holds the results of another run. Its checkpoints are removed.
         allow_changed (`list[str]`, *optional*):

@@ -9,9 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
+
+T = TypeVar("T")
 
 LAUNCHED_BY = "TRL_CREDIT_LAUNCHED_BY"  # environment variable of launched processes: the words of the command
 _POLL = 0.1  # seconds between two looks at an event
@@ -78,6 +81,31 @@ def wait(event: threading.Event, timeout: float | None = None) -> bool:
     while not event.is_set() and (left := end - time.monotonic()) > 0:
         event.wait(min(_POLL, left))
     return event.is_set()
+
+
+def in_thread(work: Callable[[], T], *, timeout: float | None = None) -> tuple[bool, Future[T]]:
+    """Runs `work` in a thread, which is abandoned after `timeout` seconds or a Ctrl-C.
+
+    Returns:
+        `tuple[bool, Future]`: whether it ended in time, and what it returned or raised.
+    """
+    outcome: Future[T] = Future()
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised again in the waiting thread
+            outcome.set_exception(error)
+        finally:
+            seconds.append(time.monotonic() - start)
+            ended.set()
+
+    start, seconds = time.monotonic(), []
+    # a daemon, so that work that never ends does not keep the process alive
+    threading.Thread(target=run, daemon=True).start()
+    is_in_time = wait(ended, timeout) and (timeout is None or seconds[0] <= timeout)
+    return is_in_time, outcome
 
 
 class StopSignals:

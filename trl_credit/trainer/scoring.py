@@ -12,7 +12,7 @@ from ..loss.belief import correct_columns
 from ..observe.meter import Meter
 from ..rewards.guard import RewardError, shown_prompt
 from ..rewards.isolation import isolated
-from ..rewards.watchdog import default_watchdog
+from ..rewards.limits import forget_calls
 from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import report
@@ -98,7 +98,7 @@ class TrlScoring:
             with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
                 rewards = calculate(inputs, prompts, completions, ids)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
-            default_watchdog().forget()
+            forget_calls()
             raise
         shape = (count * trainer.processes.count, len(trainer.reward_funcs))
         if tuple(rewards.shape) != shape:

@@ -45,7 +45,7 @@ def judge(
 
     Raises:
         ValueError: the reward returned something other than 0 or 1, or cannot be found.
-        RewardRaised: a custom reward failed.
+        FunctionRaised: a custom reward failed.
     """
     if reward in _REWARDS and "prompt" not in references[0]:
         rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
