@@ -187,7 +187,7 @@ def test_a_knob_of_a_subclass_is_shown_beside_its_own_default(make_up):
 
     @dataclass
     class BelowConfig(module.MadeUpConfig):
-        my_count: int = knob(3, "A count of mine.", acts={"loss_type": one_of("grpo")})
+        my_count: int = knob(3, acts={"loss_type": one_of("grpo")})
 
     (row,) = [row for row in describe_credit(args_of(BelowConfig, my_count=4)) if row.name == "my_count"]
     assert (row.value, row.published) == ("4", "3")

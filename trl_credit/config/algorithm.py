@@ -19,7 +19,7 @@ from ..support.functions import (
     name_of,
     resolve_function,
 )
-from .knobs import as_knob, default_of, unmet
+from .knobs import as_knob, default_of, documented, unmet
 
 
 # what costs something and is there only if it is asked for
@@ -210,7 +210,7 @@ def with_settings(config_class: type, algorithm: type) -> type:
     namespace: dict[str, Any] = {
         name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
     }
-    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=label) for setting in settings}
+    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=algorithm) for setting in settings}
     annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}  # flags know lists alone
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
     return dataclass(type(config_class.__name__, (config_class,), namespace))
@@ -224,7 +224,7 @@ def settings_from(algorithm: type) -> Callable[[type], type]:
     """Decorates a configuration class of a preset: its fields are also those of the preset's algorithm."""
 
     def decorated(config_class: type) -> type:
-        found = with_settings(config_class, algorithm)
+        found = documented(with_settings(config_class, algorithm))
         found.plain_class = None  # the module has this one
         return found
 

@@ -1,11 +1,12 @@
 """How a knob is declared: its default, help, values, when it acts, and where it appears."""
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from inspect import get_annotations
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -116,49 +117,64 @@ class Knob:
 
 # beside the fields and not in their metadata, since TRL's parser hands all of a field's metadata to argparse
 _DECLARED: dict[Field, Knob] = {}
+_ENTRY = re.compile(r"^    (\w+) \(.*\):(.*(?:\n {8}.*|\n(?=\n? {8}))*)", re.MULTILINE)
 
 
 def knob(
     default: Any,
-    help: str,
     values: Values | None = None,
     *,
     acts: Condition | tuple[Condition, ...] = (),
     heading: str = "Credit",
     changes_loss: bool = True,
 ) -> Any:
-    """A dataclass field with everything that the package knows of it.
+    """A dataclass field with everything that the package knows of it, except its text. That stands in the docstring of
+    its class, see [`documented`].
 
     Args:
         default:
             Its default.
-        help (`str`):
-            What it does, one or two sentences. The text of `values` is appended.
         values ([`Values`], *optional*):
             The values it may have; `None` too if its annotation says so. A bool must be `True` or `False`.
         acts (condition or tuple of conditions, *optional*):
             The knob has an effect if one of these conditions holds. Otherwise setting it is refused. Empty: always.
         heading (`str`, *optional*, defaults to `"Credit"`):
-            Its heading in `--help`.
+            Its heading in `--help` and in `docs/knobs.md`.
         changes_loss (`bool`, *optional*, defaults to `True`):
             Whether it changes what is learned. If so, it is part of a run's identity, and the model card lists it where
             it has an effect.
     """
     values = FLAG if isinstance(default, bool) else values
-    text = help if values in (None, FLAG) else f"{help} Must be {values.words}."
-    given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
-    declared = field(**given, metadata={"help": text})
-    acts = acts if isinstance(acts, tuple) else (acts,)
-    _DECLARED[declared] = Knob(values, acts, heading, changes_loss)
+    declared = field(default_factory=default.copy) if isinstance(default, list) else field(default=default)
+    _DECLARED[declared] = Knob(values, acts if isinstance(acts, tuple) else (acts,), heading, changes_loss)
     return declared
 
 
-def as_knob(setting: Field, hint: Any, *, of: str) -> Any:
+def documented(config_class: type) -> type:
+    """Decorates a dataclass: the help of each knob that it declares is its entry under "Parameters:" in the docstring.
+
+    The docstring is the one place of a knob's text. `--help` and `docs/knobs.md` are made from it.
+    """
+    own = config_class.__dataclass_fields__
+    for name, text in entries_of(config_class).items():
+        if own[name] in _DECLARED:
+            own[name].metadata = {"help": text}
+    return config_class
+
+
+def entries_of(documented_class: type) -> dict[str, str]:
+    """Name → text of the entries under "Parameters:" in a docstring, each on one line and without links."""
+    text = inspect.getdoc(documented_class) or ""
+    entries = _ENTRY.findall(text.partition("Parameters:\n")[2])
+    return {name: re.sub(r"\[`~?(?:\w+\.)*(.+?)`\]", r"`\1`", " ".join(words.split())) for name, words in entries}
+
+
+def as_knob(setting: Field, hint: Any, *, of: type) -> Any:
     """A field of another dataclass as a knob: as it was declared there, or with the values of its type, `hint`.
 
-    `of` is the name of that class, for the help.
+    `of` is that class, whose docstring may have an entry for the field.
     """
-    text = setting.metadata.get("help", f"A setting of {of}.")
+    text = setting.metadata.get("help") or entries_of(of).get(setting.name, f"A setting of {of.__name__}.")
     declared = field(default=setting.default, default_factory=setting.default_factory, metadata={"help": text})
     _DECLARED[declared] = _DECLARED.get(setting) or Knob(_values_of(hint, default_of(setting)), (), "Credit", True)
     return declared
@@ -183,7 +199,7 @@ def knobs_of(config_class: type) -> dict[str, Knob]:
     """
     found: dict[str, Knob] = {}
     for base in filter(is_dataclass, config_class.__mro__):
-        own = [base.__dataclass_fields__[name] for name in get_annotations(base)]
+        own = [base.__dataclass_fields__[name] for name in inspect.get_annotations(base)]
         found = found | {f.name: _DECLARED[f] for f in own if f in _DECLARED and f.name not in found}
     return found
 
