@@ -19,7 +19,7 @@ from ..support.functions import (
     name_of,
     resolve_function,
 )
-from .knobs import as_knob, default_of, documented, unmet
+from .knobs import as_knob, default_of, unmet
 
 
 # what costs something and is there only if it is asked for
@@ -224,7 +224,7 @@ def settings_from(algorithm: type) -> Callable[[type], type]:
     """Decorates a configuration class of a preset: its fields are also those of the preset's algorithm."""
 
     def decorated(config_class: type) -> type:
-        found = documented(with_settings(config_class, algorithm))
+        found = with_settings(config_class, algorithm)
         found.plain_class = None  # the module has this one
         return found
 

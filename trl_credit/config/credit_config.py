@@ -24,7 +24,6 @@ from .knobs import (
     Knob,
     Values,
     anything_but,
-    documented,
     is_active,
     knob,
     knobs_of,
@@ -60,7 +59,6 @@ _reward = partial(knob, heading="Rewards")
 _run = partial(knob, heading=RUN, changes_loss=False)
 
 
-@documented
 @dataclass
 class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Construction, GRPOConfig):
     r"""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.functions import imports_functions
-from .knobs import COUNT, SHARE, Values, anything_but, documented, knob, number, one_of, when
+from .knobs import COUNT, SHARE, Values, anything_but, knob, number, one_of, when
 
 
 FILTERED = when(groups=anything_but("keep"))
@@ -28,7 +28,6 @@ RATES_FILE = Values("the prompt_rates.jsonl of an earlier run, a file that exist
 _group = partial(knob, heading="Groups and prompts")
 
 
-@documented
 @dataclass
 class GroupKnobs:
     r"""

@@ -129,7 +129,7 @@ def knob(
     changes_loss: bool = True,
 ) -> Any:
     """A dataclass field with everything that the package knows of it, except its text. That stands in the docstring of
-    its class, see [`documented`].
+    its class, from which `--help` and `docs/knobs.md` are made, see [`entries_of`].
 
     Args:
         default:
@@ -150,18 +150,6 @@ def knob(
     return declared
 
 
-def documented(config_class: type) -> type:
-    """Decorates a dataclass: the help of each knob that it declares is its entry under "Parameters:" in the docstring.
-
-    The docstring is the one place of a knob's text. `--help` and `docs/knobs.md` are made from it.
-    """
-    own = config_class.__dataclass_fields__
-    for name, text in entries_of(config_class).items():
-        if own[name] in _DECLARED:
-            own[name].metadata = {"help": text}
-    return config_class
-
-
 def entries_of(documented_class: type) -> dict[str, str]:
     """Name → text of the entries under "Parameters:" in a docstring, each on one line and without links."""
     text = inspect.getdoc(documented_class) or ""
@@ -174,8 +162,9 @@ def as_knob(setting: Field, hint: Any, *, of: type) -> Any:
 
     `of` is that class, whose docstring may have an entry for the field.
     """
-    text = setting.metadata.get("help") or entries_of(of).get(setting.name, f"A setting of {of.__name__}.")
-    declared = field(default=setting.default, default_factory=setting.default_factory, metadata={"help": text})
+    text = setting.metadata.get("help") or entries_of(of).get(setting.name)
+    metadata = {"help": text} if text else {}
+    declared = field(default=setting.default, default_factory=setting.default_factory, metadata=metadata)
     _DECLARED[declared] = _DECLARED.get(setting) or Knob(_values_of(hint, default_of(setting)), (), "Credit", True)
     return declared
 
@@ -195,13 +184,18 @@ def _values_of(hint: Any, default: Any) -> Values | None:
 def knobs_of(config_class: type) -> dict[str, Knob]:
     """Field → its declaration, from the class itself or from the nearest base class that declares it.
 
-    A preset that gives a field another default needs no second declaration.
+    A preset that gives a field another default needs no second declaration. The help of each field becomes its entry in
+    the docstring of the class that declares it.
     """
-    found: dict[str, Knob] = {}
+    knobs: dict[str, Knob] = {}
     for base in filter(is_dataclass, config_class.__mro__):
-        own = [base.__dataclass_fields__[name] for name in inspect.get_annotations(base)]
-        found = found | {f.name: _DECLARED[f] for f in own if f in _DECLARED and f.name not in found}
-    return found
+        texts, label = entries_of(base), getattr(base, "settings_of", base).__name__
+        for name in inspect.get_annotations(base):
+            known = base.__dataclass_fields__[name]
+            if known in _DECLARED:
+                knobs.setdefault(name, _DECLARED[known])
+                known.metadata = known.metadata or {"help": texts.get(name, f"A setting of {label}.")}
+    return knobs
 
 
 def defaults(config_class: type) -> dict[str, Any]:

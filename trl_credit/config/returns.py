@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from .knobs import FINITE, SHARE, anything_but, documented, knob, one_of, when
+from .knobs import FINITE, SHARE, anything_but, knob, one_of, when
 
 
 ALONG = when(returns=anything_but("outcome"))
@@ -11,7 +11,6 @@ ALONG = when(returns=anything_but("outcome"))
 _return = partial(knob, heading="Steps and turns")
 
 
-@documented
 @dataclass
 class ReturnKnobs:
     r"""

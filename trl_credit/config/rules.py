@@ -43,7 +43,7 @@ POLICY_ITERATION = when(policy_loss=anything_but("clip"))
 ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
-TOKEN_MEANS = ("dapo", "grpo", "bnpo", "dr_grpo")
+TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
 ANY_SIGN = (*TOKEN_MEANS, "cispo", "sapo", "luspo")
 ONE_SIGN = "'vespo' weighs whole responses by the sign of one advantage"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..credit.steps import STEP_SPLITTERS
-from .knobs import COUNT, FINITE, Condition, Values, anything_but, documented, knob, number, one_of, some_of, when
+from .knobs import COUNT, FINITE, Condition, Values, anything_but, knob, number, one_of, some_of, when
 
 
 ROLLOUTS = when(rollouts=anything_but("none"))
@@ -29,7 +29,6 @@ _segment = partial(knob, heading="Segments")
 _rollout = partial(knob, heading="Rollouts")
 
 
-@documented
 @dataclass
 class SegmentKnobs:
     r"""

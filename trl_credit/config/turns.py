@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from .knobs import Values, documented, knob, one_of, when
+from .knobs import Values, knob, one_of, when
 
 
 TRACES = ("eligible", "lambda_trace")
@@ -15,7 +15,6 @@ CUSTOM_CREDIT = when(credit=YOURS)
 _turn = partial(knob, heading="Steps and turns")
 
 
-@documented
 @dataclass
 class TurnKnobs:
     r"""

@@ -36,12 +36,12 @@ class FlagParser(OneLineParser, TrlParser):
 
     def __init__(self, classes: Iterable[type], *, helps: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         self.classes = tuple(classes)
+        self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
         self.hints = {name: hint for of in self.classes for name, hint in get_type_hints(of).items()}
         bases = [base for of in self.classes for base in reversed(of.__mro__) if is_dataclass(base)]
         # a preset that gives a field another default keeps the help of its first definition
         self._helps = {f.name: f.metadata["help"] for base in bases for f in fields(base) if "help" in f.metadata}
         self._helps |= helps or {}
-        self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
         super().__init__(dataclass_types=self.classes, add_help=False, **kwargs)
         self.add_argument("--help", "-h", nargs="?", choices=["all"], action=_PrintHelp, default=SUPPRESS)
         self.add_argument(
