@@ -1,14 +1,21 @@
 """Flags over files, files over their bases."""
 
+import re
+from dataclasses import fields
+
 import pytest
 import yaml
 from custom_functions import custom
+from trl import ModelConfig
 
+from trl_credit import ALGORITHMS
 from trl_credit.cli.training import make_data, make_rewards
+from trl_credit.config.knobs import knobs_of
+from trl_credit.data import DataArguments
 from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import recipe_of
-from trl_credit.settings.arguments import inactive_settings, parse_arguments, with_source
+from trl_credit.settings.arguments import ScriptArguments, inactive_settings, parse_arguments, with_source
 from trl_credit.settings.files import read_settings
 
 

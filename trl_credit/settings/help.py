@@ -42,7 +42,7 @@ earlier ones, and flags override files. --no_NAME turns off a flag that is on by
 In brackets: the defaults of {algo} with the model {model_name_or_path}."""
 _COLUMN = 34  # where texts begin
 _KINDS = {"int": "N", "float": "X", "string_to_bool": "true|false"}
-_SENTENCE = re.compile(r"(?<!App)(?<!Alg)(?<!Sec)(?<!Eq)(?<=[.:]) ")
+_SENTENCE = re.compile(r"(?<!App\.)(?<!Alg\.)(?<!Sec\.)(?<!Eq\.)(?<=\.) ")
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
 _CLAIM = re.compile(r"^(?!.*\b(?:[Ii]f|[Uu]nless|when|where)\b).*\b[Dd]efault(?:s to| of)\b")
 
@@ -110,6 +110,7 @@ def _text(action: Action, knob: Knob | None, full: bool) -> str:
         names = [] if str(next(iter(names), "")) in text else names
     else:
         text = "One of these." if action.dest == "algo" else sentences[0]
+        text = text.partition(": ")[0] if names else text
     text = f"{text.rstrip('.:')}: {', '.join(map(str, names))}." if names else text
     if action.default is SUPPRESS or (action.default is None and not full):
         return text
