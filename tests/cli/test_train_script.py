@@ -52,15 +52,6 @@ def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_resume(run, tmp_path):
-    run("--save_steps", 1, "--lr_scheduler_type", "constant")
-    run("--max_steps", 3, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
-    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true")
-    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
 def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
     run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 2)
     folder = tmp_path / "out" / "evaluation"
@@ -94,9 +85,3 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
     run("--reward", "own_rewards.none", "--max_steps", 1)
     assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-@pytest.mark.slow
-def test_lora_flags(run, tmp_path):
-    run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
-    assert (tmp_path / "out" / "adapter_model.safetensors").exists()

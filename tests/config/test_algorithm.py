@@ -16,7 +16,6 @@ from weight_helpers import same_weights
 from trl_credit import assign_credit
 from trl_credit.config.algorithm import algorithm_of, settings_of
 from trl_credit.hub.describe import describe_credit, function_comments
-from trl_credit.hub.recipe import changed
 from trl_credit.observe.log_entries import settings_of as logged_settings
 from trl_credit.presets import PRESETS
 from trl_credit.support.functions import resolve_function
@@ -86,15 +85,6 @@ def test_values_are_checked_by_their_type(settings, message):
     assert args_of(credit=Plain).most == float("inf") and args_of(credit=Plain(table={"a": 1})).table == {"a": 1}
 
 
-def test_what_a_knob_declares_is_checked():
-    with pytest.raises(ValueError, match="strength must be at least 0 and finite, got -1"):
-        args_of(credit=WORDS, strength=-1)
-
-
-def test_a_list_from_a_file_is_a_tuple_in_the_object():
-    assert args_of(credit=Plain, pair=[0.1, 2.0]).algorithm().credit.__self__.pair == (0.1, 2.0)
-
-
 def with_field(name, kind=float, **options):
     return dataclass(type("Named", (Base,), {"__annotations__": {name: kind}, name: field(**options)}))
 
@@ -103,11 +93,6 @@ def with_field(name, kind=float, **options):
 def test_a_setting_with_the_name_of_something_else_is_refused(name):
     with pytest.raises(ValueError, match=f"credit=Named: CreditConfig has '{name}' too: rename the setting"):
         args_of(credit=with_field(name, default=1.0))
-
-
-def test_a_setting_without_a_default_is_refused():
-    with pytest.raises(ValueError, match="its setting 'power' has no default: give it one, such as power: float = 0.5"):
-        args_of(credit=with_field("power"))
 
 
 def test_a_setting_is_set_once():
@@ -173,21 +158,6 @@ def test_needs_and_states_are_checked_before_the_run():
 
 
 # Cards, recipes and logs
-
-
-def test_card_recipe_and_log_have_the_class_and_its_settings():
-    args = args_of(PRESETS["grpo"].config, credit=GroupWords(strength=0.7))
-    rows = {row.name: (row.value, row.published) for row in describe_credit(args)}
-    assert rows["strength"] == ("0.7", "0.5") and rows["cap" if "cap" in rows else "grows"] in (
-        ("–", ""),
-        ("false", ""),
-    )
-    assert rows["credit"][0].startswith("GroupWords of own_functions.py, SHA-256 ")
-    assert rows["credit"][0].endswith("“A token counts more in right responses whose group has it in no wrong one.”")
-    recipe = changed(args)
-    assert (recipe["credit"], recipe["strength"]) == (WORDS, 0.7) and "cap" not in recipe and "signs" not in recipe
-    logged = logged_settings(args)
-    assert logged["credit"] == f"{FILE.name}:GroupWords" and logged["strength"] == 0.7
 
 
 def test_a_class_of_a_notebook_has_a_name_and_no_recipe():

@@ -9,7 +9,7 @@ from scripts import ROOT
 
 from trl_credit import ALGORITHMS, CreditConfig, DAPOConfig, GSPOConfig, STraceConfig
 from trl_credit.config import defaults, settings_of_preset
-from trl_credit.config.from_trl import _FILLED_IN, changed_defaults
+from trl_credit.config.from_trl import changed_defaults
 from trl_credit.observe.sampling import describe_preset
 
 

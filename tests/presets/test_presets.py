@@ -56,6 +56,13 @@ def credit(config, tokens):
 
 @dataclass
 class MadeUpConfig(CreditConfig):
+    """Half-trace.
+
+    Args:
+        my_rate (`float`, *optional*, defaults to `0.5`):
+            A rate of mine.
+    """
+
     loss_type: str = "grpo"
     importance: str = "eligible"
     trace_lambda: float = 0.5
@@ -106,7 +113,7 @@ def make_up(tmp_path, monkeypatch):
 
 def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, tmp_path, monkeypatch, capsys):
     """Flags, help, YAML, card, recipe, identity, rollout log, the tables of a comparison and the README's."""
-    module = make_up("made_up_of_own_knob", credit='my_rate: float = knob(0.5, "A rate of mine.", SHARE)')
+    module = make_up("made_up_of_own_knob", credit="my_rate: float = knob(0.5, SHARE)")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("my_rate: 0.25\n")
     script = load_script("examples/train.py")

@@ -32,7 +32,7 @@ TREE_RULE = Rule({}, when(rollouts=anything_but("tree")), "a node of a tree is i
 class ByBatch:
     """Statistics of the generation batch, or of the micro-batch as in the released code."""
 
-    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
+    cov_statistics: str = knob("batch", one_of("batch", "microbatch"))
 
     needs = ("logps",)
 
@@ -49,8 +49,8 @@ class ByBatch:
 class ClipCov(ByBatch):
     """Clip-Cov: M without the chosen tokens, which still count in the normaliser."""
 
-    cov_share: float = knob(2e-4, "Share of the tokens that lose their gradient (Clip-Cov).", SHARE)
-    cov_range: list[float] = knob([1.0, 5.0], "Covariance of Clip-Cov's candidates.", LOW_HIGH)
+    cov_share: float = knob(2e-4, SHARE)
+    cov_range: list[float] = knob([1.0, 5.0], LOW_HIGH)
 
     def chosen(
         self, config: CreditConfig, batch: BatchTokens, *, clipped_t: torch.Tensor | None = None

@@ -26,9 +26,9 @@ RANGE = Values("two positive numbers, the smaller first", lambda x: numbers(x) a
 class FIPO:
     """FIPO: A·f, where f reads the drift of the policy on the rest of the response."""
 
-    future_half_life: float = knob(32.0, "Tokens after which later drift counts half (FIPO).", POSITIVE)
-    future_clip: list[float] = knob([1.0, 1.2], "Range of FIPO's factor on the advantage.", RANGE)
-    future_ratio_max: float | None = knob(None, "FIPO leaves out the drift of tokens with a larger ratio.", POSITIVE)
+    future_half_life: float = knob(32.0, POSITIVE)
+    future_clip: list[float] = knob([1.0, 1.2], RANGE)
+    future_ratio_max: float | None = knob(None, POSITIVE)
 
     needs_drift = True
     by_row = True

@@ -25,8 +25,8 @@ from .preset import Preset, paper
 class KLCov(ByBatch):
     """KL-Cov: the loss −A·ρ, plus a multiple of |log ρ| at the chosen tokens. Its W is 0, so nothing is clipped."""
 
-    cov_share: float = knob(2e-3, "Share of the tokens with a penalty (KL-Cov).", SHARE)
-    cov_penalty: float = knob(1.0, "Factor of KL-Cov's penalty |log ρ|.", NOT_NEGATIVE)
+    cov_share: float = knob(2e-3, SHARE)
+    cov_penalty: float = knob(1.0, NOT_NEGATIVE)
 
     carries_loss = True
     needs_drift = True
