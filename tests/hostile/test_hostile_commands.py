@@ -91,11 +91,8 @@ MISTAKES = {
         ("--layers 3", "--layers goes with --parameters"),
         ("--num_processes 0", "--num_processes must be at least 1, got 0"),
         ("--num_processes two", "--num_processes: invalid int value: 'two'"),
-        ("--tflops -3", "--tflops must be above 0 and finite, got -3"),
         ("--response_length nan", "--response_length must be above 0"),
         ("--response_lenght 3", "unknown flag '--response_lenght': did you mean '--response_length'?"),
-        ("--rates_from runs/none", "there is no folder 'runs/none'"),
-        ("--rates_from a --tflops 3", "--rates_from has rates: leave out --tflops"),
         ("--accelerate_config zero9", "--accelerate_config 'zero9' is neither a file nor a name"),
     ],
     "explain": [

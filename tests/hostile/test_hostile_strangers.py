@@ -100,7 +100,7 @@ def test_samples_are_not_judged_again_by_what_they_name(here, command_said, sour
 @pytest.mark.parametrize(
     "command",
     ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
-    + ["plan embedded --rates_from run", f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
+    + [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
 )
 def test_no_command_imports_what_a_folder_holds(here, command_said, command):
     """Every setting that can name a function does, the model has code, and what torch pickles runs it."""

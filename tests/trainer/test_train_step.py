@@ -8,8 +8,6 @@ import torch
 from transformers import AutoConfig
 
 from trl_credit import ALGORITHMS
-from trl_credit.lab.plan import formulas
-from trl_credit.lab.plan.shapes import shape_of
 from trl_credit.passes import flops
 
 
@@ -41,9 +39,10 @@ def test_counts_of_rows_of_one_length(model, tmp_path):
     real, unique = train_step.counts(rows)
     assert (real, unique) == (8 * 11, 2 * 6 + 8 * 5)
     assert found.first.tokens == found.second.tokens == 3 * real  # π_old, reference, loss
-    shape, of = shape_of(AutoConfig.from_pretrained(model)), flops.rows_pass(8, length=11, scored=10)
-    forward, training = shape.cost.forward(of), formulas.training_flops(shape, of, checkpointing=False)
-    scores = 2 * shape.layers * shape.attention * of.squares  # which attention on CPUs makes again in its backward pass
+    cost, of = flops.cost_of(AutoConfig.from_pretrained(model)), flops.rows_pass(8, length=11, scored=10)
+    forward = cost.forward(of)
+    training = 3 * cost.layers(of) + 4 * cost.head * of.scored  # the fused head computes its logits again
+    scores = cost.attention / 2 * of.squares  # which attention on CPUs makes again in its backward pass
     assert found.second.flops == 2 * forward + training + scores
     assert found.first.flops == found.second.flops and found.first.peak > 0
     assert found.difference <= 1e-6 * max(1.0, found.size) and found.size > 0
