@@ -201,8 +201,7 @@ def test_an_output_dir_that_is_a_link_works(here, command_said):
 
 @pytest.mark.hostile(KIND, "refused")
 def test_samples_are_appended_to_no_link(here, outside):
-    header = {"model": "a", "set": "s", "problems": 3}
-    file = SampleFile(Path("samples.jsonl"), header, chunk_size=1)
+    file = SampleFile(Path("samples.jsonl"), {"version": 1, "model": "a", "set": "s", "problems": 3})
     line = {"id": "1", "prompt": "", "reference": {}, "samples": []}
     file.append([line])
     shutil.move("samples.jsonl", outside / "samples.jsonl")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from data_helpers import whole_is_slow
 from evaluation_helpers import save_noisy_model
+from transformers import AutoTokenizer
 
 from trl_credit.cli.training import build
 from trl_credit.demo import demo_dataset
@@ -152,7 +153,8 @@ def test_a_test_split_comes_before_unseen_rows(here, data_folder):
     found = plan(["a", "b"], max_problems=many + 1)
     assert found.problems == f"all {many:,} problems of gsm8k's test split" and found.sampling.endswith("by accuracy")
     assert found.options["sets"] == ["gsm8k"] and found.options["reward"] is None
-    first, again = (plan(["a"], max_problems=7).options["data"]["gsm8k"].ids for _ in range(2))
+    tokenizer = AutoTokenizer.from_pretrained("a")
+    first, again = (plan(["a"], max_problems=7).options["data"]["gsm8k"](tokenizer)["id"] for _ in range(2))
     assert first == again and len(set(first)) == 7
     # by the user's choice all of it is another's
     sets = plan(["a"], sets=["gsm8k"]).options
@@ -223,9 +225,9 @@ REFUSED = {
     "several rewards": (
         lambda: change("a", "task", reward=["demo", "accuracy"]),
         ["a"],
-        r"several rewards \(demo, acc",
+        r"2 rewards that say .* \(demo, acc",
     ),
-    "form alone": (lambda: change("a", "task", reward=["format"]), ["a"], "no reward that says what is right"),
+    "form alone": (lambda: change("a", "task", reward=["format"]), ["a"], "0 rewards that say what is right"),
     "damage": (lambda: change("a", "task", reward=3), ["a"], "credit_run.json in 'a' is damaged"),
     "scores": (lambda: change("a", "task", dataset_name="reasoning_gym:x"), ["a"], "gives scores between 0 and 1"),
 }

@@ -87,11 +87,9 @@ def test_what_votes_together():
     [
         (lambda: pass_at_k(4, 1, 5), "k must be between 1 and the 4 samples"),
         (lambda: pass_at_k(4, 1, 0), "k must be between"),
-        (lambda: pass_at_k(4, 5, 1), "cannot be 5 right samples of 4"),
         (lambda: average_at_k(4, 1, 5), "raise --samples"),
         (lambda: best_at_k(4, 2, 5), "raise --samples"),
         (lambda: majority_at_k(["1"], [True], 2), "k must be between"),
-        (lambda: majority_at_k(["1"], [True, False], 1), "one for each"),
     ],
 )
 def test_invalid_input_is_refused(call, message):

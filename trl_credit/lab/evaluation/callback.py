@@ -80,9 +80,8 @@ class EvaluationCallback(TrainerCallback):
         batch_size: int = 32,
         **changes: Any,
     ) -> None:
-        for name, value in {"every_n_steps": every_n_steps, "batch_size": batch_size}.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if every_n_steps < 1 or batch_size < 1:
+            raise ValueError(f"{every_n_steps=} and {batch_size=} must be at least 1")
         processor = trainer.processing_class
         self.trainer = trainer
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
@@ -91,12 +90,7 @@ class EvaluationCallback(TrainerCallback):
         self.jobs = make_jobs(sets, [protocol], changes)
         self.problems = {
             job.set_name: load_problems(
-                job.set_name,
-                self.tokenizer,
-                data_dir=data_dir,
-                style=prompt_style,
-                max_problems=max_problems,
-                flag="--evaluate_on",
+                job.set_name, self.tokenizer, data_dir=data_dir, style=prompt_style, max_problems=max_problems
             )
             for job in self.jobs
         }
@@ -132,19 +126,13 @@ class EvaluationCallback(TrainerCallback):
 
     def _evaluate(self, state: TrainerState, control: TrainerControl) -> None:
         self._last_step = state.global_step
-        accelerator = self.trainer.accelerator
-        model_settings = {
-            "model": f"checkpoint-{state.global_step}",
-            "revision": None,
-            "weights": None,
-            **self.settings,
-        }
-        headers = [{"version": VERSION, **job.header(model_settings, self.problems[job.set_name])} for job in self.jobs]
+        model = {"model": f"checkpoint-{state.global_step}", "revision": None, "weights": None, **self.settings}
+        headers = [{"version": VERSION, **job.header(model, self.problems[job.set_name])} for job in self.jobs]
         with generating(self.trainer) as model:
             sampler = TransformersSampler(model, self.tokenizer, batch_size=self.batch_size)
             samples = [self._sample(sampler, job, header) for job, header in zip(self.jobs, headers, strict=True)]
-        rows = self._write(headers, samples) if accelerator.is_main_process else None
-        (rows,) = broadcast_object_list([rows])
+        is_main = self.trainer.accelerator.is_main_process
+        (rows,) = broadcast_object_list([self._write(headers, samples) if is_main else None])
         logs: dict[str, float] = {}
         for row in rows:
             name = f"eval_{row['set']}"
@@ -171,8 +159,8 @@ class EvaluationCallback(TrainerCallback):
 
     def _write(self, headers: Sequence[dict[str, Any]], samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
         rows = []
-        for job, header, found in zip(self.jobs, headers, samples, strict=True):
-            lines = sample_lines(header, self.problems[job.set_name], found)
+        for job, header, of_job in zip(self.jobs, headers, samples, strict=True):
+            lines = sample_lines(header, self.problems[job.set_name], of_job)
             write_samples(sample_path(self.folder, header["model"], header["set"], job.label), header, lines)
             rows.append(score_row(header, lines))
         add_rows(self.folder, rows)
@@ -182,12 +170,9 @@ class EvaluationCallback(TrainerCallback):
 @contextmanager
 def generating(trainer: Trainer) -> Iterator[PreTrainedModel]:
     """The trainer's model, unsharded and in evaluation mode. Every module returns to its own mode afterwards."""
-    options = {
-        "gather_deepspeed3_params": getattr(trainer.args, "ds3_gather_for_generation", True),
-        "gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs,  # not in older TRL
-    }
-    known = inspect.signature(unwrap_model_for_generation).parameters
-    options = {name: value for name, value in options.items() if name in known}
+    options = {"gather_deepspeed3_params": getattr(trainer.args, "ds3_gather_for_generation", True)}
+    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:  # not in older TRL
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
     wrapped = trainer.model_wrapped
     gathered = nullcontext()
     if isinstance(wrapped, FullyShardedDataParallel):  # FSDP 1 needs its root gathered for calls from outside

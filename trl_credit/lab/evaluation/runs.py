@@ -20,9 +20,8 @@ DECODING = {
     "top_p": "--top_p",
     "top_k": "--top_k",
     "max_completion_length": "--max_new_tokens",
-    "chat_template_kwargs": None,
 }
-_TASK = {"data": "--sets", "prompt_style": "--prompt_style", "reward": "--reward"}
+_FLAGS = {"data": "--sets", "prompt_style": "--prompt_style", "reward": "--reward", **DECODING}
 _NOT_THE_SET = ("dataset_name", "prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
 
 
@@ -44,23 +43,26 @@ class Run:
     rewards: tuple[str, ...]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that the run resumes with."""
+        return self.record["identity"]
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What runs that are compared must agree on, by name."""
-        identity = self.record["identity"]
-        found = {name: identity.get(name) for name in DECODING}
+        decoding = {name: self.identity.get(name) for name in (*DECODING, "chat_template_kwargs")}
         if self.data is None:
-            return found
+            return decoding
         others = {f.name for f in fields(self.data) if f.name not in _NOT_THE_SET and not is_default(self.data, f.name)}
         data = [self.data.dataset_name, *(f"{name}={getattr(self.data, name)}" for name in sorted(others))]
-        return {"data": " ".join(data), "prompt_style": self.data.prompt_style, "reward": self.rewards, **found}
+        return {"data": " ".join(data), "prompt_style": self.data.prompt_style, "reward": self.rewards, **decoding}
 
     @property
     def reward(self) -> str:
-        """The one reward that says whether a response is right. Raises ValueError if there are none or several."""
+        """The reward that says what is right. Raises `ValueError` if there are none or several."""
         if len(self.rewards) != 1:
-            many = "several rewards" if self.rewards else "no reward that says what is right"
-            names = f" ({', '.join(self.rewards)})" if self.rewards else ""
-            raise ValueError(f"{self.name!r} has {many}{names}: give --reward one that is 1 for right, 0 for wrong")
+            what = f"{len(self.rewards)} rewards that say what is right ({', '.join(self.rewards)})"
+            raise ValueError(f"{self.name!r} has {what}: give --reward one that is 1 for right, 0 for wrong")
         return self.rewards[0]
 
 
@@ -99,19 +101,21 @@ def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequen
         raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
 
 
-def check_agreement(runs: Sequence[Run], given: Collection[str]) -> None:
-    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `given`.
+def check_agreement(runs: Sequence[Run], flags: Collection[str]) -> None:
+    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `flags`.
 
     Raises:
         ValueError: they differ; the message names the setting and the flag.
     """
-    for name, flag in (_TASK | DECODING).items():
-        have = [(run, run.settings[name]) for run in runs if name in run.settings]
-        different = next(((run, value) for run, value in have if value != have[0][1]), None)
-        if different is not None and flag not in given:
-            pair, values = f"{have[0][0].name!r} and {different[0].name!r}", f"{have[0][1]!r} and {different[1]!r}"
-            fix = "evaluate them with a --protocol" if flag is None else f"give {flag} for both"
-            raise ValueError(f"{pair} were trained differently: {name} is {values}. To compare them, {fix}")
+    for name in dict.fromkeys(name for run in runs for name in run.settings):
+        first, *others = [run for run in runs if name in run.settings]
+        flag = _FLAGS.get(name)
+        for other in others:
+            values = first.settings[name], other.settings[name]
+            if values[0] != values[1] and flag not in flags:
+                what = f"{first.name!r} and {other.name!r} were trained differently: {name} is"
+                fix = "evaluate them with a --protocol" if flag is None else f"give {flag} for both"
+                raise ValueError(f"{what} {values[0]!r} and {values[1]!r}. To compare them, {fix}")
 
 
 def _short(path: str) -> str:
