@@ -18,7 +18,7 @@ _MODULE_OF = {
     "forget_after": "score_report",
     "ha_dw_level": "protocols",
     "is_evaluation": "sample_store",
-    "plan_as_trained": "as_trained",
+    "plan_as_trained": "runs",
     "rescore": "runner",
 }
 

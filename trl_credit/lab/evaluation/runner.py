@@ -26,26 +26,11 @@ CHUNK = {"transformers": 16, "vllm": 256}
 
 
 class Job(NamedTuple):
-    """One set under one protocol."""
+    """One set under one protocol: its problems, and what their samples depend on besides the model."""
 
-    set_name: str
-    label: str
     protocol: Protocol
-
-    def header(
-        self, model: dict[str, Any], problems: Sequence[Problem], custom_reward: str | None = None
-    ) -> dict[str, Any]:
-        """What the samples of this job depend on, and how they are scored. `model` is the part that jobs share."""
-        return {
-            **model,
-            "set": set_label(self.set_name),
-            "set_fingerprint": fingerprint(problems),
-            "problems": len(problems),
-            "reward": reward_name(self.set_name, problems[0].reference),
-            "protocol": self.label,
-            **self.protocol.as_dict(),
-            **reward_header(custom_reward),
-        }
+    problems: list[Problem]
+    header: dict[str, Any]
 
 
 def evaluate(
@@ -121,33 +106,21 @@ def evaluate(
         ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
         OSError: a model that cannot be loaded.
     """
-    shared = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "versions": package_versions(backend)}
-    if chat_template_kwargs:
-        shared["chat_template_kwargs"] = chat_template_kwargs
-    jobs = make_jobs(sets, protocols, changes or {})
+    of_samples = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
+    of_problems = {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
+    package_versions(backend)
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
     for model, identity in identities.items():
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
-        problems = {
-            name: load_problems(
-                name,
-                tokenizer,
-                data_dir=data_dir,
-                style=prompt_style,
-                max_problems=max_problems,
-                reward=reward,
-                data=data[name](tokenizer) if data and name in data else None,
-                chat_template_kwargs=chat_template_kwargs,
-            )
-            for name in dict.fromkeys(job.set_name for job in jobs)
-        }
+        rows_of = {name: make_rows(tokenizer) for name, make_rows in (data or {}).items()}
+        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, data=rows_of, **of_samples, **of_problems)
         files = []
         for job in jobs:
-            header = job.header({**identity, **shared}, problems[job.set_name], reward)
+            header = {**identity, **job.header}
             path, own = (
-                sample_path(place, header["model"], header["set"], job.label)
+                sample_path(place, header["model"], header["set"], header["protocol"])
                 for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone writes
             )
             if overwrite:
@@ -155,12 +128,12 @@ def evaluate(
             elif not path.exists() and own.is_file() and holds_all(own, header):
                 write_atomically(path, own.read_bytes())
             files.append(open_samples(path, header, chunk_size=CHUNK[backend]))
-        longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
+        longest = max(len(p.prompt_ids) + job.protocol.max_new_tokens for job in jobs for p in job.problems)
         sampler, settings = None, {"backend": backend, "batch_size": batch_size, "longest": longest}
         for job, file in zip(jobs, files, strict=True):
             if not file.is_complete:
                 sampler = sampler or load_sampler(model, tokenizer, **settings, **loading, **(engine_kwargs or {}))
-                fill(file, problems[job.set_name], sampler, job.protocol, CHUNK[backend], progress)
+                fill(file, job, sampler, CHUNK[backend], progress)
             rows.append(score_row(file.header, file.lines))
             add_rows(folder, rows)
         if sampler is not None:
@@ -168,40 +141,71 @@ def evaluate(
     return rows
 
 
-def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dict[str, Any]) -> list[Job]:
-    """Every set under every protocol; without `sets`, the sets of each protocol.
+def load_jobs(
+    sets: Sequence[str] | None,
+    protocols: Sequence[str],
+    changes: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    prompt_style: str,
+    backend: str,
+    seed: int,
+    reward: str | None = None,
+    data: Mapping[str, Dataset] | None = None,
+    **kwargs: Any,
+) -> list[Job]:
+    """Every set under every protocol; without `sets`, the sets of each protocol. `kwargs` go to `load_problems`.
 
     Raises:
-        ValueError: an unknown protocol, a set that a protocol does not have, or two sets with one label.
+        ValueError: an unknown protocol, a set that a protocol does not have, two sets with one label, or a set that
+            cannot be loaded.
     """
-    jobs, names = [], {}
+    chosen = []
     for protocol in dict.fromkeys(protocols):
         if sets is None and protocol not in PROTOCOLS:
             find_protocol(protocol, "", **changes)  # raises if the name is unknown
             raise ValueError("--protocol custom needs --sets")
         for name in dict.fromkeys(PROTOCOLS[protocol] if sets is None else sets):
-            jobs.append(Job(name, *find_protocol(protocol, name, **changes)))
-            other = names.setdefault(set_label(name), name)
-            if other != name:
-                raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
+            chosen.append((name, *find_protocol(protocol, name, **changes)))
+    names: dict[str, str] = {}
+    for name, _, _ in chosen:
+        if (other := names.setdefault(set_label(name), name)) != name:
+            raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
+    problems = {
+        name: load_problems(name, tokenizer, style=prompt_style, reward=reward, data=(data or {}).get(name), **kwargs)
+        for name in names.values()
+    }
+    jobs, template = [], kwargs.get("chat_template_kwargs")
+    for name, label, protocol in chosen:
+        header = {
+            "prompt_style": prompt_style,
+            "backend": backend,
+            "seed": seed,
+            "versions": package_versions(backend),
+            **({"chat_template_kwargs": template} if template else {}),
+            "set": set_label(name),
+            "set_fingerprint": fingerprint(problems[name]),
+            "problems": len(problems[name]),
+            "reward": reward_name(name, problems[name][0].reference),
+            "protocol": label,
+            **protocol.as_dict(),
+            **reward_header(reward),
+        }
+        jobs.append(Job(protocol, problems[name], header))
     return jobs
 
 
 def fill(
-    file: SampleFile,
-    problems: Sequence[Problem],
-    sampler: TransformersSampler | VLLMSampler,
-    protocol: Protocol,
-    chunk_size: int,
-    progress: bool,
+    file: SampleFile, job: Job, sampler: TransformersSampler | VLLMSampler, chunk_size: int, progress: bool
 ) -> None:
     """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
-    token_limits([p.prompt_ids for p in problems], protocol, sampler.context)  # refuses a long prompt at once
+    problems = job.problems
+    token_limits([p.prompt_ids for p in problems], job.protocol, sampler.context)  # refuses a long prompt at once
     label = f"{Path(file.header['model']).name}: {file.label}"
     with tqdm(total=len(problems), initial=len(file.lines), desc=label, unit="problem", disable=not progress) as bar:
         for begin in range(len(file.lines), len(problems), chunk_size):
             chunk = problems[begin : begin + chunk_size]
-            samples = sampler.sample([p.prompt_ids for p in chunk], problem_seeds(file.header, chunk), protocol)
+            samples = sampler.sample([p.prompt_ids for p in chunk], problem_seeds(file.header, chunk), job.protocol)
             file.append(sample_lines(file.header, chunk, samples))
             bar.update(len(chunk))
 
