@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import sample_file, save_noisy_model, stored
+from evaluation_helpers import save_noisy_model, stored
 
 from trl_credit.lab.evaluation import compare_models, runner
 from trl_credit.lab.evaluation.differences import needed_problems, needed_samples
@@ -89,9 +89,9 @@ def test_different_numbers_of_samples(call):
     assert code == 0 and [row["metric"] for row in rows()] == ["pass@1", "pass@4"]  # best@4 depends on the number
     assert rows()[0]["samples"] == [16, 4] and "| 16 and 4 " in out and rows()[0]["needed_samples"]
     assert call("a", "b", "--metrics", "pass@2")[0] == 0 and rows()[0]["metric"] == "pass@2"
-    for metric in ("best@2", "pass@8"):
+    for metric, words in (("best@2", "best@k needs equal numbers"), ("pass@8", "--metrics pass@8 needs 8 samples")):
         code, _, error = call("a", "b", "--metrics", metric)
-        assert code == 2 and f"--metrics {metric} " in error
+        assert code == 2 and words in error
 
 
 def test_problems_and_sets_of_one_model_are_left_out_and_named(call):
@@ -111,28 +111,19 @@ def test_problems_and_sets_of_one_model_are_left_out_and_named(call):
 
 @pytest.mark.slow
 def test_models_are_sampled_once(call, monkeypatch):
-    noisy = save_noisy_model("noisy", 0.3)
+    save_noisy_model("noisy", 0.3)
     flags = ["--protocol", "demo", "--metrics", "pass@1", "--samples", 4, "--max_problems", 24, "--quiet"]
-    assert call("noisy", *flags)[0] == 0  # one model: its own folder
-    own = sample_file("noisy/evaluation")
     code, out, err = call("demo", "noisy", *flags)
     assert (code, err) == (0, "") and "| noisy | embedded model | demo (demo) | pass@1 " in out
     assert "mean length (tokens)" in out  # the table of the evaluation as well
-    assert Path("evaluation/samples/noisy", own.name).read_bytes() == own.read_bytes()
     seen = Path("evaluation/differences.json").read_bytes()
     monkeypatch.setattr(runner, "load_sampler", None)  # loading a model now fails
     assert call("demo", "noisy", *flags)[0] == 0
-    assert call("noisy", *flags, "--output_dir", "elsewhere")[0] == 0  # taken from the model's own folder
-    code, out, _ = call("evaluation/samples/embedded_model", "noisy/evaluation")
+    code, out, _ = call("evaluation/samples/embedded_model", "evaluation/samples/noisy")
     assert code == 0 and Path("evaluation/differences.json").read_bytes() == seen
     assert "mean length (tokens)" not in out
     code, _, err = call("demo", "noisy")  # neither is a run
     assert code == 2 and "give a --protocol" in err
-    # samples of other weights do not count
-    noisy.lm_head.weight.data += 0.01
-    noisy.save_pretrained("noisy")
-    with pytest.raises(TypeError):  # they are generated again, whatever its own folder has
-        call("noisy", *flags, "--output_dir", "third")
 
 
 # Needed problems and samples

@@ -180,23 +180,19 @@ def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None)
     """The metrics asked for, or those that both models were evaluated by.
 
     Raises:
-        ValueError: a metric needs more samples than there are or cannot be compared between different numbers of
-            samples, or no metric is in common.
+        ValueError: a metric needs more samples than there are, or none can be compared.
     """
-    counts, where = (first.header["samples"], second.header["samples"]), first.label
-    possible = []
-    for metric in asked or [m for m in first.header["metrics"] if m in second.header["metrics"]]:
-        kind, k = split_metric(metric)
-        if k > min(counts):
-            raise ValueError(f"--metrics {metric} needs {k} samples per problem, and {where} has {min(counts)}")
-        if kind != "best" or counts[0] == counts[1]:  # the bias of best@k depends on the number of samples
-            possible.append(metric)
-        elif asked:
-            numbers = f"{counts[0]} and {counts[1]} on {where}"
-            raise ValueError(f"--metrics {metric} depends on the number of samples, which is {numbers}: use pass@k")
-    if not possible:
-        raise ValueError(f"no metric of {where} can be compared: give --metrics pass@1")
-    return possible
+    counts = (first.header["samples"], second.header["samples"])
+    metrics = asked or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
+    for metric in metrics:
+        if (k := split_metric(metric)[1]) > min(counts):
+            raise ValueError(f"--metrics {metric} needs {k} samples per problem, and {first.label} has {min(counts)}")
+    # the bias of best@k depends on the number of samples
+    metrics = [metric for metric in metrics if split_metric(metric)[0] != "best" or counts[0] == counts[1]]
+    if not metrics:
+        why = f"no metric of {first.label} can be compared (best@k needs equal numbers of samples)"
+        raise ValueError(f"{why}: give --metrics pass@1")
+    return metrics
 
 
 def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple[Line, Line]], metric: str) -> Row:

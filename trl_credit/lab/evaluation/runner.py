@@ -9,13 +9,12 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.adapters import tokenizer_source
-from ...support.files import write_atomically
 from .judging import judge, reward_header, reward_name
 from .models import load_sampler, model_identity, model_location, package_versions
 from .problems import Problem, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .runs import check_trusted
-from .sample_store import SampleFile, holds_all, open_samples, read_samples, sample_files, sample_path, write_samples
+from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path, write_samples
 from .samplers import Sample, TransformersSampler, VLLMSampler, problem_seed, token_limits
 from .score_report import add_rows
 from .scores import Row, score_row
@@ -58,8 +57,7 @@ def evaluate(
     """Evaluates every model on every set under every protocol that has the set, and writes table, JSON and figure.
 
     An interrupted evaluation resumes when it is started again, and ends in the same files. Rows of earlier evaluations
-    in the same folder stay in the table. Samples that an evaluation of one model left in `<model>/evaluation` are
-    copied if this one would generate the same.
+    in the same folder stay in the table.
 
     Args:
         models (`Sequence[str]`):
@@ -108,7 +106,7 @@ def evaluate(
     """
     of_samples = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
     of_problems = {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
-    package_versions(backend)
+    package_versions(backend)  # which raises if one is missing
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
@@ -119,14 +117,9 @@ def evaluate(
         files = []
         for job in jobs:
             header = {**identity, **job.header}
-            path, own = (
-                sample_path(place, header["model"], header["set"], header["protocol"])
-                for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone writes
-            )
+            path = sample_path(folder, header["model"], header["set"], header["protocol"])
             if overwrite:
                 path.unlink(missing_ok=True)
-            elif not path.exists() and own.is_file() and holds_all(own, header):
-                write_atomically(path, own.read_bytes())
             files.append(open_samples(path, header, chunk_size=CHUNK[backend]))
         longest = max(len(p.prompt_ids) + job.protocol.max_new_tokens for job in jobs for p in job.problems)
         sampler, settings = None, {"backend": backend, "batch_size": batch_size, "longest": longest}

@@ -6,13 +6,13 @@ import random
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ...config.knobs import is_default
 from ...data import SETS, DataArguments, load_from_arguments
 from ...demo import TASKS
 from ...rewards import REWARDS
@@ -29,15 +29,14 @@ from .protocols import AS_TRAINED
 PROBLEMS, SAMPLES = 256, 4  # a first look: minutes on a GPU, and an interval of some five points
 _OF_SETS = ("accuracy", "demo", "knights_and_knaves")  # rewards that a set brings with it
 _OF_FORM = ("format", "soft_overlong")  # rewards that do not say whether an answer is right
-# fields of a run's identity, and the flag of `trl-credit eval` that stands for each
+# flag of `trl-credit eval` → field of a run's identity
 DECODING = {
-    "temperature": "--temperature",
-    "top_p": "--top_p",
-    "top_k": "--top_k",
-    "max_completion_length": "--max_new_tokens",
+    "--temperature": "temperature",
+    "--top_p": "top_p",
+    "--top_k": "top_k",
+    "--max_new_tokens": "max_completion_length",
 }
-_FLAGS = {"data": "--sets", "prompt_style": "--prompt_style", "reward": "--reward", **DECODING}
-_NOT_THE_SET = ("dataset_name", "prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
+_NOT_THE_SET = ("prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,13 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What runs that are compared must agree on, by name."""
-        decoding = {name: self.identity.get(name) for name in (*DECODING, "chat_template_kwargs")}
-        if self.data is None:
-            return decoding
-        others = {f.name for f in fields(self.data) if f.name not in _NOT_THE_SET and not is_default(self.data, f.name)}
-        data = [self.data.dataset_name, *(f"{name}={getattr(self.data, name)}" for name in sorted(others))]
-        return {"data": " ".join(data), "prompt_style": self.data.prompt_style, "reward": self.rewards, **decoding}
+        """What runs that are compared must agree on, by the flag that replaces it."""
+        settings = {flag: self.identity.get(name) for flag, name in DECODING.items()}
+        settings["--protocol"] = self.identity.get("chat_template_kwargs")
+        if self.data is not None:
+            data = {name: value for name, value in vars(self.data).items() if name not in _NOT_THE_SET}
+            settings |= {"--sets": data, "--prompt_style": self.data.prompt_style, "--reward": self.rewards}
+        return settings
 
     @property
     def reward(self) -> str:
@@ -120,17 +119,14 @@ def check_agreement(runs: Sequence[Run], flags: Collection[str]) -> None:
     """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `flags`.
 
     Raises:
-        ValueError: they differ; the message names the setting and the flag.
+        ValueError: they differ; the message names the flags.
     """
-    for name in dict.fromkeys(name for run in runs for name in run.settings):
-        first, *others = [run for run in runs if name in run.settings]
-        flag = _FLAGS.get(name)
-        for other in others:
-            values = first.settings[name], other.settings[name]
-            if values[0] != values[1] and flag not in flags:
-                what = f"{first.name!r} and {other.name!r} were trained differently: {name} is"
-                fix = "evaluate them with a --protocol" if flag is None else f"give {flag} for both"
-                raise ValueError(f"{what} {values[0]!r} and {values[1]!r}. To compare them, {fix}")
+    for first, other in combinations(runs, 2):
+        theirs = other.settings
+        differ = {flag: value for flag, value in first.settings.items() if theirs.get(flag, value) != value}
+        if missing := [f"{flag} ({differ[flag]} and {theirs[flag]})" for flag in differ if flag not in flags]:
+            what = f"{first.name!r} and {other.name!r} were trained differently"
+            raise ValueError(f"{what}: to compare them, give for both {', '.join(missing)}")
 
 
 def _short(path: str) -> str:
@@ -194,10 +190,10 @@ def plan_as_trained(
     decoding = _decoding(runs[0], changes)
     trained_style = told[0].data.prompt_style if told else None  # not known of a run from Python
     style = prompt_style or trained_style or "boxed"
-    is_changed = flags & set(DECODING.values()) or style != trained_style
+    is_changed = flags & DECODING.keys() or style != trained_style
     options |= {"changes": decoding, "prompt_style": style, "reward": None if judge == usual else judge}
     options["protocols"] = ["custom" if is_changed else AS_TRAINED]
-    options["chat_template_kwargs"] = runs[0].settings["chat_template_kwargs"]
+    options["chat_template_kwargs"] = runs[0].identity.get("chat_template_kwargs")
     sampling = (
         f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
         f"{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
@@ -206,10 +202,9 @@ def plan_as_trained(
     return AsTrained(options, words, sampling)
 
 
-def _decoding(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _decoding(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
     """The decoding of a run's training as fields of a protocol, with changes."""
-    trained = {flag.removeprefix("--"): run.settings[name] for name, flag in DECODING.items()}
-    decoding = {**trained, **changes}
+    decoding = {flag.removeprefix("--"): run.identity.get(name) for flag, name in DECODING.items()} | changes
     if decoding["max_new_tokens"] is None:
         raise ValueError(f"{run.name!r} has no max_completion_length: give --max_new_tokens")
     decoding.setdefault("samples", 1 if decoding["temperature"] == 0 else SAMPLES)

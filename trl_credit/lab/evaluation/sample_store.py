@@ -85,14 +85,6 @@ def open_samples(path: Path, header: dict[str, Any], *, chunk_size: int) -> Samp
     return file
 
 
-def holds_all(path: Path, header: dict[str, Any]) -> bool:
-    """Whether a file has all samples that an evaluation with this header would generate, and no others."""
-    try:
-        return open_samples(path, header, chunk_size=1).is_complete
-    except ValueError:  # other samples, or damaged ones
-        return False
-
-
 def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Header and lines of a file. An incomplete last line is dropped; an incomplete header is `None`.
 
