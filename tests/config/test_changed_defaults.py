@@ -39,11 +39,6 @@ def test_the_changed_defaults_are_the_fields_in_which_the_two_configurations_dif
     assert changed_defaults(CLASSES[name]) == {field: pair for field, pair in differ.items() if pair[0] != pair[1]}
 
 
-def test_the_page_names_every_value_that_trl_computes():
-    part = PAGE.partition("## A configuration that you have")[2].partition("\n## ")[0]
-    assert not [name for name in _FILLED_IN if f"`{name}`" not in part]
-
-
 def test_the_pages_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     by_hand, taken = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

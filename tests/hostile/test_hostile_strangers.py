@@ -100,7 +100,7 @@ def test_samples_are_not_judged_again_by_what_they_name(here, command_said, sour
 @pytest.mark.parametrize(
     "command",
     ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
-    + ["plan embedded --rates_from run", f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
+    + [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
 )
 def test_no_command_imports_what_a_folder_holds(here, command_said, command):
     """Every setting that can name a function does, the model has code, and what torch pickles runs it."""
@@ -201,8 +201,7 @@ def test_an_output_dir_that_is_a_link_works(here, command_said):
 
 @pytest.mark.hostile(KIND, "refused")
 def test_samples_are_appended_to_no_link(here, outside):
-    header = {"model": "a", "set": "s", "problems": 3}
-    file = SampleFile(Path("samples.jsonl"), header, chunk_size=1)
+    file = SampleFile(Path("samples.jsonl"), {"version": 1, "model": "a", "set": "s", "problems": 3})
     line = {"id": "1", "prompt": "", "reference": {}, "samples": []}
     file.append([line])
     shutil.move("samples.jsonl", outside / "samples.jsonl")

@@ -121,8 +121,7 @@ def test_a_folder_with_only_stale_rows_loses_its_table(tmp_path):
     folder = stale_folder(tmp_path, ["checkpoint-2", "runs/run"])
     forget_after(folder, 0)
     assert [path for path in folder.rglob("*") if path.is_file()] == []
-    unmarked = json.dumps({"version": 1, "rows": stale_rows(["m"])}).replace("interval", "x")
-    for damaged in ("{", "[" * 50_000, '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}', unmarked):
+    for damaged in ("{", "[" * 50_000, '{"version": 1, "rows": [3]}', '{"version": 1, "rows": [{}]}'):
         (folder / "evaluation.json").write_text(damaged)
         with pytest.raises(ValueError, match="evaluation.json is damaged .*: delete it"):
             forget_after(folder, 0)
@@ -149,11 +148,11 @@ def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every_n_steps": 0}, "every_n_steps must be at least 1"),
+        ({"every_n_steps": 0}, "every_n_steps=0 .*must be at least 1"),
         ({"protocol": "x"}, "unknown --protocol 'x'"),
         ({"sets": ["math500"]}, "has the sets demo"),
         ({"samples": 2}, "--metrics maj@4 needs 4 samples"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"max_context": 9, "every_n_steps": 4}, "within 9: raise --max_context"),
     ],
 )

@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from trl_credit.lab.evaluation import PROTOCOLS, find_protocol, ha_dw_level
 from trl_credit.lab.evaluation.judging import judge
-from trl_credit.lab.evaluation.problems import as_problems, load_problems
+from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.sample_store import file_name
 
 
@@ -84,6 +84,6 @@ def test_knights_and_knaves_vote_by_the_roles_they_name():
 def test_ids_must_differ_and_names_become_file_names(sampler):
     data = Dataset.from_dict({"prompt": ["1", "2"], "answer": ["1", "2"], "id": ["a", "a"]})
     with pytest.raises(ValueError, match="two problems of 's' have the id 'a'"):
-        as_problems(data, "s", sampler.tokenizer)
+        load_problems("s", sampler.tokenizer, data=data)
     assert file_name("Qwen/Qwen3-1.7B") == "Qwen_Qwen3-1.7B" and file_name("../..") == "_"
     assert len(file_name("a" * 300)) < 100 and file_name("a" * 300) != file_name("a" * 301)

@@ -1,4 +1,4 @@
-"""`trl-credit plan RECIPE`: the cost of a run before it starts. Loads no weights, needs no GPU, and imports no
+"""`trl-credit plan RECIPE`: the size of a run before it starts. Loads no weights, needs no GPU, and imports no
 function that a recipe names."""
 
 import json
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from ..settings.arguments import Choices
 
 _HELP = """\
-Estimates the tokens, FLOPs and memory of a run, and its seconds if you give measured rates.
+Estimates the tokens and the memory of a run.
 
   trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
   trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
-  trl-credit plan embedded --rates_from runs/s_trace
 
 RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
 configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
 For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU."""
-# flag, type, help
-_FLAGS = (
-    ("num_processes", int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
-    ("accelerate_config", str, "a configuration of the package by name, or a file"),
-    ("prompt_length", float, "mean tokens of a prompt"),
-    ("response_length", float, "mean tokens of a response"),
-    ("segments", float, "mean segments of a response (algorithms with chains)"),
-    ("prompts", int, "rows of the data set, to count the steps of an epoch"),
-    ("parameters", str, "parameters of the model, such as 1.5B, if its configuration is not available"),
-    ("layers", int, "layers of the model, with --parameters"),
-    ("hidden_size", int, "hidden size of the model, with --parameters"),
-    ("vocabulary", int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
-    ("tokens_per_second", float, "generated tokens per second and GPU"),
-    ("tflops", float, "speed of training in 10^12 FLOPs per second and GPU"),
-    ("rates_from", str, "folder of a run whose rates and mean lengths to use"),
-)
-_MEASURED = ("prompt_length", "response_length", "segments", "prompts", "tokens_per_second", "tflops", "rates_from")
+_ASSUMED = {
+    "prompt_length": (float, "mean tokens of a prompt"),
+    "response_length": (float, "mean tokens of a response"),
+    "segments": (float, "mean segments of a response (algorithms with chains)"),
+    "prompts": (int, "rows of the data set, to count the steps of an epoch"),
+}
+_SIZES = {
+    "layers": (int, "layers of the model, with --parameters"),
+    "hidden_size": (int, "hidden size of the model, with --parameters"),
+    "vocabulary": (int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
+}
+_FLAGS = {
+    "num_processes": (int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
+    "accelerate_config": (str, "a configuration of the package by name, or a file"),
+    **_ASSUMED,
+    "parameters": (str, "parameters of the model, such as 1.5B, if its configuration is not available"),
+    **_SIZES,
+}
 
 
 def main(argv: list[str]) -> int:
@@ -52,30 +52,31 @@ def main(argv: list[str]) -> int:
     begin()
     usage = "%(prog)s [RECIPE …] [--flag value …]"
     parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage=usage)
-    for name, kind, text in _FLAGS:
+    for name, (kind, text) in _FLAGS.items():
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     own, rest = parser.parse_known_args(argv[words:])
-    recipe = ["--config", *argv[:words]] if words else []
-    check_names([*recipe, *rest], flags=parser.flags())
+    settings = [*(["--config", *argv[:words]] if words else []), *rest]
+    check_names(settings, flags=parser.flags())
     _check(own)
     from ..lab.evaluation import PROTOCOLS
-    from ..lab.plan import as_json, as_text, make_plan
-    from ..lab.plan.from_settings import layout_of, measured
+    from ..lab.plan import Assumed, as_json, as_text, make_plan
+    from ..lab.plan.from_settings import fill_assumed, layout_of
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
     prepare_process(imports=False)
     launcher = {} if own.accelerate_config is None else accelerate_settings(own.accelerate_config)
-    of_recipe = _gpus([*recipe, *rest])
+    of_recipe = _gpus(settings)
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
-        choices = parse_arguments([*recipe, *rest], processes=processes, **more)
+        choices = parse_arguments(settings, processes=processes, **more)
         shape = _shape(own, choices)
         layout = layout_of(choices, launcher, processes)
-        rates, assumed = measured(choices, **{name: getattr(own, name) for name in _MEASURED})
+        assumed = Assumed(own.prompt_length, own.response_length, own.segments, own.prompts)
+        fill_assumed(assumed, choices)
         plan = make_plan(choices.args, shape, layout, assumed)
     if shape.source is not None:
         plan.notes.append(shape.source)
@@ -84,25 +85,20 @@ def main(argv: list[str]) -> int:
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:
-        print(json.dumps(as_json(plan, shape, layout, rates), indent=1, ensure_ascii=False))
+        print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
         return 0
     name = os.path.basename(os.path.normpath(choices.model.model_name_or_path))
     title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
-    print(as_text(title, plan, shape, layout, rates))
+    print(as_text(title, plan, shape, layout))
     return 0
 
 
 def _check(own: Namespace) -> None:
-    for name in ("num_processes", "prompts"):
-        if (value := getattr(own, name)) is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
-    for name in ("prompt_length", "response_length", "segments", "tokens_per_second", "tflops"):
-        if (value := getattr(own, name)) is not None and not 0 < value < float("inf"):
-            raise ValueError(f"--{name} must be above 0 and finite, got {value:g}")
-    if own.rates_from is not None and (own.tokens_per_second or own.tflops):
-        given = "--tokens_per_second" if own.tokens_per_second else "--tflops"
-        raise ValueError(f"--rates_from has rates: leave out {given} or --rates_from")
-    for name in ("layers", "hidden_size", "vocabulary"):
+    for name in ("num_processes", *_ASSUMED, *_SIZES):
+        least = 1 if _FLAGS[name][0] is int else 1e-9
+        if (value := getattr(own, name)) is not None and not least <= value < float("inf"):
+            raise ValueError(f"--{name} must be {'at least 1' if least == 1 else 'above 0 and finite'}, got {value:g}")
+    for name in _SIZES:
         if getattr(own, name) is not None and own.parameters is None:
             raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
 

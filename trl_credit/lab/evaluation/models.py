@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from ...demo import TASKS
 from ...support.adapters import adapter_base, save_merged
 from ...support.digests import sampled_digest
-from .samplers import Sampler, TransformersSampler, VLLMSampler
+from .samplers import TransformersSampler, VLLMSampler
 
 
 PACKAGES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
@@ -69,8 +69,10 @@ def package_versions(backend: str) -> dict[str, str]:
     """Versions of the packages that generate.
 
     Raises:
-        ValueError: one is not installed.
+        ValueError: there is no such backend, or a package is not installed.
     """
+    if backend not in PACKAGES:
+        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(PACKAGES)}")
     # by module: builds of vLLM for other devices have other distribution names
     installed = packages_distributions()
     for module in PACKAGES[backend]:
@@ -80,39 +82,32 @@ def package_versions(backend: str) -> dict[str, str]:
 
 
 def load_sampler(
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    backend: str,
-    batch_size: int,
-    longest: int,
-    **kwargs: Any,
-) -> Sampler:
+    name: str, tokenizer: PreTrainedTokenizerBase, *, backend: str, batch_size: int, longest: int, **kwargs: Any
+) -> TransformersSampler | VLLMSampler:
     """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine, and an adapter is
     loaded on its base. With vLLM an adapter is merged into its base.
 
     `longest` is the maximum number of tokens of a prompt and its response. `kwargs` go to `from_pretrained` or to the
     vLLM engine.
     """
-    where, how = model_location(name), "loaded on it" if backend != "vllm" else "merged into it for vLLM"
-    base = adapter_base(where, says=how)
-    if backend == "vllm":
-        with TemporaryDirectory(prefix="trl_credit_merged_") as folder:
-            if base is not None:
-                save_merged(where, base, folder, trust_remote_code=kwargs.get("trust_remote_code", False))
-                tokenizer.save_pretrained(folder)
-            return VLLMSampler(where if base is None else folder, tokenizer, longest=longest, **kwargs)
-    placement = {"device_map": "auto"} if torch.cuda.is_available() else {}
-    model = AutoModelForCausalLM.from_pretrained(where, dtype="auto", **placement, **kwargs)
-    return TransformersSampler(model.eval(), tokenizer, batch_size=batch_size)
+    folder = model_location(name)
+    base = adapter_base(folder, says="merged into it for vLLM" if backend == "vllm" else "loaded on it")
+    if backend == "transformers":
+        placement = {"device_map": "auto"} if torch.cuda.is_available() else {}
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **placement, **kwargs)
+        return TransformersSampler(model.eval(), tokenizer, batch_size=batch_size)
+    if base is None:
+        return VLLMSampler(folder, tokenizer, longest=longest, **kwargs)
+    with TemporaryDirectory(prefix="trl_credit_merged_") as merged:
+        save_merged(folder, base, merged, trust_remote_code=kwargs.get("trust_remote_code", False))
+        tokenizer.save_pretrained(merged)
+        return VLLMSampler(merged, tokenizer, longest=longest, **kwargs)
 
 
 def _commit(name: str, revision: str | None) -> str:
     try:
         try:
             file = hf_hub_download(name, "config.json", revision=revision)
-        except LocalEntryNotFoundError:  # offline
-            raise
         except EntryNotFoundError:
             file = hf_hub_download(name, "adapter_config.json", revision=revision)
     except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError

@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from typing import Protocol as TypingProtocol
 
 import torch
 from peft import PeftModel
@@ -34,20 +33,6 @@ class Sample:
     truncated: bool
 
 
-class Sampler(TypingProtocol):
-    """Source of responses. `context`: maximum tokens of prompt and response, `None` without a limit."""
-
-    context: int | None
-
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
-        """`protocol.samples` responses to each prompt (token ids), in order. `seeds` has one number per prompt."""
-        ...
-
-    def close(self) -> None:
-        """Frees the model's memory."""
-        ...
-
-
 def problem_seed(seed: int, name: str, problem_id: str) -> int:
     """A 48-bit seed for one problem, so that its responses do not depend on the other problems."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}/{problem_id}".encode()).digest()[:6], "big")
@@ -74,12 +59,11 @@ def context_length(config: PreTrainedConfig) -> int | None:
 
 def end_tokens(model_end: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokens that end a response: those of the model's generation configuration and of the tokenizer."""
-    ends = [model_end] if isinstance(model_end, int) else list(model_end or [])
-    if tokenizer.eos_token_id is not None:
-        ends.append(tokenizer.eos_token_id)
+    ends = {model_end} if isinstance(model_end, int) else {*(model_end or [])}
+    ends |= {tokenizer.eos_token_id} - {None}
     if not ends:
         raise ValueError("neither model nor tokenizer names an end-of-sequence token: set eos_token in the tokenizer")
-    return sorted(set(ends))
+    return sorted(ends)
 
 
 class SeededNoise(LogitsProcessor):
@@ -122,7 +106,7 @@ class TransformersSampler:
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
         limits = token_limits(prompts, protocol, self.context)
         rows = [(i, j) for i in range(len(prompts)) for j in range(protocol.samples)]
-        found: list[list[Sample]] = [[] for _ in prompts]
+        samples: list[list[Sample]] = [[] for _ in prompts]
         for begin in range(0, len(rows), self.batch_size):
             batch = rows[begin : begin + self.batch_size]
             responses = self._generate(
@@ -132,8 +116,8 @@ class TransformersSampler:
                 protocol,
             )
             for (i, _), tokens in zip(batch, responses, strict=True):
-                found[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
-        return found
+                samples[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
+        return samples
 
     def close(self) -> None:
         del self.model
@@ -146,42 +130,29 @@ class TransformersSampler:
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.ends[0]
         ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-        config = GenerationConfig(
-            max_new_tokens=limit,
-            do_sample=False,
-            num_beams=1,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=50,
-            repetition_penalty=1.0,
-            eos_token_id=self.ends,
-            pad_token_id=pad,
-            use_cache=True,
-        )
+        config = GenerationConfig(max_new_tokens=limit, do_sample=False, eos_token_id=self.ends, pad_token_id=pad)
         # transformers takes values that are None here from the model's own configuration
         owner = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         own, owner.generation_config = owner.generation_config, GenerationConfig()
+        processors = self._processors(seeds, protocol)
         try:
             with torch.no_grad():
                 output = self.model.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    generation_config=config,
-                    logits_processor=self._processors(seeds, protocol),
+                    input_ids=ids, attention_mask=mask, generation_config=config, logits_processor=processors
                 )
         finally:
             owner.generation_config = own
         return output[:, longest:].tolist()
 
     def _processors(self, seeds: list[int], protocol: Protocol) -> LogitsProcessorList:
-        if protocol.temperature == 0:
-            return LogitsProcessorList()
-        processors = LogitsProcessorList([TemperatureLogitsWarper(float(protocol.temperature))])
-        if protocol.top_k > 0:
-            processors.append(TopKLogitsWarper(protocol.top_k))
-        if protocol.top_p < 1:
-            processors.append(TopPLogitsWarper(protocol.top_p))
-        processors.append(SeededNoise(seeds, self.model.device))
+        processors = LogitsProcessorList()
+        if protocol.temperature > 0:
+            processors.append(TemperatureLogitsWarper(float(protocol.temperature)))
+            if protocol.top_k > 0:
+                processors.append(TopKLogitsWarper(protocol.top_k))
+            if protocol.top_p < 1:
+                processors.append(TopPLogitsWarper(protocol.top_p))
+            processors.append(SeededNoise(seeds, self.model.device))
         return processors
 
 
@@ -203,30 +174,15 @@ class VLLMSampler:
         ImportError: vLLM is not installed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        longest: int,
-        tensor_parallel_size: int = 1,
-        gpu_memory_utilization: float = 0.9,
-        **engine_kwargs: Any,
-    ) -> None:
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, *, longest: int, **engine_kwargs: Any) -> None:
         try:
             from vllm import LLM
         except ImportError as error:
             raise ImportError(f"--backend vllm needs vLLM: pip install 'trl-credit[vllm]' ({error})") from error
         self.tokenizer = tokenizer
-        known = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
-        self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **known)) or longest)
-        self.engine = LLM(
-            model=name,
-            max_model_len=self.context,
-            tensor_parallel_size=tensor_parallel_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-            **engine_kwargs,
-        )
+        of_hub = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
+        self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **of_hub)) or longest)
+        self.engine = LLM(model=name, max_model_len=self.context, **engine_kwargs)
         model_ends = self.engine.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
         self.ends = end_tokens(model_ends, tokenizer)
 
