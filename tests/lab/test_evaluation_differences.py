@@ -1,4 +1,4 @@
-"""`trl-credit eval A B`: which samples are compared, the report, and how many problems and samples a difference needs."""
+"""`trl-credit eval A B`: which samples are compared, the report, and how many problems show a difference."""
 
 import json
 from functools import partial
