@@ -8,14 +8,10 @@ import pytest
 import torch
 from passes_helpers import (
     CASES,
-    Watch,
-    check_equal,
     compared,
     dense,
-    distinct,
     model_of,
     scripted,
-    tool_rollout,
     trained,
     with_slow,
     with_tokenizer,
@@ -192,17 +188,6 @@ def test_every_algorithm_has_the_gradients_of_rows(run, case):
     assert on.tokens(trained=True) < share * off.tokens(trained=True)
     if settings.get("beta"):
         assert on.tokens(trained=False) < off.tokens(trained=False)
-
-
-def test_tokens_of_tools_are_seen_and_not_trained(make_trainer):
-    found = []
-    for shared_prefix in ("off", "on"):
-        settings = {"optim": "sgd", "learning_rate": 0.1, "shared_prefix": shared_prefix}
-        trainer = make_trainer(reward_funcs=distinct, trainer_kwargs={"rollout_func": tool_rollout}, **settings)
-        found.append(Watch(trainer))
-        trainer.train()
-    check_equal(*found)
-    assert found[1].tokens(trained=True) < 0.7 * found[0].tokens(trained=True)
 
 
 # When
