@@ -1,7 +1,6 @@
 """Rows sorted by length inside an accumulation window, and micro-batches without padding: equal steps, fewer tokens."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -100,30 +99,6 @@ def test_the_tokens_of_a_window_are_those_of_the_longest_rows(run):
         sizes = {name: tuple(x.shape) for name, x in batch.items() if isinstance(x, torch.Tensor) and x.dim() == 2}
         assert sizes.pop("prompt_ids") == sizes.pop("prompt_mask") == (2, longest[0])
         assert sizes and all(shape == (2, longest[1]) for shape in sizes.values()), sizes
-
-
-def test_metrics_of_windows_of_one_micro_batch_are_the_same(run):
-    sizes = {"gradient_accumulation_steps": 1, "steps_per_generation": 8, "max_steps": 8, "beta": 0.05}
-    logs = [run(length_sort, "s_trace", **sizes)[0].state.log_history for length_sort in ("off", "auto")]
-    for left, right in zip(*logs, strict=True):
-        assert left.keys() == right.keys()
-        for name, value in left.items():
-            if value is not None and not any(word in name for word in ("time", "second", "flos")):
-                assert right[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-
-
-@pytest.mark.parametrize(
-    ("algo", "settings"), [("ha_dw", {"beta": 0.05}), pytest.param("spo_tree", TREE, marks=pytest.mark.slow)]
-)
-def test_resumed_is_uninterrupted(run, tmp_path, algo, settings):
-    saves = {**settings, "save_strategy": "steps", "save_steps": 2, "max_steps": 4, "lr_scheduler_type": "constant"}
-    whole, _ = run("auto", algo, **saves, output_dir=str(tmp_path / "whole"))
-    run("auto", algo, **saves | {"max_steps": 2})
-    resumed, _ = run("auto", algo, resume=True, **saves)
-    assert whole._passes.padding.window == 4 and resumed.state.global_step == 4
-    assert same_weights(resumed, whole)
-    states = [Path(t.args.output_dir) / "checkpoint-4" / "credit_state.json" for t in (whole, resumed)]
-    assert states[0].read_bytes() == states[1].read_bytes()
 
 
 def check_warns(caplog) -> None:

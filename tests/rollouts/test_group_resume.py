@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from custom_functions import args_of
-from group_helpers import SMALL, by_prompt
+from group_helpers import SMALL
 from transformers import TrainerCallback
 from weight_helpers import same_weights
 
@@ -81,29 +81,3 @@ def test_an_evaluation_changes_nothing(trained, tmp_path):
     assert "eval_credit/groups/signal" not in row
     first = [json.dumps(metrics_of(t)[:2]) for t in (plain, evaluated)]
     assert first[0] == first[1]
-
-
-def none_for_some(prompts, completions, **kwargs):
-    """No score for a prompt that begins with 1, 2 or 3, and none for every fourth response."""
-    scores = by_prompt(prompts, completions)
-    return [None if p[0] in "123" or i % 4 == 3 else x for i, (p, x) in enumerate(zip(prompts, scores, strict=True))]
-
-
-TOGETHER = {
-    "no score, groups on two micro-batches": {
-        "reward_funcs": none_for_some,
-        "per_device_train_batch_size": 6,
-        "steps_per_generation": 2,
-    },
-    "everything": {"prompt_sampler": "difficulty", "beta": 0.1, "dull_kl": "drop", "difficulty": "history",
-                   "whiten_advantages": "batch", "token_mask": "probability", "loss_type": "dapo",
-                   "prompt_average": True, "num_iterations": 2},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", TOGETHER)
-def test_settings_go_together(trained, case):
-    trainer = trained(**{**SMALL, "groups": "refill", **TOGETHER[case]})
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    assert trainer.state.global_step == len(losses) and all(abs(x) < 100 for x in losses)
-    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())

@@ -107,7 +107,7 @@ def test_continuations_are_paid_for_groups_with_signal(make_trainer, signal):
                 torch.testing.assert_close(a[starts].sum(), end - v[starts[0]], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("signal", ["correct", "reward", "advantage"])
+@pytest.mark.parametrize("signal", ["correct", "advantage"])
 def test_further_trees_are_grown_until_enough_have_signal(make_trainer, signal):
     settings = {**SMALL, "rollouts": "tree", "loss_type": "dapo", "max_steps": 2}
     trainer = make_trainer(groups="refill", group_signal=signal, **settings)

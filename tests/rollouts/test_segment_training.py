@@ -18,42 +18,10 @@ from segment_helpers import (
 from tiny_models import QWEN3
 from transformers import GPT2Config, Qwen3Config
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from weight_helpers import check_finite, moved, weights
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
 from trl_credit.rollouts.forest import PACKED_MODELS, can_pack
-
-
-KNOBS = [
-    {"importance": "eligible", "selector": "entropy", "difficulty": "history"},
-    {"importance": "turn_token", "loss_type": "grpo"},
-    {"loss_type": "bnpo", "token_mask": "probability", "released_code": ["spo_normalizer"], "beta": 0.1},
-    {"token_mask": "probability", "whiten_advantages": "microbatch", "loss_type": "cispo"},
-    {"policy_loss": "policy_iteration", "beta": 0.1},
-    {"process_reward_weight": 5.0, "process_reward_best_of": 4, "loss_weight": "trace_past", "advantage_floor": -0.1},
-    {"clip_form": "ratio", "num_iterations": 2, "beta": 0.01, "use_bias_correction_kl": False},
-    {"num_iterations": 2, "steps_per_generation": 2, "beta": 0.01},
-]
-OF_TREES = [
-    {"tree_rows": "paths", "num_iterations": 2, "beta": 0.01},
-    {"tree_rows": "packed", "steps_per_generation": 2, "beta": 0.01, "token_mask": "probability"},
-    {"tree_rows": "packed", "policy_loss": "policy_iteration", "beta": 0.1},
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("base", "knobs"),
-    [*((CHAIN, knobs) for knobs in KNOBS), *((TREE, knobs) for knobs in KNOBS + OF_TREES)],
-    ids=lambda value: {id(CHAIN): "chain", id(TREE): "tree"}.get(id(value), str(value)),
-)
-def test_segments_compose(make_trainer, base, knobs):
-    trainer = make_trainer(**{**base, **knobs}, max_steps=2)
-    before = weights(trainer)
-    trainer.train()
-    assert moved(trainer, before)
-    check_finite(trainer)
 
 
 @pytest.mark.parametrize(("form", "rows"), [("value", 16), ("advantage", 0)])
@@ -130,7 +98,7 @@ def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer)
 # Replay
 
 
-@pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
+@pytest.mark.parametrize("form", ["nodes", "packed"])
 def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
     sizes = {**TREE, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 3e-2}
     trainer = make_trainer(**sizes, tree_rows=form, replay_iterations=4, replay_cap=2, token_mask="probability")

@@ -57,19 +57,18 @@ class Packing:
         return Pass(self.length, squares, self.kept)
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """How the rows of a batch are put into micro-batches.
+class MicroBatch(NamedTuple):
+    """A micro-batch of a batch.
 
     Attributes:
-        order: Order of the rows; micro-batches take them one after the other.
-        costs: Costs of the passes over the micro-batches.
-        packings: Packing of each micro-batch, `None` for unpacked rows.
+        places: Numbers of its rows, in their order.
+        cost: What the pass over it costs.
+        packing: How its rows are packed, `None` for unpacked ones.
     """
 
-    order: list[int]
-    costs: list[Pass]
-    packings: list[Packing | None]
+    places: list[int]
+    cost: Pass
+    packing: Packing | None
 
 
 def arranged(
@@ -80,7 +79,7 @@ def arranged(
     needed: Sequence[bool] | None,
     order: Callable[[Sequence[PromptRow], Sequence[bool] | None], Sequence[int]],
     form: Callable[[Sequence[PromptRow]], tuple[Pass, Packing | None]],
-) -> Arrangement:
+) -> list[MicroBatch]:
     """Puts the rows of a batch into micro-batches.
 
     Args:
@@ -95,17 +94,15 @@ def arranged(
         form (`Callable`):
             Cost and packing of a micro-batch.
     """
-    arrangement = Arrangement([], [], [])
+    batches = []
     for start in range(0, len(rows), size * window):
         part = slice(start, start + size * window)
         places = [start + k for k in order(rows[part], needed and needed[part])]
         for own in (places[i : i + size] for i in range(0, len(places), size)):
             cost, packing = form([rows[k] for k in own])
             is_computed = needed is None or any(needed[k] for k in own)
-            arrangement.costs.append(cost if is_computed else Pass(0, 0, 0))
-            arrangement.packings.append(packing)
-        arrangement.order.extend(places)
-    return arrangement
+            batches.append(MicroBatch(own, cost if is_computed else Pass(0, 0, 0), packing))
+    return batches
 
 
 def by_prompt(rows: Sequence[PromptRow]) -> list[int]:

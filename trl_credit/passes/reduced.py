@@ -12,7 +12,7 @@ from .attention import tree_attention
 from .model_traits import is_random, positions_of
 from .packed_sequences import sequence_attention
 from .padding import Padding
-from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of, zero_where
+from .prefix_layout import Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -51,7 +51,6 @@ class ReducedPasses:
         self.prefix = SharedPrefix(trainer, kind=kind, multiple=multiple, draws=is_random(model))
         self.reshapes = self.padding.trims or self.prefix.may_pack
         self.skipping = ZeroAdvantageSkips(trainer)
-        trainer.add_callback(self.skipping)
         self.skips, self.close_step = self.skipping.skips, self.skipping.close_step
 
     # Generation batches
@@ -76,21 +75,20 @@ class ReducedPasses:
         if prefix.may_pack:
             shared = None
             if is_whole:
-                shared = prefix.share(rows, plain.costs, size=size, window=padding.window, needed=needed)
+                shared = prefix.share(rows, plain, size=size, window=padding.window, needed=needed)
             if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
                 return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
 
     def _arranged(
-        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Arrangement
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Sequence[MicroBatch]
     ) -> list[dict[str, Any]]:
         size, window, arranged = len(batches[0][keys.PROMPT_IDS]), self.padding.window, []
         for start in range(0, len(batches), window):
-            part, first = batches[start : start + window], start * size
-            order = [k - first for k in chosen.order[first : first + size * len(part)]]
-            arranged += reordered(part, order) if order != [*range(len(order))] else map(dict, part)
-        own_rows = ([rows[k] for k in chosen.order[i * size : (i + 1) * size]] for i in range(len(arranged)))
-        return [self._formed(*parts) for parts in zip(arranged, own_rows, chosen.packings, strict=True)]
+            order = [k - start * size for own in chosen[start : start + window] for k in own.places]
+            arranged += reordered(batches[start : start + window], order)
+        formed = zip(arranged, chosen, strict=True)
+        return [self._formed(batch, [rows[k] for k in own.places], own.packing) for batch, own in formed]
 
     def _formed(self, batch: dict[str, Any], rows: Sequence[PromptRow], packing: Packing | None) -> dict[str, Any]:
         """A micro-batch of these rows, trimmed, and with a layout where it is to be packed."""
@@ -107,7 +105,7 @@ class ReducedPasses:
 
     @torch.no_grad()
     def _compared(
-        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Arrangement | None
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Sequence[MicroBatch] | None
     ) -> float | None:
         """By how many nats, on average, packing changes the log-probabilities of the first micro-batch that shares a
         prompt. Two passes, on every process."""
@@ -176,12 +174,11 @@ class ReducedPasses:
         rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
         chosen = self.padding.arrangement(rows, size, there, window=len(rows))
         if may_pack and is_whole:
-            chosen = self.prefix.share(rows, chosen.costs, size=size, window=len(rows)) or chosen
-        if not (self.padding.trims or any(chosen.packings)):
+            chosen = self.prefix.share(rows, chosen, size=size, window=len(rows)) or chosen
+        if not (self.padding.trims or any(own.packing for own in chosen)):
             return self._forward(model, *args, **given)
         results: list[torch.Tensor | None] = []
-        for i, packing in enumerate(chosen.packings):
-            places = chosen.order[i * size : (i + 1) * size]
+        for places, _, packing in chosen:
             index = torch.tensor(places, device=input_ids.device)
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
             named = given | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}

@@ -71,6 +71,8 @@ def cheapest_order(rows: Sequence[PromptRow], size: int, *, needed: Sequence[boo
 def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[str, Any]]:
     """Micro-batches of the same rows in another order. Entries without rows stay."""
     size, copies = len(order) // len(batches), [dict(batch) for batch in batches]
+    if order == list(range(len(order))):
+        return copies
     for name, first in batches[0].items():
         if isinstance(first, torch.Tensor) and first.dim() > 0:
             rows = torch.cat([batch[name] for batch in batches])[torch.tensor(order, device=first.device)]

@@ -10,7 +10,7 @@ from torch import nn
 from .attention import branch_problem, takes_branches
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
 from .packed_sequences import KERNELS, takes_packed_sequences
-from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
+from .prefix_layout import MicroBatch, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
 from .row_order import longest
 
 
@@ -87,20 +87,20 @@ class SharedPrefix:
     def share(
         self,
         rows: Sequence[PromptRow],
-        plain: Sequence[Pass],
+        plain: Sequence[MicroBatch],
         *,
         size: int,
         window: int,
         needed: Sequence[bool] | None = None,
-    ) -> Arrangement | None:
+    ) -> list[MicroBatch] | None:
         """How to pack the rows of a batch; `None` if no two rows of a micro-batch share a prompt or, with "auto", if
         packing saves too little.
 
         Args:
             rows (sequence of [`PromptRow`]):
                 Rows in TRL's order.
-            plain (sequence of [`~trl_credit.passes.flops.Pass`]):
-                Passes over unpacked rows.
+            plain (sequence of [`MicroBatch`]):
+                The micro-batches of unpacked rows.
             size, window (`int`):
                 Rows of a micro-batch, and micro-batches whose rows may be exchanged.
             needed (sequence of `bool`, *optional*):
@@ -120,14 +120,13 @@ class SharedPrefix:
             return rows_pass(len(part), length=sum(span), scored=span.completion), None
 
         shared = arranged(rows, size, window=window, needed=needed, order=order, form=form)
-        if not any(shared.packings):
+        if not any(batch.packing for batch in shared):
             return None
         if self._packs_sequences:  # attention and the head skip the padding of plain rows too
-            tokens, left = (sum(x.tokens for x in passes) for passes in (plain, shared.costs))
+            tokens, left = (sum(batch.cost.tokens for batch in batches) for batches in (plain, shared))
             return shared if tokens >= WITHOUT_COPIES * left else None
-        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, shared.costs))
-        computed = (x for x, cost in zip(shared.packings, shared.costs, strict=True) if x is not None and cost.tokens)
-        calls = sum(len(packing.branches.calls) for packing in computed)
+        before, after = (sum(self.cost.forward(batch.cost) for batch in batches) for batches in (plain, shared))
+        calls = sum(len(batch.packing.branches.calls) for batch in shared if batch.packing and batch.cost.tokens)
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
         return shared if self._mode == "on" or is_worth_it else None
 

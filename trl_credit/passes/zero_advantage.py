@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
-from ..config import CreditConfig
 from ..loss import keys
 from ..loss.batch import loss_mask
 from ..loss.metrics import wide
@@ -14,7 +12,7 @@ from ..loss.nonfinite import updates_in_backward
 from .model_traits import custom_credit, has_entropy_bonus, has_experts, is_random
 
 
-class ZeroAdvantageSkips(TrainerCallback):
+class ZeroAdvantageSkips:
     """Which micro-batches of a run are skipped, by `skip_zero_advantage`, its loss, model and processes.
 
     Args:
@@ -32,9 +30,6 @@ class ZeroAdvantageSkips(TrainerCallback):
         self._gradients_meet = trainer.processes.count > 1 or trainer.is_fsdp_enabled
         self._reached: list[torch.nn.Parameter] = []
         self._computed = self._skipped = 0  # micro-batches of the current accumulation window
-
-    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._computed = self._skipped = 0  # an interrupted window may have left counts
 
     def credited(self, batches: Sequence[dict[str, Any]]) -> torch.Tensor:
         """Rows of micro-batches, one after the other, with an advantage other than 0 at a token of the loss: bool."""
