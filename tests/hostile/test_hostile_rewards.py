@@ -369,9 +369,7 @@ def test_rewards_whose_squares_overflow(make_trainer, name):
     functions, settings = LARGE[name]
     trainer = make_trainer("base", reward_funcs=functions, **settings)
     before = [p.clone() for p in trainer.model.parameters()]
-    with pytest.raises(
-        ValueError, match=r"^reward 'scaled(_2)?' is \S+ for row \d+ of the batch, to prompt '\d.\d=': "
-    ) as e:
+    with pytest.raises(ValueError, match=r"^reward 'scaled(_2)?' is \S+ for row \d+ of the batch: ") as e:
         trainer.train()
     assert str(e.value).endswith("Scale the reward, such as to [0, 1], or lower its reward_weights.")
     assert abs(float(str(e.value).split()[3])) >= (1.0 if name == "by its weight" else 1e20)
