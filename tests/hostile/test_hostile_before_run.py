@@ -73,17 +73,17 @@ def transformed(rows):
             CHAT,
             "row 40: .*ends with a message of the assistant.*split it off, prompt =",
         ),
-        ([[SYSTEM, USER]] * 16, STRICT, r"row 0: .*the roles system, user \(TemplateError: no such role\): write"),
+        ([[SYSTEM, USER]] * 16, STRICT, r"row 0: .*does not render the prompt \(TemplateError: no such role\): write"),
         (
             [[USER]] * 40 + [[SYSTEM, USER]],
             STRICT_TOO,
-            r"row 40: .*the roles system, user \(TemplateError: no such role\)",
+            r"row 40: .*does not render the prompt \(TemplateError: no such role\)",
         ),
         ([[SYSTEM, USER]] * 16, DEAF, r"row 0: .*does not read the content of message 0 \(role 'system'\)"),
         ([[USER, {"role": "human", "content": "1"}]] * 16, DEAF, r"message 1 \(role 'human'\)"),
         ([[PARTS]] * 16, CHAT, r"row 0: .*does not read the content of message 0 \(role 'user'\): write it as text"),
-        ([[PARTS]] * 16, JOINED, "the roles user .*write each content as text"),
-        ([[USER]] * 16, None, "there is none: set tokenizer.chat_template"),
+        ([[PARTS]] * 16, JOINED, "does not render the prompt .*write each content as text"),
+        ([[USER]] * 16, None, "does not render the prompt .*set tokenizer.chat_template"),
     ],
 )
 def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, message):

@@ -55,27 +55,6 @@ def replayed(trainer, example, ids) -> float:
     return sum(calculator.step_rewards)
 
 
-KNOBS = {
-    "mask": {"token_mask": "probability", "probability_threshold": 0.5},
-    "turn average": {"loss_type": "grpo", "turn_average": True, "beta": 0.1},
-    "turn token": {"importance": "turn_token", "whiten_advantages": "batch"},
-    "trace by turn": {"importance": "eligible", "trace_unit": "turn", "loss_type": "grpo"},
-}
-
-
-@pytest.mark.parametrize("knobs", KNOBS)
-def test_no_knob_gives_credit_to_tools(make_agent, knobs):
-    knobs = KNOBS[knobs]
-    given = SMALL | {"max_steps": 1, "log_credit": 1}
-    trainer = make_agent(algo=GRPO, returns="to_go", data=agent_dataset(64), **given, **knobs)
-    trainer.train()
-    ((_, path),) = steps(trainer.args.output_dir)
-    rows = read_shard(path).responses
-    assert any(abs(x) > 0 for row in rows for x in row["credit"])
-    for row in rows:
-        assert all(c == 0 for c, turn in zip(row["credit"], row["turn_ids"], strict=True) if turn < 0)
-
-
 @pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
     """Rewards, states and the pool of environments need no state of their own in a checkpoint."""
@@ -178,14 +157,6 @@ def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
     assert len(before) == 0 and trainer._metrics["train"]["rewards/spy/mean"] == [0.0]
 
 
-def test_chains_of_turns_train(make_agent):
-    trainer = make_agent(data=agent_dataset(64), **{**BY_TURNS, **SMALL, "returns": "to_go"})
-    trainer.train()
-    rows = [row for row in trainer.state.log_history if "credit/rollouts" in row]
-    assert rows and all(row["credit/rollouts"] > 0 for row in rows)
-    assert all(1 < row["credit/segments_per_response"] <= 5 for row in rows)
-
-
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
@@ -200,11 +171,6 @@ def test_chains_of_turns_train(make_agent):
 def test_what_cannot_be_continued_is_refused(make_agent, settings, fault):
     with pytest.raises(ValueError, match=fault):
         make_agent(**{**BY_TURNS, **settings})
-
-
-def test_states_need_a_key(make_agent):
-    with pytest.raises(ValueError, match="a class with a property `state_key`"):
-        make_agent(algo=GRPO, environment=Bare, returns="state_groups")
 
 
 def test_the_example_trains_and_logs_the_reward_of_each_call(tmp_path, monkeypatch):

@@ -93,15 +93,6 @@ def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo
     assert log[0]["credit/steps/per_response"] > 2
 
 
-def test_one_number_per_response_is_the_leave_one_out_advantage(make_trainer):
-    trainer = make_trainer(returns="to_go", max_steps=1, **SMALL)
-    (batch, data), *_ = made(trainer)
-    rewards = batch.batch.rewards.view(-1, 4)
-    wanted = ((rewards - rewards.mean(-1, keepdim=True)) * 4 / 3).flatten()
-    inside = data[keys.COMPLETION_MASK].bool()
-    assert torch.allclose(batch.advantages, torch.where(inside, wanted.unsqueeze(1), 0.0), atol=1e-6)
-
-
 def test_differences_of_scores(make_trainer):
     trainer = make_trainer(reward_funcs=per_character, returns="difference", max_steps=1, **SMALL)
     (batch, data), *_ = made(trainer)
@@ -256,14 +247,6 @@ def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, gr
         assert first[:4] == pytest.approx([0, 0, -1, -1]) and second[:4] == pytest.approx([0, -1, -1, -1])
     log = trainer.state.log_history[0]
     assert log.get("credit/groups/signal", 1.0) == 1.0 and log["credit/groups_without_signal"] == 0
-
-
-@pytest.mark.parametrize("settings", [{"turn_average": True}, {"importance": "eligible", "trace_unit": "turn"}])
-def test_knobs_of_turns_are_refused_where_a_response_is_one_turn(make_trainer, settings):
-    given = {"loss_type": "grpo", **settings}
-    with pytest.raises(ValueError, match="does nothing for responses of one turn: give the trainer tools"):
-        make_trainer(**given)
-    make_trainer(**given, trainer_kwargs={"rollout_func": tool_rollout})
 
 
 # Characters and tokens

@@ -50,12 +50,12 @@ class BatchSteps:
         """Weighs advantages by difficulty, makes M and whitens over the batch, and moves the belief. Makes the pass for
         π_old only if that is needed now. A batch without a score has no difficulty."""
         batch, args, accuracy = made.batch, self._args, made.accuracy
-        if args.token_mask != "none":
-            # a custom mask gets whole batches, whatever the loss: it may compare rows
-            reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
-            reads_batch = reads_batch or self._algorithm.statistics is not None
-            if reads_batch or self._normalizer.counts_batch or self._normalizer.hides_masked:
-                self._engine.fill_old_logps(batch)
+        # a custom mask gets whole batches, whatever the loss: it may compare rows
+        reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
+        reads_batch |= self._algorithm.statistics is not None
+        reads_batch |= self._normalizer.counts_batch or self._normalizer.hides_masked
+        if args.token_mask != "none" and reads_batch:
+            self._engine.fill_old_logps(batch)
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
         made.prior = prior
@@ -128,12 +128,12 @@ class BatchSteps:
             columns["credited"] = made.credited
         if not columns:
             return
-        found = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
+        gathered = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
         if recounts:
-            batch.loss_tokens = found["kept"].sum()
+            batch.loss_tokens = gathered["kept"].sum()
         if self._args.prompt_average:
-            batch.row_weight = batch.own_rows(prompt_weights(found["kept"], found["prompts"]))
+            batch.row_weight = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
         if not made.is_logged:
-            self._engine.log.advantages(found["shown"].tolist())
-            given = {"num_generations": self._engine.group_size, "credited": found.get("credited")}
-            self._meter.append(group_statistics(batch.rewards, found["hashes"], **given).items())
+            self._engine.log.advantages(gathered["shown"].tolist())
+            of_group = {"num_generations": self._engine.group_size, "credited": gathered.get("credited")}
+            self._meter.append(group_statistics(batch.rewards, gathered["hashes"], **of_group).items())

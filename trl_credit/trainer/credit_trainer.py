@@ -163,13 +163,8 @@ class CreditTrainer(ResumableTrainer):
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         self.difficulty: DifficultyBelief | None = None
         if args.difficulty != "none":
-            self.difficulty = DifficultyBelief(
-                args.difficulty,
-                window=args.difficulty_window,
-                rate=args.difficulty_rate,
-                rate_min=args.difficulty_rate_min,
-                threshold=args.difficulty_threshold,
-            )
+            knobs = {name: getattr(args, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
+            self.difficulty = DifficultyBelief(args.difficulty, **knobs)
             self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))

@@ -10,7 +10,7 @@ from trl.data_utils import is_conversational
 
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
-from ..rewards.guard import RewardError, shown_prompt
+from ..rewards.guard import RewardError
 from ..rewards.isolation import isolated
 from ..rewards.limits import forget_calls
 from ..rollouts.returns import StepScores
@@ -109,10 +109,10 @@ class TrlScoring:
         for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
             what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
             report(f"column {name!r} of log_extra", what)
-        self._check_size(rewards, prompts)
+        self._check_size(rewards)
         return rewards
 
-    def _check_size(self, rewards_per_func: torch.Tensor, prompts: list) -> None:
+    def _check_size(self, rewards_per_func: torch.Tensor) -> None:
         """Raises a `RewardError` if a reward is larger than `LARGEST` where advantages are made of it: the standard
         deviation could be infinite then, and every advantage 0."""
         weighted = rewards_per_func
@@ -122,12 +122,9 @@ class TrlScoring:
         is_large = ~(weighted.abs() <= LARGEST) & ~rewards_per_func.isnan()
         if is_large.any():
             row, column = is_large.nonzero()[0].tolist()
-            own = row - self._trainer.processes.rank * len(prompts)
-            prompt = shown_prompt(prompts, own) if 0 <= own < len(prompts) else "of another process"
             name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
-            what = f"reward {name!r} is {value:.3g} for row {row} of the batch, to prompt {prompt}"
-            fix = "Scale the reward, such as to [0, 1], or lower its reward_weights."
-            raise RewardError(f"{what}: squares this large overflow 32 bits, so that advantages would be 0. {fix}")
+            what = f"reward {name!r} is {value:.3g} for row {row} of the batch: its square overflows 32 bits"
+            raise RewardError(f"{what}. Scale the reward, such as to [0, 1], or lower its reward_weights.")
 
     def _note_steps(self, has_steps: bool) -> None:
         """Warns if the first batch has one number per response, and `returns` needs steps. Collective."""
@@ -190,8 +187,8 @@ class TrlScoring:
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
-        trainer, is_chat = self._trainer, bool(prompts) and is_conversational({"prompt": prompts[0]})
-        tokenizer = trainer._tokenizer
+        trainer, tokenizer = self._trainer, self._trainer._tokenizer
+        is_chat = bool(prompts) and is_conversational({"prompt": prompts[0]})
         if is_chat and any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema")):
             pairs = zip(completion_ids, trainer._tokenize_prompts(prompts)[0], strict=True)
             return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]

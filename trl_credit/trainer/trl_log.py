@@ -62,10 +62,8 @@ class TrlLog:
 
     def _columns(self) -> dict[str, Any]:
         logs = self._trainer._logs
-        found = {name: logs[name] for name in ("prompt", "completion")}
-        for part in ("rewards", "extra"):
-            found |= {f"{part}/{name}": log for name, log in logs[part].items()}
-        return found
+        more = {f"{part}/{name}": log for part in ("rewards", "extra") for name, log in logs[part].items()}
+        return {"prompt": logs["prompt"], "completion": logs["completion"], **more}
 
     # Metrics of several calls
 
@@ -90,10 +88,10 @@ class TrlLog:
         weights = [rows for rows, _ in calls]
         for name, values in self._meter.metrics.items():
             starts = [before.get(name, 0) for _, before in calls]
-            new = [values[a:b] for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
-            known = [(x, w) for part, w in zip(new, weights, strict=True) for x in part if not math.isnan(x)]
-            if sum(map(len, new)) > 1:
-                values[starts[0] :] = [_pool(name, known)]
+            ends = [*starts[1:], len(values)]
+            new = [(x, w) for a, b, w in zip(starts, ends, weights, strict=True) for x in values[a:b]]
+            if len(new) > 1:
+                values[starts[0] :] = [_pool(name, [(x, w) for x, w in new if not math.isnan(x)])]
 
     def record(self, stats: Mapping[str, tuple[Any, Any]]) -> None:
         """As [`~trl_credit.observe.meter.Meter.record`]. Calls that are pooled add to the same sums."""

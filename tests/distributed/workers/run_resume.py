@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from run_groups import by_prompt
+from run_two_processes import by_prompt
 from transformers import TrainerCallback
 from worker import ON_CPU, QUIET, parity, run_main, trainer_of
 
