@@ -9,7 +9,6 @@ from segment_helpers import CHAIN, TREE
 from transformers import set_seed
 
 from trl_credit import Credit
-from trl_credit.config.knobs import when
 from trl_credit.credit.tokens import BatchTokens, wide
 from trl_credit.testing import check_credit, made_up_tokens
 
@@ -72,16 +71,6 @@ def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
     assert calls == [16, 16]
     trainer.evaluate(trainer.train_dataset.select(range(8)))
     assert len(calls) > 2 and set(calls[2:]) == {8}
-
-
-def test_a_condition_says_when_it_is_taken(trained):
-    def given(config, batch):
-        raise AssertionError("it is not taken")
-
-    given.acts = when(loss_type="grpo")
-    seen = []
-    trained(credit=declaring(given, seen), loss_type="dapo")
-    assert seen and all(tokens.statistics_t is None for tokens in seen)
 
 
 @pytest.mark.parametrize(
@@ -157,15 +146,6 @@ def test_a_batch_has_what_belongs_to_its_rows(trained, source):
     assert (batch.segment_ids.max() > 0) == (source == "chain")
 
 
-def test_an_error_says_what_a_tree_does_not_know(make_trainer):
-    class Rewards(Reads, needs="columns"):
-        def statistics(self, config, batch):
-            return batch.rewards.unsqueeze(1) * batch.mask_t
-
-    with pytest.raises(Exception, match="None here: .*batch.rewards"):
-        make_trainer(credit=Rewards, **TREE).train()
-
-
 def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
     class Plain(Reads):
         pass
@@ -222,21 +202,6 @@ def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
     if algo != "fipo":
         assert torch.equal(a["batch_statistics"], b["batch_statistics"]) and a["batch_statistics"].sum() > 4
     torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
-
-
-def test_the_seed_of_the_generator_follows_from_that_of_the_run_and_from_the_step(make_trainer):
-    def seeds(**settings):
-        found = []
-
-        def given(config, batch):
-            found.append(batch.generator.initial_seed())
-            return batch.mask_t
-
-        learned(make_trainer(credit=declaring(given), num_iterations=2, max_steps=6, **settings))
-        return found
-
-    first = seeds()
-    assert len(set(first)) == 3 and seeds() == first and not set(seeds(seed=7)) & set(first)
 
 
 @pytest.mark.parametrize("algo", ["clip_cov", "kl_cov"])

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from conftest import count_a
 from segment_helpers import CHAIN, TREE, generation_batch
 
 from trl_credit.credit.advantages import optimal_advantage
@@ -38,10 +37,6 @@ def wrong(completions, **kwargs):
     return [0.0] * len(completions)
 
 
-def right(completions, **kwargs):
-    return [1.0] * len(completions)
-
-
 def weighted(trainer, batches=1):
     """(p̂ of the rows, accuracy of the batch, prompts of the rows with credit) of generation batches."""
     found, order = [], trainer._batch_steps.order
@@ -65,14 +60,6 @@ def test_p_hat_is_the_accuracy_and_not_the_total_reward(make_trainer, source, na
                 seen += 1
         assert 0.0 <= y <= 1.0
     assert seen
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_an_all_wrong_batch_has_accuracy_0_beside_other_rewards(make_trainer, source):
-    rewards = {"difficulty_reward": ["wrong"], "reward_funcs": [wrong, count_a]}
-    trainer = make_trainer(**SOURCES[source], difficulty="fixed", **rewards)
-    ((p_hat, y, _),) = weighted(trainer)
-    assert y == 0.0 and not p_hat.nan_to_num().any()
 
 
 def test_several_functions_are_added_without_weights(make_trainer):
@@ -108,13 +95,6 @@ def test_a_truncated_response_counts_by_its_score_masked_or_not(make_trainer, so
     (lengths, p_hat, y), (kept, p_hat_masked, y_masked) = found
     assert (kept == 0).any() and (lengths > 0).all()
     assert torch.equal(p_hat, p_hat_masked) and y == y_masked and p_hat.unique().numel() > 1
-
-
-def test_a_truncated_leaf_counts_by_its_score(make_trainer):
-    rewards = {"reward_funcs": [right, count_a], "difficulty_reward": ["right"]}
-    trainer = make_trainer(**TREE, **rewards, difficulty="fixed", truncated_value=0.0)
-    ((p_hat, y, _),) = weighted(trainer)
-    assert y == 1.0 and set(p_hat[~p_hat.isnan()].tolist()) == {1.0}
 
 
 def test_a_masked_response_does_not_count_in_the_optimal_baseline(make_trainer):

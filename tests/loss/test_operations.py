@@ -8,8 +8,6 @@ import trl
 from conftest import toy_inputs
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trl_credit.credit.scan import discounted_scan
-
 
 class Operations(TorchDispatchMode):
     """Counts the calls of torch that make a tensor, by name: all but views."""
@@ -56,20 +54,6 @@ def test_few_operations_are_added_to_those_of_trl(make_trainer, toy_loss, algo, 
     assert found["sort"] == 1  # for selector, deciles and noise share
 
 
-def test_the_factors_of_a_scan_are_made_once():
-    x = torch.rand(2, 100)
-    discounted_scan(x, decay=0.875)
-    with torch.inference_mode():
-        discounted_scan(x, decay=0.8125)  # such factors must be of use where gradients are recorded
-    with Operations() as counted:
-        discounted_scan(x, decay=0.875)
-    assert not counted.calls.keys() & {"pow", "arange", "where"}
-    y = x.clone().requires_grad_()
-    discounted_scan(y, decay=0.8125).sum().backward()
-    expected = (1 - 0.8125 ** (100 - torch.arange(100.0))) / (1 - 0.8125)
-    torch.testing.assert_close(y.grad, expected.expand(2, 100))
-
-
 EVERY_STEP = {"clip_fraction", "trained_tokens_per_row", "selected_fraction", "abs_advantage", "noise_share"}
 IN_DETAIL = {"trace_mass", "effective_horizon", "coefficient/quarter_1", "abs_advantage/quarter_1", "last_tokens_share"}
 
@@ -79,8 +63,6 @@ IN_DETAIL = {"trace_mass", "effective_horizon", "coefficient/quarter_1", "abs_ad
     [
         ({"logging_steps": 3}, [3, 6, 7]),  # transformers logs the rest at the end
         ({"logging_steps": 5, "logging_first_step": True}, [1, 5, 7]),
-        ({"logging_strategy": "no"}, [7]),
-        ({"logging_strategy": "epoch"}, [1, 2, 3, 4, 5, 6, 7]),
     ],
 )
 def test_details_are_those_of_the_step_that_is_logged(make_trainer, settings, logged):

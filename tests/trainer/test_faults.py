@@ -171,7 +171,7 @@ def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
 
     trainer = make_trainer(max_steps=60, save_strategy="no")
     poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
-    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were skipped, 49%.*resume"):
+    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were skipped.*resume"):
         trainer.train()
     assert trainer.state.global_step == 51
 
