@@ -76,10 +76,9 @@ def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (lambda batch: None, "must be a floating tensor of shape .*it returned NoneType"),
-        (lambda batch: batch.logp_t[:, 0], "it returned torch.float32 of shape"),
+        (lambda batch: batch.logp_t[:, 0], "must be a floating tensor of shape .*it returned torch.float32 of shape"),
         (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
-        (lambda batch: batch.nothing, "batch statistics of .* raised AttributeError"),
+        (lambda batch: batch.columns[0], "batch statistics of .* raised TypeError.* None here: batch.columns"),
     ],
 )
 def test_a_wrong_result_is_refused(make_trainer, result, said):
@@ -94,11 +93,9 @@ def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built
         ValueError, match="takes statistics over the generation batch.*Set steps_per_generation=2 or num"
     ):
         args_of(credit=credit)
-    for settings in ({"num_iterations": 2}, {"steps_per_generation": 3}):
-        args_of(credit=credit, **settings)
-    for settings in ({"td_upper_bound": True}, {"whiten_advantages": "microbatch"}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*takes statistics over the batch"):
-            args_of(credit=credit, num_iterations=2, **settings)
+    args_of(credit=credit, num_iterations=2)
+    with pytest.raises(ValueError, match="td_upper_bound=.*takes statistics over the batch"):
+        args_of(credit=credit, num_iterations=2, td_upper_bound=True)
 
 
 class Reads:
@@ -160,12 +157,6 @@ def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
 
     with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
         args_of(credit=Logps)
-
-    class Unknown(Reads, needs=("hidden", "attention")):
-        pass
-
-    with pytest.raises(ValueError, match="needs 'attention': choose among logps, columns, hidden, entropy_gradient"):
-        args_of(credit=Unknown)
 
 
 # Cuts, processes, resumes

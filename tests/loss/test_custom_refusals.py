@@ -174,15 +174,8 @@ def raises(config, tokens):
         raise KeyError("no such thing")
     return assign_credit(config, tokens)
 
-def misspelled(config, tokens):
-    return assign_credit(confg, tokens)
-
 def selector(entropy_t, *, rate, mask_t):
     return mask
-
-class Mine:
-    def __call__(self, config, tokens):
-        return assign_credit(config, tokens)
 """
 
 
@@ -190,7 +183,7 @@ class Mine:
     ("knob", "name", "message"),
     [
         ("credit", "raises", r"raised KeyError: 'no such thing', in line 10 of mine.py\.$"),
-        ("selector", "selector", r"raised NameError: name 'mask' is not defined.*, in line 17 of mine.py\.$"),
+        ("selector", "selector", r"raised NameError: name 'mask' is not defined.*, in line 14 of mine.py\.$"),
     ],
 )
 def test_an_error_of_a_function_is_one_line_with_its_place(make_trainer, tmp_path, knob, name, message):

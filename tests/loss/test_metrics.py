@@ -3,11 +3,9 @@
 import pytest
 import torch
 from conftest import toy_inputs
-from passes_helpers import with_slow
-from segment_helpers import CHAIN, TREE, generation_batch, gradients
+from segment_helpers import TREE, generation_batch, gradients
 
 import trl_credit
-from trl_credit.observe.meter import Meter
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -94,22 +92,6 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
     assert quarters_of(trainer) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("algo", with_slow(["s_trace", "ha_dw", "spo_chain", "spo_tree"], "ha_dw", "spo_chain"))
-def test_metrics_are_the_same_when_their_sums_wait_for_the_end_of_a_step(make_trainer, monkeypatch, algo):
-    found = []
-    for at_once in (True, False):
-        settings = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 3}
-        trainer = make_trainer(algo, **settings, per_device_train_batch_size=4)
-        with monkeypatch.context() as patch:
-            if at_once:
-                patch.setattr(Meter, "in_step", property(lambda self: False, lambda self, value: None), raising=False)
-            trainer.train()
-        rows = [row for row in trainer.state.log_history if "reward" in row or "entropy" in row]
-        found.append([{k: v for k, v in r.items() if k.startswith("credit/") and "seconds" not in k} for r in rows])
-    assert len(found[0]) == 3 and all(len(row) > 5 for row in found[0])
-    assert found[0] == found[1]
-
-
 # Clipped tokens
 
 
@@ -183,22 +165,6 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
 
 
 # Groups without signal
-
-
-def test_a_chain_can_have_signal_where_all_final_rewards_are_equal(trained):
-    """All complete responses have the same reward, and continuations differ."""
-    calls = []
-
-    def rewards(completions, **kwargs):
-        calls.append(len(completions))
-        if len(calls) == 1:  # the responses; after them come the rollouts
-            return [0.5] * len(completions)
-        return [sum(c in "abc" for c in text[:4]) / 4 for text in completions]
-
-    trainer = trained(**{**CHAIN, "max_steps": 1, "probability_threshold": 1.1}, reward_funcs=rewards)
-    row = trainer.state.log_history[0]
-    assert len(calls) == 2 and row["reward"] == 0.5 and row["reward_std"] == 0.0
-    assert row["credit/abs_advantage/quarter_1"] > 0 and row["credit/groups_without_signal"] == 0.0
 
 
 def test_a_tree_has_signal_where_a_node_has_credit(trained):

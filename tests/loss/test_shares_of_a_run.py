@@ -14,12 +14,9 @@ SELECTED = {"trace_lambda": 0.7, "selective_rate": 0.3}
 WEIGHTED = {"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad", "trace_lambda": 0.7}
 CASES = {
     "s_trace": ("s_trace", SELECTED),
-    "s_trace without its own term": ("s_trace", {**SELECTED, "leave_own_out": False}),
-    "p_trace": ("p_trace", {"trace_lambda": 0.7}),
     "grpo_lambda": ("grpo_lambda", {"trace_lambda": 0.7}),
     "a weight with a gradient": ("grpo_lambda", {**WEIGHTED, "importance": "token"}),
     "grpo": ("grpo", {}),
-    "gspo_token": ("gspo_token", {}),
     "mask": ("grpo", {"token_mask": "probability", "probability_threshold": 0.8}),
     "top fifth": ("grpo", {"top_entropy_quantile": 0.2}),
     "a trace from the top fifth": ("s_trace", {**SELECTED, "top_entropy_quantile": 0.2}),

@@ -32,35 +32,6 @@ PLAIN_KL = {"beta": 0.3, "use_bias_correction_kl": False}
 MASK = {"token_mask": "probability", "probability_threshold": 0.4}
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "sapo"])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("name", ["turn", "turn_token"])
-def test_with_one_turn_it_is_the_weight_of_the_sequence(make_trainer, toy_loss, name, corrected, loss_type):
-    t = turned(turned()["mask"].where(turn_numbers(WRITTEN) == 0, 0))  # of each row its first turn
-    knobs = {"loss_type": loss_type, "beta": 0.3, "use_bias_correction_kl": corrected}
-    per_turn = make_trainer("base", importance=name, **knobs)
-    if name == "turn_token":
-        check_same(run(per_turn, toy_loss, t), run(make_trainer(importance="sequence_token", **knobs), toy_loss, t))
-    of_row = run(make_trainer("base", importance="sequence", **knobs), toy_loss, t)
-    if name == "turn" or not corrected:  # GSPO-token's weight has another gradient in the KL term
-        check_close(run(per_turn, toy_loss, t), of_row, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["turn", "turn_token"])
-def test_with_one_token_per_turn_it_is_grpo_to_the_last_bit(make_trainer, toy_loss, name):
-    t, each = toy(), torch.arange(7).expand(4, 7)
-    t["mask"] = torch.ones_like(t["mask"])
-    ours, plain = make_trainer(importance=name, beta=0.1), make_trainer(beta=0.1)
-    check_same(run(ours, toy_loss, t, turn_ids=each), run(plain, toy_loss, t))
-
-
-def test_a_trace_per_turn_of_single_turns_is_grpo_to_the_last_bit(make_trainer, toy_loss):
-    t = turned(WRITTEN.where(turn_numbers(WRITTEN) == 0, 0))
-    plain = run(make_trainer(loss_type="grpo"), toy_loss, t)
-    for knobs in ({"importance": "eligible"}, {"importance": "lambda_trace"}):
-        check_same(run(make_trainer(loss_type="grpo", trace_unit="turn", **knobs), toy_loss, t), plain)
-
-
 # Advantages that differ
 
 

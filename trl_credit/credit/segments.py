@@ -53,10 +53,10 @@ def cutpoint_boundaries(
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
-    if num_segments is None:
-        boundaries = fixed_length_boundaries(interval, mask_t=cut)
-    else:
-        boundaries = fixed_count_boundaries(num_segments, mask_t=cut)
+    by_length = num_segments is None
+    boundaries = (
+        fixed_length_boundaries(interval, mask_t=cut) if by_length else fixed_count_boundaries(num_segments, mask_t=cut)
+    )
     if from_first_cutpoint:
         return boundaries
     return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
@@ -86,9 +86,8 @@ def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
 def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> torch.Tensor:
     """Boundaries at the given positions of each row, except those that are no loss token. Bool, shape (B, T)."""
     boundaries = torch.zeros_like(mask_t, dtype=torch.bool)
-    for row, found in enumerate(positions):
-        inside = [p for p in found if 0 <= p < mask_t.size(1)]
-        boundaries[row, inside] = True
+    for row, of_row in enumerate(positions):
+        boundaries[row, [p for p in of_row if 0 <= p < mask_t.size(1)]] = True
     return boundaries & mask_t.bool()
 
 

@@ -62,16 +62,14 @@ def split_math(text: str) -> list[int]:
     offsets = sorted({0, *cuts, len(text)})
     joined = [0]
     for end in offsets[1:]:
-        piece = text[joined[-1] : end]
-        too_short = len(piece.strip()) < SHORT_STEP and not piece.rstrip().endswith(".")
+        piece = text[joined[-1] : end].strip()
+        too_short = len(piece) < SHORT_STEP and not piece.endswith(".")
         if end == len(text) and too_short and len(joined) > 1:
             joined[-1] = end  # a short rest belongs to the step before it
         elif not too_short or end == len(text):
             joined.append(end)
-    halved = [0]
-    for begin, end in pairwise(joined):
-        halved += _halve(hidden, begin, end)
-    return halved if len(halved) > 1 else [0, len(text)]
+    ends = [end for begin, end in pairwise(joined) for end in _halve(hidden, begin, end)]
+    return [0, *(ends or [len(text)])]
 
 
 STEP_SPLITTERS: dict[str, StepSplitter] = {"newline": split_newlines, "gsm8k": split_gsm8k, "math": split_math}
