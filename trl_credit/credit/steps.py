@@ -102,8 +102,8 @@ def step_positions(ids: list[int], *, decode: Callable[[list[int]], str], splitt
 def _halve(hidden: str, begin: int, end: int) -> list[int]:
     """Ends of the parts of hidden[begin:end], none above `LONG_STEP` characters if there is a place to cut."""
     for pattern in _BREAKS if end - begin > LONG_STEP else ():
-        found = [begin + m.end() for m in re.finditer(re.escape(pattern), hidden[begin:end])]
-        places = [p for p in found if p - begin >= LEAST_HALF and end - p >= LEAST_HALF]
+        ends = [begin + m.end() for m in re.finditer(re.escape(pattern), hidden[begin:end])]
+        places = [p for p in ends if p - begin >= LEAST_HALF and end - p >= LEAST_HALF]
         if places:
             cut = min(places, key=lambda p: abs(p - (begin + end) / 2))
             return [*_halve(hidden, begin, cut), *_halve(hidden, cut, end)]
