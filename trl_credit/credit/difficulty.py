@@ -35,12 +35,8 @@ class DifficultyBelief:
     standard deviation of the last `window` beliefs, including C⁻. All are accuracies in [0, 1], kept as Python floats:
     ranks that receive the same accuracies hold the same belief to the last bit.
 
-    The paper gives neither η ("task-dependent") nor m, η_min or a start: the four are ours. Beliefs differ by
-    thousandths from batch to batch, so η = 1 hardly moves them. On a steady rise σ_t is the slope times √((m² − 1)/12),
-    and the belief lags by √(12/(m² − 1))/η, whatever the slope: 0.35 for η = 1 and m = 10, 0.06 for η = 6. Above about
-    η = 1/(the noise of y) the noise feeds itself: beliefs that jump make σ_t large. η = 6 stays below that for batches
-    of 64 responses or more, and passes on at most half of the noise that `"hard"` does. Once all beliefs in the window
-    agree, only η_min moves them. `docs/theory_difficulty.md` has the simulation behind these choices.
+    The paper gives neither η nor m, η_min or a start: the four are ours, from the simulation in
+    `docs/theory_difficulty.md`.
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.

@@ -84,10 +84,7 @@ def lambda_trace_log_weight(
     `style="recent"` (Eq. 1): tr(t,k) = g^{t−k}. `style="both"` (Eq. 2): tr(t,k) = max(g^{t−k}, g^k), k counts from
     the first token of the completion. Its value is not the ordinary log-ratio, so it clips far more often than GRPO.
 
-    Eq. 17 and 18 (App. A.3) print the same traces as matrices with a floor: no entry is below an ε, whose value the
-    text does not give. The floor is not offered. Eq. 1, Eq. 2 and Theorem 1 have none. With it, W would carry ε times
-    the log-ratio of every earlier token, however far back. As printed, the entries depend only on the column, so a
-    trace would not decay with distance. The ones on the diagonal are g^0 in the formulas above.
+    The floor of Eq. 17 and 18 is left out, see `docs/theory.md`.
     """
     return traced_sum(masked(logp_t - old_logp_t, mask_t), decay=decay, style=style)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..credit import selection, turns, weights
-from ..credit.advantages import confidence_weight, optimal_advantage, trace_loss_weight
+from ..credit.advantages import confidence_weight, trace_loss_weight
 from ..credit.clipping import clip_ratio_alone
 from ..credit.segments import policy_iteration_loss, segment_ends
 from ..credit.tokens import Credit, Tokens, wide
@@ -93,11 +93,6 @@ def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[floa
     log_weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
     log_weight, advantage = clip_ratio_alone(log_weight, wide(credit.advantage), clip_range=clip_range)
     return replace(credit, log_weight=log_weight, advantage=advantage)
-
-
-def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | None:
-    """`f(rewards, *, lengths, num_generations)`, shapes (N,), (N,) → (N,); `None` for TRL's own advantages."""
-    return config.custom_function("baseline") or {"group": None, "optimal": optimal_advantage}[config.baseline]
 
 
 def policy_mask(

@@ -56,9 +56,15 @@ class ClipCov(ByBatch):
         self, config: CreditConfig, batch: BatchTokens, *, clipped_t: torch.Tensor | None = None
     ) -> torch.Tensor:
         """1 for the tokens that lose their gradient."""
-        how = {"share": self.cov_share, "cov_range": self.cov_range, "clipped_t": clipped_t}
-        given = {"advantage_t": batch.advantage_t, "generator": batch.generator, "mask_t": batch.mask_t}
-        return clip_cov_tokens(batch.logp_t, **how, **given)
+        return clip_cov_tokens(
+            batch.logp_t,
+            advantage_t=batch.advantage_t,
+            share=self.cov_share,
+            cov_range=self.cov_range,
+            clipped_t=clipped_t,
+            generator=batch.generator,
+            mask_t=batch.mask_t,
+        )
 
     def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
         plain, chosen_t = assign_credit(config, tokens), tokens.statistics_t

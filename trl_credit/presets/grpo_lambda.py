@@ -20,8 +20,8 @@ class GRPOLambdaConfig(GRPOConfig):
 
     For the ε-weight, set `importance="token"`, `loss_weight="trace_past"` and `loss_weight_confidence="sigmoid"`. The
     loss is PPO's min(ρA, clip(ρ)A) as in Sec. 3; set `clip_form="ratio"` for Algorithm 1's −min(ρ, clip ρ)·A, and
-    `td_upper_bound=True` for the bound of App. A.2. The floor of Eq. 17 and 18 is not implemented, for the reason given
-    in [`~trl_credit.credit.weights.lambda_trace_log_weight`].
+    `td_upper_bound=True` for the bound of App. A.2. The floor of Eq. 17 and 18 is not implemented
+    (`trl-credit help theory`).
 
     Parameters:
         importance (`str`, *optional*, defaults to `"lambda_trace"`): log importance weight W.

@@ -33,8 +33,8 @@ class KLCov(ByBatch):
 
     def chosen(self, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
         """1 for the tokens with a penalty."""
-        given = {"advantage_t": batch.advantage_t, "mask_t": batch.mask_t}
-        return kl_cov_tokens(batch.logp_t, share=self.cov_share, **given)
+        advantage_t, mask_t = batch.advantage_t, batch.mask_t
+        return kl_cov_tokens(batch.logp_t, advantage_t=advantage_t, share=self.cov_share, mask_t=mask_t)
 
     def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
         chosen_t = tokens.statistics_t if self.cov_statistics == "batch" else self.chosen(config, as_batch(tokens))
