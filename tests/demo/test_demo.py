@@ -11,11 +11,6 @@ from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, tr
 from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
 
 
-def test_dataset_depends_on_its_seed_alone():
-    assert demo_dataset(50, seed=3)["prompt"][:] == demo_dataset(50, seed=3)["prompt"][:]
-    assert demo_dataset(50, seed=3)["prompt"][:] != demo_dataset(50, seed=4)["prompt"][:]
-
-
 def test_worked_solutions_are_right():
     assert work_out("3+2-1-3+1+2-3:") == "3+2=5;5-1=4;4-3=1;1+1=2;2+2=4;4-3=1"
     assert work_out("9+3-3-3+1:") == "9+3=2;2-3=9;9-3=6;6+1=7"
@@ -25,11 +20,6 @@ def test_worked_solutions_are_right():
         assert answer == str(value)
     texts = [work_out(prompt) for prompt in data["prompt"]]
     assert demo_reward(texts, data["answer"]) == [1.0] * 200
-
-
-def test_verifier_takes_any_text():
-    junk = ["", "=", "5", "=55", "x=5 ", "=\u0665", "=" * 10**6, "\x00", "<b>=6</b>", "1=5"]
-    assert demo_reward(junk, ["5"] * len(junk)) == [0.0] * (len(junk) - 1) + [1.0]
 
 
 def test_wrong_facts_are_the_same_ones_and_are_carried_on():

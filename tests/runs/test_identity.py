@@ -69,11 +69,6 @@ def test_images_count_and_not_their_folder(tmp_path, embedded, listed):
     assert of(one)["content"] == of(other)["content"]
 
 
-def test_columns_that_only_look_like_files_are_plain():
-    rows = Dataset.from_list([{"prompt": "?", "file": {"bytes": "a", "path": "b"}}])
-    assert "media" not in of(rows) and of(rows)["content"] != of(Dataset.from_list([{"prompt": "?"}]))["content"]
-
-
 def draws(row):
     return row | {"a": random.random(), "b": np.random.rand(), "c": torch.rand(1).item()}
 
