@@ -28,7 +28,6 @@ from trl_credit.data.sets import read_dapo
         ("circle of $\triangle DEF$", "circle of $\\triangle DEF$"),
         ("$2 \times 3$ \textbf{(C)} $\theta$", "$2 \\times 3$ \\textbf{(C)} $\\theta$"),
         ("\begin{array} \binom{n}{k} $=\beta$", "\\begin{array} \\binom{n}{k} $=\\beta$"),
-        ("\\left( x \right)", "\\left( x \\right)"),
         ("$\nabla f \neq 0$", "$\\nabla f \\neq 0$"),
         ("\vec{v} \alpha", "\\vec{v} \\alpha"),
         ("$2 imes 3 heta$", "$2 \\times 3 \\theta$"),
@@ -124,11 +123,9 @@ def test_dapo_has_the_published_counts_and_no_damage(data_folder):
         ("Find $\\dfrac{1}{2}$.", "find \\frac12", True),
         ("$\\left( 3, \\tfrac{\\pi}{2} \\right)$", "(3,\\frac{\\pi}{2})", True),
         ("Is $a\\leq b$, or  \\(a \\neq b\\)?", "is $a \\le b$ or $a\\ne b$", True),
-        ("\\text{if } x \\quad y", "if x y", True),
         ("ﬁnd ５", "find 5", True),
         ("$1.5$ or $1,500$", "$15$ or $1500$", False),
         ("$a+b$", "$a-b$", False),
-        ("$\\lefty$", "$y$", False),
     ],
 )
 def test_normalised_text(one, other, same):

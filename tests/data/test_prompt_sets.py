@@ -166,14 +166,6 @@ def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
     assert first() == boxed
 
 
-def test_messages_are_refused_by_a_style_of_plain_text(tmp_path):
-    path = str(write(tmp_path / "chat.jsonl", [{"prompt": [{"role": "user", "content": "1+2"}], "answer": "3"}]))
-    assert load_prompts(path, conversational=True)["prompt"] == [[{"role": "user", "content": "1+2"}]]
-    for style in ("text", "text:boxed", "math_task"):
-        with pytest.raises(ValueError, match="holds messages in its column 'prompt'.* --prompt_style is plain text"):
-            load_prompts(path, style=style)
-
-
 @pytest.mark.parametrize("conversational", [True, False])
 def test_length_filter_by_brute_force(tmp_path, conversational):
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())

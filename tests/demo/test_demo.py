@@ -67,21 +67,6 @@ def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
     assert 0.05 < accuracy(model, tokenizer, task=task, greedy=True) < 0.25
 
 
-def test_most_of_the_gradient_noise_of_the_hum_is_in_its_filler():
-    task = TASKS["demo_hum"]
-    tokenizer = AutoTokenizer.from_pretrained(demo_model_path(task))
-    model = AutoModelForCausalLM.from_pretrained(demo_model_path(task))
-    prompts, rng = demo_dataset(128, seed=5, task=task)["prompt"], random.Random(0)
-    texts = [prompt + work_out(prompt, rng=rng, mistaught=mistaught_facts(task), hum=task.hum) for prompt in prompts]
-    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        p = model(ids).logits[:, len(prompts[0]) - 1 : -1].softmax(-1)
-    noise = 1 - p.square().sum(-1)  # E|score|² of each token
-    decisions = ids[:, len(prompts[0]) - 1 : -1] == tokenizer.convert_tokens_to_ids("=")
-    assert decisions.sum() == 4 * len(texts)
-    assert 0.8 < 1 - noise[decisions].sum() / noise.sum() < 0.92  # 0.87
-
-
 def test_the_packaged_model_prefers_the_wrong_facts():
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
     model = AutoModelForCausalLM.from_pretrained(demo_model_path())

@@ -11,7 +11,6 @@ from datasets import Dataset, IterableDataset
 from run_helpers import SAVES, refused, survived
 from tiny_models import CHARACTERS, tiny_qwen3
 from transformers import AutoTokenizer, GenerationConfig
-from trl import chat_template_utils
 from warm_start import make_tokenizer
 
 from trl_credit.hub import write_model_card
@@ -224,34 +223,3 @@ def test_links_to_checkpoints_are_removed_and_what_they_point_to_is_kept(make_tr
         make_trainer("grpo", max_steps=1, overwrite_output_dir=overwrites, **SAVES).train()
         assert not link.is_symlink() and {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
-
-
-def add(a: int, b: int) -> int:
-    """Adds.
-
-    Args:
-        a: A number.
-        b: Another.
-    """
-    return a + b
-
-
-def add_wrongly(a: int, b: int) -> int:
-    """Adds.
-
-    Args:
-        a: A number.
-        b: Another.
-    """
-    return a - b
-
-
-@refused
-def test_another_tool(make_trainer, tiny_model):
-    template = chat_template_utils.qwen3_chat_template
-    shared = {
-        "processing_class": tokenizer(tiny_model, chat_template=template),
-        "train_dataset": Dataset.from_list([{"prompt": [{"role": "user", "content": "1+1="}]}] * 8),
-    }
-    one, other = ({"trainer_kwargs": {**shared, "tools": [tool]}} for tool in (add, add_wrongly))
-    assert changes(make_trainer, one, other) == "tools.add left out, tools.add_wrongly added"

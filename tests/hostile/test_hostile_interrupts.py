@@ -16,12 +16,8 @@ from script_helpers import QUICK, error_of
 from scripts import load_script
 
 import trl_credit
-from trl_credit.cli.graceful_exit import GracefulExit
-from trl_credit.hub.results import RESULTS
 from trl_credit.runs.checkpoints import last_checkpoint
-from trl_credit.support import signals
 from trl_credit.support.errors import check_output_dir, disk_full
-from trl_credit.support.signals import StopSignals
 
 
 KIND = "mistakes on the command line"
@@ -115,14 +111,6 @@ def test_ctrl_c_while_libraries_are_imported():
     assert errors.strip() == "interrupted while loading: nothing was trained or written" and process.returncode == 130
 
 
-def test_the_command_as_a_shell_takes_it(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    words = ["--reward", "my file.py:f", "--hub-token=hf_x", "--hub_token", "hf_y", "--beta", "1"]
-    for launched, launcher in ((False, "python"), (True, "accelerate launch …")):
-        monkeypatch.setattr(signals, "is_launched", lambda launched=launched: launched)
-        assert StopSignals().command(words) == f"{launcher} train.py --reward 'my file.py:f' --beta 1"
-
-
 # Full disk
 
 
@@ -157,23 +145,6 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch, capsys):
     )
     assert message.endswith("--resume_from_checkpoint true")
     assert last_checkpoint("out").name == "checkpoint-1"
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_a_full_disk_after_the_model_was_saved(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save = GracefulExit.save_model
-
-    def saved_to_the_last_byte(self):
-        save(self)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-    monkeypatch.setattr(GracefulExit, "save_model", saved_to_the_last_byte)
-    with limit_of_files():
-        message = error_of(train.main, reward_file(tmp_path, "pass"), capsys, code=1)
-    assert message.startswith("disk full in 'out': the model there is complete, and has no plots and no card")
-    left = {p.name for p in (tmp_path / "out").iterdir()}
-    assert "model.safetensors" in left and not left & set(RESULTS)
 
 
 def test_what_says_that_a_disk_is_full():

@@ -87,17 +87,6 @@ def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(trained, tmp_path
     assert len(longest.difficulty.state_dict()["beliefs"]) == 3
 
 
-class InterruptInside(TrainerCallback):
-    """Raises once, as Ctrl-C in a notebook does."""
-
-    is_armed = True
-
-    def on_substep_end(self, args, state, control, **kwargs):
-        if self.is_armed:
-            self.is_armed = False
-            raise KeyboardInterrupt
-
-
 def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped(tmp_path):
     args = config(tmp_path, per_device_train_batch_size=8, steps_per_generation=4)
     boundaries, control = CheckpointBoundaries(args), TrainerControl(should_save=True)
@@ -106,16 +95,6 @@ def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped(tmp_path):
     boundaries.begin()
     boundaries.after_update(4, control=control)
     assert not control.should_save
-
-
-def test_training_again_after_an_interruption_begins_at_a_boundary(make_trainer, tmp_path):
-    settings = {**BATCH, "gradient_accumulation_steps": 4, "save_steps": 1, "max_steps": 2}
-    trainer = make_trainer("ha_dw", trainer_kwargs={"callbacks": [InterruptInside()]}, **settings)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    trainer.train()
-    assert checkpoints(tmp_path / "run") == [1, 2]
-    assert position(tmp_path / "run" / "checkpoint-1") == [0, 4]
 
 
 def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, trained, tmp_path):
