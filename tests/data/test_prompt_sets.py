@@ -205,7 +205,7 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
         ({"name": "olympiadbench"}, "olympiadbench.jsonl' has no rows"),
         ({"name": "own.jsonl", "revision": "x"}, "--dataset_revision"),
         ({"name": "owm.jsonl"}, "own.jsonl"),
-        ({"name": "sets"}, "is a folder"),
+        ({"name": "sets"}, "--dataset_name"),
         ({"name": "gsm9k"}, "'gsm8k'"),
     ],
     ids=str,
