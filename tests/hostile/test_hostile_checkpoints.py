@@ -55,19 +55,10 @@ def test_an_optimizer_in_another_layout(tmp_path, files, there, here, processes)
         check_layout(tmp_path, here=here, processes=processes)
 
 
-@survived
-def test_weights_alone_can_be_resumed_without_deepspeed(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    check_layout(tmp_path, here="plain", processes=1)  # a warning names what is missing
-
-
 DAMAGED = {
     "credit_state.json": [
         '{"version": "one", "parts": {}}',
         '{"version": null, "parts": {}}',
-        '{"version": 1, "parts": null}',
-        '{"version": 1, "parts": {"difficulty": null}}',
-        '{"version": 1, "parts": [1]}',
         "[" * 100_000,
         "\x00" * 100,
         "",
@@ -76,10 +67,6 @@ DAMAGED = {
         "{",
         "[]",
         '{"version": "x", "identity": {}, "lives": []}',
-        '{"version": 1, "identity": null, "lives": []}',
-        '{"version": 1, "identity": {}, "lives": []}',
-        '{"version": 1, "identity": {}, "lives": [{"from": "0", "id": "a"}]}',
-        '{"version": 1, "identity": {}, "lives": null}',
     ],
 }
 CASES = [(name, n) for name, texts in DAMAGED.items() for n in range(len(texts))]
@@ -156,14 +143,6 @@ def test_a_finished_run_is_left_as_it_is(make_trainer, trained, tmp_path, caplog
     assert same_weights(again, done)  # saving it now changes nothing
     assert again.difficulty.state_dict() == done.difficulty.state_dict()
     assert not again.is_in_train and last_checkpoint(tmp_path / "run").name == "checkpoint-2"
-
-
-@survived
-def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, trained, caplog):
-    settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
-    make_trainer("grpo", **settings).train()
-    again = trained("grpo", **settings, resume=True)
-    assert again.was_done and "already at step 2 of 2" in caplog.text
 
 
 class StopInside(TrainerCallback):

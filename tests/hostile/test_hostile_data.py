@@ -1,8 +1,6 @@
 """Data files: broken ones are refused with the file and the fix, and what others hold is kept as it was written."""
 
 import csv
-import json
-import os
 import random
 from datetime import date
 from pathlib import Path
@@ -137,14 +135,6 @@ def test_types_of_parquet_that_are_no_prompt_or_answer(refused, columns, named):
     assert named in refused("x.parquet")
 
 
-@refuses
-@pytest.mark.parametrize("answers", [["2", ""], ["2", None], ["Zoey is a knight and Ethan is not"] * 2])
-def test_answers_that_are_no_mathematics(refused, capsys, answers):
-    rows = [json.dumps({"problem": "1+1", "answer": answer}) for answer in answers * 4]
-    Path("x.jsonl").write_text("\n".join(rows))
-    assert "mathematics" in error_of(script.main, ["--dataset_name", "x.jsonl", "--reward", "accuracy"], capsys)
-
-
 @keeps
 def test_binary_files_overwritten_at_random(refused, record_property):
     """An error, or another text where only letters changed; and never the end of the process."""
@@ -166,15 +156,6 @@ def test_binary_files_overwritten_at_random(refused, record_property):
             except (ValueError, OSError) as error:
                 assert name in str(error)
     record_property("tried", 128)
-
-
-@refuses
-def test_what_cannot_be_opened(refused, record_property):
-    os.symlink("loop.jsonl", "loop.jsonl")
-    os.mkfifo("pipe.jsonl")
-    for name in ("loop.jsonl", "pipe.jsonl", "nowhere.jsonl"):
-        refused(name)
-    record_property("tried", 3)
 
 
 @keeps
@@ -223,10 +204,8 @@ def test_cells_of_csv_keep_their_text(ending):
 @keeps
 def test_parquet_types_are_what_they_are():
     columns = {
-        "whole": ([9007199254740993, None], None, ["9007199254740993", None]),
         "single": ([0.1, 2.5], pyarrow.float32(), ["0.1", "2.5"]),
         "decimal": (["0.10", "2.50"], pyarrow.decimal128(5, 2), ["0.10", "2.50"]),
-        "text": (["2020-01-02", "007"], pyarrow.large_string(), ["2020-01-02", "007"]),
         "lists": ([[1, 2], [3]], None, ["1, 2", "3"]),
     }
     for name, (values, kind, answers) in columns.items():
@@ -234,17 +213,3 @@ def test_parquet_types_are_what_they_are():
         pyarrow.parquet.write_table(pyarrow.table({"prompt": ["x", "y"], name: array}), "x.parquet")
         data = read("x.parquet", Path("x.parquet").read_bytes(), answer_column=name)
         assert data["answer"] == answers, name
-
-
-@keeps
-def test_rows_of_every_shape():
-    tool = {"type": "object", "properties": {"x": {"enum": [1.5, 2]}}}
-    rows = [
-        {"prompt": [{"role": "user", "content": "q"}], "answer": 1, "level": 3, "tools": [tool], "empty": {}, "no": []},
-        {"prompt": [{"role": "system", "content": "s"}], "answer": "x"},
-        {"prompt": [{"role": "user", "content": "q"}], "extra": [[True], []], "score": 0.25},
-    ]
-    data = read("x.jsonl", "\n".join(map(json.dumps, rows)).encode(), conversational=True)
-    assert data["prompt"] == [row["prompt"] for row in rows] and data["answer"] == ["1", "x", None]
-    assert data["level"] == [3, None, None] and data["extra"] == [None, None, [[True], []]]
-    assert data["tools"] == [[tool], None, None] and data["score"] == [None, None, 0.25]

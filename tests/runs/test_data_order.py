@@ -9,7 +9,6 @@ from run_helpers import SAVES
 from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE
 from trl_credit.runs.checkpoints import read_run
 from trl_credit.runs.data_order import rows_reached, steps_of_weights
-from trl_credit.runs.identity import identity
 
 
 ORDERS = {
@@ -115,8 +114,3 @@ def test_without_the_file_an_order_by_results_is_unknown(tmp_path, settings):
     refused()
     write_rates(tmp_path, (10, 0.5, 1))  # of 10 rows
     refused()
-
-
-def test_the_identity_of_a_run_has_what_decides_its_order(make_trainer):
-    found = identity(make_trainer("grpo", groups="replace"))
-    assert found["groups"] == "replace" and found["prompt_sampler"] == "data"

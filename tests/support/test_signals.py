@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from trl_credit.rewards.limits import call_within
 from trl_credit.support.signals import wait
 
 
@@ -31,14 +30,6 @@ def test_a_wait_hears_a_signal_that_another_thread_got(asleep):
         threading.Thread(target=work, daemon=True).start()
         wait(let_go)
     assert not let_go.is_set()
-
-
-def test_ctrl_c_does_not_wait_for_the_limit_of_a_reward(asleep):
-    work, let_go = asleep
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        call_within(25.0, work, message="slow took too long")
-    assert time.monotonic() - start < 20  # a plain wait hears it at the limit
 
 
 def test_a_wait_ends_with_the_event_or_at_its_limit():

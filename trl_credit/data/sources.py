@@ -7,7 +7,7 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 from datasets.exceptions import DatasetsError
 
-from ..support.errors import check_data_dir, choose, did_you_mean
+from ..support.errors import check_data_dir, choose
 from .readers import DAMAGED, FILE_FORMATS, read_file
 from .sets import SETS
 
@@ -43,15 +43,11 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
         if revision is not None or config is not None or split not in (None, "train"):
             raise ValueError(f"{name!r} is a file: leave out --dataset_revision, --dataset_config and --dataset_split")
         return read_file(name)
-    if path.exists():
-        what = f"{name!r} is a {'folder' if path.is_dir() else 'file of another kind'}"
-        raise ValueError(f"{what}: give --dataset_name a {_SUFFIXES} file, or a name of the Hub")
-    if is_data_file or ("/" in name and not _HUB_NAME.fullmatch(name)):
+    if path.exists() or is_data_file or not _HUB_NAME.fullmatch(name):
         files = [file.name for file in path.parent.glob("*") if file.suffix.lower() in FILE_FORMATS]
-        raise ValueError(f"there is no file {name!r}: check --dataset_name{did_you_mean(path.name, files)}")
-    if "/" not in name:  # sets of the Hub have an owner
-        other = "(--dataset_name also takes a file, or owner/name of the Hub)"
-        raise ValueError(f"there is no set {name!r}{choose(name, SETS)} {other}")
+        takes = f"a {_SUFFIXES} file, the name of a known set, or owner/name of the Hub"
+        what = f"{name!r} is no {_SUFFIXES} file" if path.exists() else f"there is no file {name!r}"
+        raise ValueError(f"{what}: check --dataset_name, which takes {takes}{choose(path.name, [*SETS, *files])}")
     return _from_hub(f"--dataset_name {name!r}", name, config, split=split or "train", revision=revision)
 
 

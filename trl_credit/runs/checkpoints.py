@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -53,7 +53,7 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
     """
     path, content = Path(folder) / STATE_FILE, {"parts": {}}
     if path.is_file():
-        content = _read(path, _check_state, fix="resume from another checkpoint")
+        content = _read(path, fix="resume from another checkpoint")
     parts = content["parts"]
     if missing := [needed[name] for name in sorted(needed.keys() - parts.keys())]:
         what = f"{path} holds no state for {', '.join(missing)}"
@@ -73,34 +73,20 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
     """
     path = Path(folder) / RUN_FILE
     fix = "remove it if all checkpoints in the folder are of one run, or use another folder"
-    return _read(path, _check_run, fix=fix) if path.is_file() else None
+    return _read(path, fix=fix) if path.is_file() else None
 
 
-def _read(path: Path, check: Callable[[dict[str, Any]], None], *, fix: str) -> dict[str, Any]:
+def _read(path: Path, *, fix: str) -> dict[str, Any]:
     try:
         content = read_json(path)
         is_newer = int(content["version"]) > VERSION
-        if not is_newer:
-            check(content)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({one_line(error)}): {fix}.") from error
     if is_newer:
         raise ValueError(
             f"{path} has version {content['version']} of a newer trl_credit: upgrade trl_credit, or {fix}."
         )
     return content
-
-
-def _check_state(content: dict[str, Any]) -> None:
-    for state in content["parts"].values():
-        state.keys()
-
-
-def _check_run(content: dict[str, Any]) -> None:
-    content["identity"].keys()
-    for start in (content["lives"][-1], *content["lives"]):
-        if not isinstance(start["from"], int) or not isinstance(start["id"], str):
-            raise ValueError("a start has no step or no id")
 
 
 def is_complete(checkpoint: str | Path) -> bool:

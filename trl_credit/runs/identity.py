@@ -88,8 +88,8 @@ def identity(trainer: IdentifiedTrainer) -> dict[str, Any]:
 def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]:
     """Rows of a micro-batch, where the loss depends on how a batch is cut into them; else empty."""
     terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
-    found = {"rows": rows} if "process" in terms else {}
-    return found | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
+    of_one = {"rows": rows} if "process" in terms else {}
+    return of_one | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
-from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import GRPOTrainer
@@ -19,7 +18,6 @@ from ..support.processes import Processes
 from . import checkpoints
 from .before import check_amount, too_short
 from .boundaries import CheckpointBoundaries
-from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
 from .identity import functions_of, identity, modules_of
 from .model_identity import is_folder, weights_digest
@@ -88,8 +86,7 @@ class ResumableTrainer(GRPOTrainer):
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
         names = ("rollout_func", "environment_factory", "tools", "processing_class")
         self.given = {name: kwargs.get(name) for name in names}
-        self.first_rows: list[Any] = []  # of a stream, on the main process
-        self._read_stream: Any = None  # the stream that `first_rows` are of
+        self.first_rows: list[Any] = []  # of a stream
         super().__init__(*args, **kwargs)
         self.processes = Processes(self.accelerator)
         self._boundaries = CheckpointBoundaries(self.args)
@@ -101,9 +98,6 @@ class ResumableTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             config, loaded = self.accelerator.unwrap_model(self.model).config, self.args.model_init_kwargs or {}
             self.weights = weights_digest(config, self.args, subfolder=loaded.get("subfolder", ""))
-        if self._boundaries.rounded:
-            message = "checkpoints are taken between generation batches of %d optimizer steps: %s"
-            logger.warning(message, self._boundaries.updates, self._boundaries.rounded)
 
     @property
     def algorithm_name(self) -> str:
@@ -159,15 +153,9 @@ class ResumableTrainer(GRPOTrainer):
         config = self.accelerator.unwrap_model(self.model).config
         if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
             what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
-            why = f"with beta={self.args.beta} a resumed run would take the trained model as reference"
-            raise ValueError(f"{what}, and {why}: choose another.")
+            raise ValueError(f"{what}, which a resumed run would take as its reference (beta > 0): choose another.")
         if resume is not None:
             self._check_checkpoint(resume)  # before anything is written or loaded
-        if isinstance(self.train_dataset, IterableDataset) and self.train_dataset is not self._read_stream:
-            count = min(FIRST_ROWS, self.args.generation_batch_size // self.num_generations)
-            read = read_first_rows(self.train_dataset, count=count, seed=self.args.seed)
-            self.first_rows, self.train_dataset = read
-            self._read_stream = self.train_dataset
         named = {} if type(self).__module__.startswith("trl_credit.") else {"trainer": type(self).__name__}
         self._folder.claim(identity(self), resume=resume, task=self.task, **named)
 

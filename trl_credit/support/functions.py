@@ -84,12 +84,13 @@ def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool
         raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
     if name not in _RESOLVED or (reload and not is_object_name(name)):
         function, path = _find(name, f"{what} {name!r}", what, known)
-        if inspect.isclass(function) and not (what == "credit" and callable(getattr(function, "credit", None))):
-            kind = "a class without a method credit" if what == "credit" else "a class"
-            raise ValueError(f"{what} {name!r} is {kind}: name a function, or an instance of the class")
         source = source_of_object(function) if path is None else FunctionSource(path, _FILES[path][0])
         _RESOLVED[name] = function, source
-    return _RESOLVED[name][0]
+    function = _RESOLVED[name][0]
+    if inspect.isclass(function) and not (what == "credit" and callable(getattr(function, "credit", None))):
+        kind = "a class without a method credit" if what == "credit" else "a class"
+        raise ValueError(f"{what} {name!r} is {kind}: name a function, or an instance of the class")
+    return function
 
 
 def known_function(name: str) -> Callable | None:

@@ -93,7 +93,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     trainer.processing_class = given["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
     for what, data, rows in sets:
         if what == "train_dataset" and isinstance(data, IterableDataset):  # need not be read again
-            trainer.first_rows, trainer._read_stream = rows, data
+            trainer.first_rows = rows
         if overrides or given["rollout_func"] is not None:  # what becomes of a row is not TRL's
             continue
         if "prompt" in rows[0]:
