@@ -110,23 +110,16 @@ class NoSignalWarning(MetricsWatch):
 
 
 def _no_signal(where: str, seen: _Seen, args: CreditConfig) -> str:
-    if math.isnan(seen.reward):
-        what = "no reward function scored a response, all returned None"
-    elif seen.cut_off == 1.0 and args.mask_truncated_completions:
-        what = "every response was cut off, and mask_truncated_completions=True masks these"
-    elif seen.flat < 1.0:
-        what = "rewards differ, but token_mask, whitening or the credit function leaves no token an advantage"
-    elif args.rollouts != "none":
-        what = f"the rewards of its rollouts give no segment an advantage (mean {seen.reward:.3g})"
-    else:
-        what = f"the rewards of a prompt's responses do not differ (mean {seen.reward:.3g})"
     terms = [f"{name}={value:g}" for name in ("beta", "entropy_coef") if (value := getattr(args, name, 0.0)) != 0.0]
     others = f" (the model still trains on {', '.join(terms)})" if terms and seen.advantages else ""
+    reward = "no reward function scored a response" if math.isnan(seen.reward) else f"mean reward {seen.reward:.3g}"
     return (
-        f"nothing to learn from in {where}{others}: {what}. Usual causes: the reward is always or never given (check "
-        "log_completions=True, the reward function and the format of answers), the task is too hard or too easy (other "
-        "data, more num_generations, a higher temperature), or responses are cut off before they answer "
-        f"({100 * seen.cut_off:.0f} % are: raise max_completion_length={args.max_completion_length})."
+        f"nothing to learn from in {where}{others}: {reward}, {100 * seen.flat:.0f} % of groups have equal rewards, "
+        f"{100 * seen.cut_off:.0f} % of responses are cut off. Usual causes: the reward is always or never given "
+        "(check log_completions=True, the reward function and the format of answers), the task is too hard or too easy "
+        "(other data, more num_generations, a higher temperature), responses are cut off before they answer (raise "
+        f"max_completion_length={args.max_completion_length}), or token_mask, mask_truncated_completions, whitening or "
+        "the credit function leaves no token an advantage."
     )
 
 
