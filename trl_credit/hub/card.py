@@ -22,7 +22,7 @@ from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
 from ..support.files import write_atomically
-from .describe import describe_credit, function_comments, own_functions, preset_of
+from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
 from .papers import papers_of
@@ -98,6 +98,7 @@ def write_model_card(
         `Path`: path of the card.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
+    rows = describe_credit(args)
     public = Public(args.hub_token)
     base_model = _hub_base(trainer)
     if recipe is None:
@@ -137,9 +138,9 @@ def write_model_card(
         repo_name=repo_name,
         algorithm=public.text(name),
         preset=preset_of(args),
-        credit=[row._replace(value=public.text(row.value)) for row in describe_credit(args)],
-        own=own_functions(args),
-        sampling=describe_sampling(args, trainer.state.log_history),
+        credit=[row._replace(value=public.text(row.value)) for row in rows],
+        own=[row.name for row in rows if row.name in args.custom_functions() and row.published],  # not the preset's
+        sampling=describe_sampling(args),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],
         data=data,

@@ -61,12 +61,6 @@ def describe_credit(args: CreditConfig) -> list[Setting]:
     return rows
 
 
-def own_functions(args: CreditConfig) -> list[str]:
-    """The settings that have a custom function which is not the preset's."""
-    custom = args.custom_functions()
-    return [row.name for row in describe_credit(args) if row.name in custom and row.published]
-
-
 def _names(args: CreditConfig) -> dict[str, list[str]]:
     """The fields that have an effect, by part."""
     knobs = knobs_of(type(args))
