@@ -29,9 +29,8 @@ def tables() -> dict[str, str]:
     rows: dict[str, list[list[str]]] = {}
     for name, knob in knobs_of(CreditConfig).items():
         rows.setdefault(knob.heading.lower().replace(" ", "_"), []).append(row(CreditConfig, name))
-    made = {
-        heading: table(["knob", "default", "acts with", "meaning"], lines, texts=4) for heading, lines in rows.items()
-    }
+    head = ["knob", "default", "acts with", "meaning"]
+    by_heading = {heading: table(head, lines, texts=4) for heading, lines in rows.items()}
     own = [
         row(preset.config, name, f"`{algo}`")
         for algo, preset in PRESETS.items()
