@@ -188,7 +188,7 @@ def _legend(preset: Preset) -> str:
 
 def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
     """What a knob does with this value."""
-    found = MEANINGS.get(knob, help_.partition(" Must be ")[0])
+    found = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
     return found if isinstance(found, str) else found.get(preset.name) or found.get(value) or found[""]
 
 

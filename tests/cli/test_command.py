@@ -22,7 +22,6 @@ from trl_credit.settings.arguments import parse_arguments
 from trl_credit.settings.files import read_settings
 from trl_credit.settings.recipes import all_recipes
 from trl_credit.support.packaged import accelerate_config, packaged_folder
-from trl_credit.support.signals import LAUNCHED_BY, command_here
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,13 +80,6 @@ def test_a_recipe_is_found_by_its_name():
     assert settings["selector"] == "random" and settings["output_dir"] == f"runs/{VARIANT}"
     assert files["selector"] == f"the recipe {VARIANT}" and files["algo"].endswith("qwen3_4b_s_trace.yaml")
     assert read_settings([VARIANT, "embedded"])[0]["model_name_or_path"] == "demo"
-
-
-def test_a_file_wins_over_a_recipe(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "s_trace").mkdir()
-    (tmp_path / "s_trace" / "qwen3_4b_s_trace").write_text("algo: grpo\n")
-    assert read_settings(["s_trace/qwen3_4b_s_trace"])[0] == {"algo": "grpo"}
 
 
 # Training
@@ -162,14 +154,6 @@ def test_the_launcher_is_given_a_packaged_configuration_or_a_file(tmp_path, monk
         take_launcher(argv)
 
 
-def test_the_command_is_shown_as_it_was_typed(monkeypatch, no_launcher):
-    assert command_here(("trl-credit", "train")) == ["trl-credit", "train"]
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert command_here(("trl-credit", "train")) == ["accelerate", "launch", "-m", "trl_credit", "train"]
-    monkeypatch.setenv(LAUNCHED_BY, "trl-credit train --accelerate_config 'my own.yaml'")
-    assert command_here(("trl-credit", "train")) == ["trl-credit", "train", "--accelerate_config", "my own.yaml"]
-
-
 ONE_PROCESS = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: "NO"
@@ -211,16 +195,6 @@ def test_a_launcher_passes_signals_on_and_returns_the_exit_code(tmp_path, config
     assert (tmp_path / "runs" / "s_trace" / "README.md").exists()
     with pytest.raises(ProcessLookupError):  # no process is left behind
         os.killpg(process.pid, 0)
-
-
-@pytest.mark.slow
-def test_a_launcher_returns_what_went_wrong(tmp_path):
-    process = start(["-m", "trl_credit", "train", "--accelerate_config", "cpu_2proc", "--algo", "strace"], tmp_path)
-    assert process.wait(timeout=180) == 2
-    said = (tmp_path / "said").read_text()
-    lines = {line for line in said.splitlines() if line.startswith("error")}
-    assert lines == {"error: unknown algorithm 'strace': did you mean 's_trace'?"}
-    assert "Traceback" not in said
 
 
 # Package index

@@ -1,11 +1,7 @@
 """`trl-credit help` and `trl-credit example`: pages and files of the package, and every message that names them."""
 
 import ast
-import os
 import re
-import shlex
-import subprocess
-import sys
 
 import pytest
 from scripts import ROOT
@@ -41,10 +37,7 @@ def test_the_pages_are_listed_and_printed(command_said):
 
 @pytest.mark.parametrize(
     ("topic", "message"),
-    [
-        ("recipe", "there is no page 'recipe': did you mean 'recipes'?"),
-        ("../README", "there is no page '../README'"),
-    ],
+    [("recipe", "there is no page 'recipe': did you mean 'recipes'?"), ("../README", "there is no page '../README'")],
 )
 def test_a_wrong_topic_is_one_line(command_said, topic, message):
     code, out, error = command_said("help", topic)
@@ -79,20 +72,3 @@ def test_an_example_is_copied_once_and_says_what_to_run(command_said, tmp_path, 
     assert (tmp_path / "sums" / "smollm2.yaml").read_text() == "mine"
     assert "  cd 'a b/c'\n" in command_said("example", "sums", "a b/c")[1]
     assert command_said("example", "sum")[2] == "error: there is no example 'sum': did you mean 'sums'?\n"
-
-
-def test_what_an_example_says_to_run_is_right(command_said, tmp_path, monkeypatch):
-    """Its commands find its files from its own folder."""
-    from trl_credit.settings.arguments import parse_arguments
-
-    monkeypatch.chdir(tmp_path)
-    out = command_said("example", "sums")[1]
-    monkeypatch.chdir(tmp_path / "sums")
-    lines = [shlex.split(line, comments=True) for line in out.splitlines() if line.startswith("  ")]
-    (script,) = [words for words in lines if words[0] == "python"]
-    subprocess.run([sys.executable, *script[1:]], check=True)
-    assert (tmp_path / "sums" / "train.jsonl").is_file() and (tmp_path / "sums" / "test.jsonl").is_file()
-    (flags,) = [words[2:] for words in lines if words[:2] == ["trl-credit", "train"]]
-    choices = parse_arguments(flags)
-    assert os.path.isfile(choices.data.dataset_name)
-    assert choices.script.reward == ["sums.py:right"] and choices.args.max_steps == 150

@@ -39,32 +39,6 @@ def write_rows(path, rows):
     return path
 
 
-@pytest.mark.slow
-def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
-    data = write_rows(tmp_path / "d.jsonl", [{"q": f"{i}+1:", "a": i + 1, "level": i} for i in range(8)])
-    (tmp_path / "mine.py").write_text(
-        "def mine(completions, answer, level, **kwargs):\n"
-        "    assert all(int(a) == n + 1 for a, n in zip(answer, level))\n"
-        "    return [float(len(c)) for c in completions]\n"
-    )
-    run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
-    assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-@pytest.mark.slow
-def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
-    run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 2)
-    folder = tmp_path / "out" / "evaluation"
-    saved = json.loads((folder / "evaluation.json").read_text())
-    saved["rows"].append({**saved["rows"][0], "model": "runs/out"})  # what `evaluate.py` calls the run's last weights
-    (folder / "evaluation.json").write_text(json.dumps(saved))
-    run("--learning_rate", "1.0", "--overwrite_output_dir", "true")
-    assert (
-        not (folder / "evaluation.json").exists() or json.loads((folder / "evaluation.json").read_text())["rows"] == []
-    )
-    assert "model-index" not in (tmp_path / "out" / "README.md").read_text()
-
-
 def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
     data = write_rows(tmp_path / "words.jsonl", [{"problem": "Natalia sold clips", "answer": "72"}] * 8)
     run("--dataset_name", data, "--max_steps", 1)

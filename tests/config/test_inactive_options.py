@@ -2,7 +2,6 @@
 TRL are named instead."""
 
 import copy
-import dataclasses
 import hashlib
 import re
 from typing import get_args, get_type_hints
@@ -17,7 +16,6 @@ from trl_credit.config import KNOBS, active_part, defaults
 from trl_credit.config.knobs import inactive_options, knobs_of
 from trl_credit.config.segments import RELEASED_CODE
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS
-from trl_credit.demo import DEMO_SEGMENTS, DEMO_SETTINGS, demo_settings
 from trl_credit.hub.recipe import changed
 
 
@@ -265,16 +263,6 @@ def changed_of(config: CreditConfig) -> dict:
     return {"output_dir": config.output_dir, "report_to": "none", **changed(config)}
 
 
-def test_copies_are_built(tmp_path):
-    for config_class, _ in ALGORITHMS.values():
-        config = config_class(output_dir=str(tmp_path), report_to="none")
-        given = {name: getattr(config, name) for name in KNOBS}
-        assert config_class(output_dir=str(tmp_path), report_to="none", **given).importance == config.importance
-        again = dataclasses.replace(config, generation_batch_size=None)
-        assert (again.rollouts, again.importance) == (config.rollouts, config.importance)
-        assert copy.deepcopy(config).to_dict() == config.to_dict()
-
-
 def test_a_custom_credit_function_may_read_any_knob_of_w(tmp_path):
     def credit(config, tokens):
         raise NotImplementedError
@@ -284,31 +272,6 @@ def test_a_custom_credit_function_may_read_any_knob_of_w(tmp_path):
     CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, **{knob: OTHERS[knob] for knob in knobs})
     with pytest.raises(ValueError, match="tree_branching"):
         CreditConfig(output_dir=str(tmp_path), report_to="none", credit=credit, tree_branching=[3])
-
-
-def test_a_default_of_a_custom_class_is_not_refused(tmp_path):
-    @dataclasses.dataclass
-    class OwnConfig(CreditConfig):
-        trace_lambda: float = 0.5
-
-    assert OwnConfig(output_dir=str(tmp_path), report_to="none").trace_lambda == 0.5
-    with pytest.raises(ValueError, match="trace_lambda=0.4 does nothing"):
-        OwnConfig(output_dir=str(tmp_path), report_to="none", trace_lambda=0.4)
-
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_the_settings_of_the_demo_fit_every_algorithm(algo, tmp_path):
-    config_class = ALGORITHMS[algo][0]
-    settings = demo_settings(config_class, max_steps=7)
-    assert settings["max_steps"] == 7 and DEMO_SETTINGS.keys() <= settings.keys()
-    config = config_class(output_dir=str(tmp_path), report_to="none", **settings)
-    of_segments = {
-        "spo_chain": {"cutpoint_interval"},
-        "spo_tree": {"tree_branching", "tree_segment_length"},
-        "vine_ppo": {"step_splitter"},
-    }
-    assert settings.keys() & DEMO_SEGMENTS.keys() == of_segments.get(algo, set())
-    assert config.max_completion_length == 40
 
 
 @pytest.mark.parametrize(

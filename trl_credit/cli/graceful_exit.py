@@ -88,7 +88,7 @@ class GracefulExit(TrainerCallback):
         ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
         refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError))
         # transformers checks the optimizer and the schedule only when training starts
-        early = not_started and isinstance(error, (ValueError, OSError))
+        early = not_started and isinstance(error, (ValueError, OSError, TypeError))
         if refused or early or isinstance(error, (LimitPassed, FunctionRaised, ImportError)):
             fail(with_source(error, self.argv), code=1 if self.trainer.results.steps_done else 2)
 

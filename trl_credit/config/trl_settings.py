@@ -45,7 +45,7 @@ _TABLE: dict[Values, str] = {
     number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed",
     number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
-    number("a number", lambda x: True): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
+    number("a number", lambda x: x == x): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
     Values("finite numbers, one per reward function", numbers): "reward_weights",
     Values("`name: value` pairs", lambda x: isinstance(x, dict) or str(x).startswith("{")): "model_init_kwargs",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
