@@ -89,7 +89,7 @@ MISTAKES = {
         ("--parameters many --layers 2 --hidden_size 8", "such as 1.5B or 350M, got 'many'"),
         ("--parameters 1M --layers 2 --hidden_size 512", "--parameters 1M is too few"),
         ("--layers 3", "--layers goes with --parameters"),
-        ("--num_processes 0", "--num_processes must be at least 1, got 0"),
+        ("--num_processes 0", "--num_processes must be above 0"),
         ("--num_processes two", "--num_processes: invalid int value: 'two'"),
         ("--response_length nan", "--response_length must be above 0"),
         ("--response_lenght 3", "unknown flag '--response_lenght': did you mean '--response_length'?"),

@@ -105,7 +105,7 @@ def test_activations_are_about_those_that_are_kept(family, checkpointing):
 
 
 def test_sharding_divides_the_memory():
-    shape = manual_shape("1.5B", layers=28, hidden=1536, vocabulary=None)
+    shape = manual_shape("1.5B", 28, 1536)
     n = shape.parameters
 
     def held(kind: str, **changes) -> dict[str, float]:
@@ -305,7 +305,7 @@ def test_the_table_gives_the_published_parameters():
 
 @pytest.mark.slow
 def test_every_recipe_can_be_planned():
-    shape = manual_shape("1.5B", layers=28, hidden=1536, vocabulary=None)
+    shape = manual_shape("1.5B", 28, 1536)
     for name, row in all_recipes().items():
         model = read_settings([name])[0]["model_name_or_path"]
         assert model == "demo" or known_sizes(model) is not None, name
@@ -332,5 +332,5 @@ def test_a_folder_comes_before_the_table(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [[], ["--parameters", "1.5B", "--layers", "28", "--hidden_size", "1536"]])
 def test_adapters_without_a_configuration_name_the_way_to_one(command_said, more):
     code, _, error = command_said("plan", "--model_name_or_path", "no/body", "--use_peft", *more)
-    assert code == 2 and "hf download no/body config.json, or name a folder that has config.json" in error
+    assert code == 2 and "hf download MODEL config.json, or name a folder that has config.json" in error
     assert ("leave out --parameters" in error) == bool(more) and "give --parameters" not in error
