@@ -175,7 +175,7 @@ MISTAKES = {
         ("none.jsonl", "there is no file 'none.jsonl': check --sets"),
         ("nan.jsonl", "'nan.jsonl', line 2: NaN is not a JSON number"),
         ("columns.jsonl", "has no column 'prompt' or 'problem' or 'question'"),
-        ("dates.parquet", "row 0 of 'dates.parquet', column 'level': Object of type date is not JSON"),
+        ("dates.parquet", "row 0 of 'dates.parquet' has a column that cannot be used: Object of type date is not JSON"),
         ("e.jsonl.txt", "is not a .jsonl, .json, .parquet, .arrow, .csv file: give --sets one"),
         ("e.jsonl --prompt_style x", "--prompt_style 'x'"),
         ("e.jsonl", "row 1 of 'e.jsonl' has no answer"),

@@ -43,7 +43,7 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     assert len(table) == 3 + 3 + 5 and "| easy (level 1)" in text and "\n\nBy difficulty level.\n\n|" in text
     rows[1]["level"] = "Level ?"
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl', column 'level': .*got 'Level \?'"):
+    with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl' has a column .*got 'Level \?'"):
         load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,8 +140,9 @@ def is_evaluation(word: str) -> bool:
     return not is_model(Path(word)) and bool(_files_of(Path(word)))
 
 
-def read_evaluation(word: str) -> list[SampleFile]:
-    """All samples in an evaluation's folder, in the folder of a run that contains it, or in `samples/<model>`.
+def read_evaluation(word: str, sets: Sequence[str] | None, protocols: Sequence[str] | None) -> list[SampleFile]:
+    """The samples in an evaluation's folder, in the folder of a run that contains it, or in `samples/<model>`, of the
+    given labels of sets and names of protocols; `None` for all.
 
     Raises:
         ValueError: there are samples of several models, or a file is unfinished or damaged.
@@ -150,7 +151,9 @@ def read_evaluation(word: str) -> list[SampleFile]:
     folders = sorted({str(path.parent) for path in paths})
     if len(folders) > 1:
         raise ValueError(f"{word!r} holds samples of {len(folders)} models: name one of them, {' or '.join(folders)}")
-    return [read_stored(path) for path in paths]
+    files = [read_stored(path) for path in paths]
+    files = [file for file in files if sets is None or file.header["set"] in sets]
+    return [file for file in files if protocols is None or file.protocol in protocols]
 
 
 def read_stored(path: Path) -> SampleFile:
