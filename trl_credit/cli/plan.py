@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
     from ..lab.evaluation import PROTOCOLS
     from ..lab.plan import Assumed, as_json, as_text, make_plan, manual_shape, read_shape
     from ..lab.plan.from_settings import fill_assumed, layout_of
+    from ..lab.plan.shapes import GET_CONFIG
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
@@ -70,10 +71,14 @@ def main(argv: list[str]) -> int:
     with names_alone():
         choices = parse_arguments(settings, processes=processes, **more)
         model, adapter = choices.model, get_peft_config(choices.model)
+        if model.use_peft and own.parameters is not None:
+            raise ValueError(
+                f"--use_peft counts its adapters on a config.json: leave out --parameters, and {GET_CONFIG}"
+            )
         if own.parameters is None:
             shape = read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
         else:
-            shape = manual_shape(own.parameters, own.layers, own.hidden_size, own.vocabulary, adapter=adapter)
+            shape = manual_shape(own.parameters, own.layers, own.hidden_size, own.vocabulary)
         layout = layout_of(choices, launcher, processes)
         assumed = Assumed(own.prompt_length, own.response_length, own.segments, own.prompts)
         fill_assumed(assumed, choices)

@@ -115,22 +115,13 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
     )
 
 
-def manual_shape(
-    parameters: str,
-    layers: int | None,
-    hidden: int | None,
-    vocabulary: int | None = None,
-    adapter: PeftConfig | None = None,
-) -> Shape:
+def manual_shape(parameters: str, layers: int | None, hidden: int | None, vocabulary: int | None = None) -> Shape:
     """The sizes of a model whose configuration is not available. It has tied embeddings, and a feed-forward block of
     three matrices that has the remaining parameters.
 
     Raises:
-        ValueError: a number is missing or malformed, the sizes need more parameters than there are, or there is an
-            adapter.
+        ValueError: a number is missing or malformed, or the sizes need more parameters than there are.
     """
-    if adapter is not None:
-        raise ValueError(f"--use_peft counts its adapters on a config.json: leave out --parameters, and {GET_CONFIG}")
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", parameters.strip().upper())
     if number is None:
         raise ValueError(f"--parameters must be a number such as 1.5B or 350M, got {parameters!r}")
@@ -141,8 +132,6 @@ def manual_shape(
     matrix = count - vocabulary * hidden
     inner = (matrix // layers - 4 * hidden**2) // (3 * hidden)
     if inner < 1:
-        sizes = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
-        raise ValueError(
-            f"--parameters {parameters} is too few for {sizes}: check --layers, --hidden_size, --vocabulary"
-        )
+        what = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
+        raise ValueError(f"--parameters {parameters} is too few for {what}: check the sizes")
     return Shape(count, count, matrix, vocabulary, hidden, layers, inner, hidden, hidden)
