@@ -21,8 +21,11 @@ CASES = [
     ({"problems": 7}, {}, "is not finished"),
     ({}, {"reference": {"answer": "3"}}, "another answer or column, such as 'p2'"),
     ({}, {"prompt": "another"}, "another prompt, such as 'p2'"),
-    ({}, {"samples": []}, "problem 'p2' has 0 samples"),
-    *(({}, {"samples": [bad, {"correct": True}]}, "problem 'p2' has a verdict") for bad in ({"correct": 1}, {})),
+    ({}, {"samples": []}, "problem 'p2' has not 2 samples"),
+    *(
+        ({}, {"samples": [bad, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict")
+        for bad in ({"correct": 1}, {})
+    ),
 ]
 
 

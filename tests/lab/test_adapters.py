@@ -14,7 +14,7 @@ from trl_credit import GRPOTrainer
 from trl_credit.cli import main
 from trl_credit.config.trl_settings import check_model
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.lab.evaluation import models
+from trl_credit.lab.evaluation import samplers
 from trl_credit.lab.plan import read_shape
 from trl_credit.presets.grpo import GRPOConfig
 from trl_credit.support.adapters import adapter_base, tokenizer_source
@@ -89,8 +89,8 @@ def test_an_adapter_is_merged_for_vllm(lora, monkeypatch):
         assert not Path(name, "adapter_config.json").exists() and len(AutoTokenizer.from_pretrained(name)) > 0
         logits.append(AutoModelForCausalLM.from_pretrained(name)(ids).logits)
 
-    monkeypatch.setattr(models, "VLLMSampler", engine)
-    models.load_sampler("lora", tokenizer, backend="vllm", batch_size=1, longest=9, trust_remote_code=False)
+    monkeypatch.setattr(samplers, "VLLMSampler", engine)
+    samplers.load_sampler("lora", tokenizer, backend="vllm", batch_size=1, longest=9, trust_remote_code=False)
     assert torch.allclose(logits[2], logits[0], atol=1e-4) and not torch.allclose(logits[2], logits[1], atol=1e-4)
 
 

@@ -8,12 +8,11 @@ from evaluation_helpers import run, save_noisy_model
 from matplotlib.axes import Axes
 
 from trl_credit.lab.evaluation import rescore
-from trl_credit.lab.evaluation.plots import draw_rows
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
 from trl_credit.lab.evaluation.sample_store import write_samples
 from trl_credit.lab.evaluation.samplers import Sample
-from trl_credit.lab.evaluation.score_report import read_rows, score_markdown
+from trl_credit.lab.evaluation.score_report import draw_rows, read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 

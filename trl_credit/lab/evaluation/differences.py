@@ -13,11 +13,11 @@ import numpy as np
 from ...support.files import write_atomically
 from ..statistics import holm, paired_difference
 from ..tables import table_of
-from .models import relative_name
 from .problems import set_label
 from .protocols import split_metric
 from .runner import evaluate
 from .sample_store import SampleFile, is_evaluation, read_evaluation, read_stored, sample_path
+from .samplers import relative_name
 from .score_report import in_points, model_label, p_value, render
 from .scores import Row, problem_score
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...support.files import check_size, inside, refuse_link, write_atomically
-from .models import is_model
+from .samplers import is_model
 
 
 VERSION = 1
 # fields of the header that may change without changing the samples
 _FREE = ("metrics", "source", "reward")
-_REQUIRED = ("model", "revision", "set", "protocol", "problems", "samples", "metrics")
+_REQUIRED = {"model", "revision", "set", "protocol", "problems", "samples", "metrics"}
 
 
 @dataclass
@@ -99,8 +99,8 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or (rows and not {"prompt", "reference", "samples"} <= row.keys()):
-                raise ValueError("it has no `samples` with their `prompt` and `reference`")
+            if not isinstance(row, dict) or (rows and not {"id", "prompt", "reference", "samples"} <= row.keys()):
+                raise ValueError("it has no `samples` with their `id`, `prompt` and `reference`")
             rows.append(row)
         except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline follows
@@ -108,7 +108,7 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             raise ValueError(f"line {number} of {path} is damaged ({error}): give --overwrite") from error
     if not rows:
         return None, []
-    if rows[0].get("version") != VERSION or "set" not in rows[0]:
+    if rows[0].get("version") != VERSION or not rows[0].keys() >= _REQUIRED:
         raise ValueError(f"{path} is not a file of samples of this version: give another --output_dir, or --overwrite")
     return rows[0], rows[1:]
 
@@ -163,16 +163,13 @@ def read_stored(path: Path) -> SampleFile:
         ValueError: the file is unfinished or damaged, or a verdict is neither true nor false.
     """
     header, lines = read_samples(path)
-    if header is None or len(lines) < header.get("problems", 0):
+    if header is None or len(lines) < header["problems"]:
         raise ValueError(f"{path} is not finished: resume the evaluation that wrote it, or delete it")
-    if not header.keys() >= set(_REQUIRED) or any("id" not in line for line in lines):
-        raise ValueError(f"{path} lacks one of {', '.join(_REQUIRED)} or the id of a problem: give --overwrite")
     for line in lines:
-        where, count = f"{path}, problem {line['id']!r}", len(line["samples"])
-        if count != header["samples"]:
-            raise ValueError(f"{where} has {count} samples instead of {header['samples']}: give --overwrite")
-        if not all(isinstance(sample.get("correct"), bool) for sample in line["samples"]):
-            raise ValueError(f"{where} has a verdict that is neither true nor false: judge again with --rescore")
+        verdicts = [sample.get("correct") for sample in line["samples"]]
+        if len(verdicts) != header["samples"] or not all(isinstance(verdict, bool) for verdict in verdicts):
+            what = f"{path}, problem {line['id']!r} has not {header['samples']} samples with a verdict of true or false"
+            raise ValueError(f"{what}: judge them again with --rescore, or give --overwrite")
     return SampleFile(path, header, lines, is_written=True)
 
 
