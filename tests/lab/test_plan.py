@@ -108,21 +108,20 @@ def test_activations_are_about_those_that_are_kept(family, checkpointing):
 
 def test_sharding_divides_the_memory():
     shape = manual_shape("1.5B", 28, 1536)
-    n = shape.parameters
+    settings = {"reference": True, "checkpointing": True, "weight_bytes": 4, "compute_bytes": 2}
 
-    def held(kind: str, **changes) -> dict[str, float]:
-        settings = {"reference": True, "checkpointing": True, "weight_bytes": 4, "compute_bytes": 2, **changes}
-        return formulas.memory(shape, Layout(8, kind, optimizer="adamw_torch", **settings), tokens=1000, scored=500)
+    def held(kind: str, *names: str) -> list[float]:
+        """Bytes per parameter."""
+        sizes = formulas.memory(shape, Layout(8, kind, **settings), tokens=1000, scored=500)
+        return [sizes[name] / shape.parameters for name in names]
 
-    ddp, zero2, zero3, fsdp = (held(kind) for kind in ("ddp", "zero2", "zero3", "fsdp"))
-    held_by_ddp = [ddp[name] for name in ("weights", "gradients", "optimizer state", "buckets of DDP")]
-    assert held_by_ddp == [4 * n, 4 * n, 8 * n, 4 * n]
+    parts = ("weights", "gradients", "optimizer state", "reference")
+    assert held("ddp", *parts, "buckets of DDP") == [4, 4, 8, 4, 4]
     # DeepSpeed has weights in 16 bits, and a copy in 32 beside the moments
-    assert (zero2["weights"], zero2["gradients"], zero2["optimizer state"]) == (2 * n, 2 * n / 8, 12 * n / 8)
-    assert (zero3["weights"], zero3["reference"]) == (2 * n / 8, 2 * n / 8) and zero2["reference"] == 2 * n
-    assert (fsdp["weights"], fsdp["gradients"], fsdp["optimizer state"]) == (4 * n / 8, 4 * n / 8, 8 * n / 8)
-    assert "reference" not in held("zero3", reference=False)
-    assert "optimizer state" not in held("zero3", offloads=("optimizer",))
+    assert held("zero2", *parts) == [2, 2 / 8, 12 / 8, 2] and held("zero3", *parts) == [2 / 8, 2 / 8, 12 / 8, 2 / 8]
+    assert held("fsdp", *parts) == [4 / 8, 4 / 8, 8 / 8, 4 / 8]
+    offloaded = formulas.memory(shape, Layout(8, "zero3", offloads=("optimizer",)), tokens=1000, scored=500)
+    assert not {"reference", "optimizer state"} & offloaded.keys()
 
 
 # Tokens against real runs
@@ -222,41 +221,30 @@ def test_the_embedded_task_as_lines_and_as_json(plan_said):
     assert "assumed:" in text and "half of the most (--response_length)" in text
 
 
-def test_a_recipe_by_name_on_several_gpus_without_its_configuration(plan_said):
-    recipe = ["s_trace/qwen3_8b_s_trace", "--parameters", "8.19B", "--layers", 36, "--hidden_size", 4096]
-    plans = {}
-    for n, config in ((1, "single_gpu"), (4, "zero3"), (4, "multi_gpu")):
-        code, text, error = plan_said(*recipe, "--num_processes", n, "--accelerate_config", config, "--json")
-        assert code == 0, error
-        plans[config] = json.loads(text)
-    small, large = plans["single_gpu"], plans["zero3"]
-    assert large["step"]["responses"]["mean"] == 4 * small["step"]["responses"]["mean"] == 128
-    assert large["memory_bytes"]["weights"] == 2 * 8.19e9 / 4
-    assert plans["multi_gpu"]["memory_bytes"]["weights"] == 4 * 8.19e9
-    assert any("vLLM" in note for note in large["assumed"])
-
-
-def test_rows_of_vllm_and_groups_over_several_gpus(plan_said):
-    shape = ["--parameters", "1.5B", "--layers", 28, "--hidden_size", 1536, "--accelerate_config", "single_gpu"]
-    code, text, error = plan_said("spo/r1_distill_math_tree_2k", *shape)
-    assert code == 0, error
-    assert "4 rows of 2,048 tokens" in text  # vLLM's context, and not 512 + 2048
+def test_rows_weights_and_vllm_on_several_gpus(plan_said):
+    recipe = ["s_trace/qwen3_8b_s_trace", "--parameters", "8.19B", "--layers", 36, "--hidden_size", 4096, "--json"]
+    plans = [
+        json.loads(plan_said(*recipe, "--num_processes", n, "--accelerate_config", config)[1])
+        for n, config in ((1, "single_gpu"), (4, "zero3"), (4, "multi_gpu"))
+    ]
+    assert [plan["step"]["responses"]["mean"] for plan in plans] == [32, 128, 128]
+    assert [plan["memory_bytes"]["weights"] for plan in plans[1:]] == [2 * 8.19e9 / 4, 4 * 8.19e9]
+    assert any("vLLM" in note for note in plans[1]["assumed"])
+    assert "4 rows of 2,048 tokens" in plan_said("spo/r1_distill_math_tree_2k")[1]  # vLLM's context, not 512 + 2048
     # four rows of a group of eight: as `train` on one process it is refused, and on two it is right
     sizes = ["--algo", "grpo", "--per_device_train_batch_size", 4, "--num_generations", 8]
-    assert plan_said(*sizes)[0] == 2
-    code, text, _ = plan_said(*sizes, "--num_processes", 2, "--json")
-    assert code == 0 and json.loads(text)["step"]["responses"]["mean"] == 8
+    assert plan_said(*sizes)[0] == 2 and plan_said(*sizes, "--num_processes", 2)[0] == 0
 
 
 def test_gpus_of_the_command_line_and_of_a_configuration_come_first(plan_said):
     recipe = ["--config", "s_trace/qwen3_4b_s_trace"]
     text = plan_said(*recipe)[1]
     assert "\n2 GPUs: a copy on each" in text and "2 GPUs, as the recipe says (--num_processes)" in text
-    for words, gpus in ((["--num_processes", 1], "1 GPU"), (["--accelerate_config", "zero2"], "8 GPUs")):
-        code, text, _ = plan_said(*recipe, *words)
-        assert code == 0 and f"\n{gpus}: " in text and "as the recipe says" not in text
     assert "S-trace on Qwen3-4B\n4.02 billion parameters" in text
     assert "  sizes of Qwen/Qwen3-4B from the package's table" in text
+    for words, gpus in ((["--num_processes", 1], "1 GPU"), (["--accelerate_config", "zero2"], "8 GPUs")):
+        text = plan_said(*recipe, *words)[1]
+        assert f"\n{gpus}: " in text and "as the recipe says" not in text
 
 
 # Sizes without a configuration
