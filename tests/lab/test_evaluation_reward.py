@@ -85,8 +85,7 @@ def test_samples_of_a_sets_own_reward_hold_no_prompts(call, command_said):
 
 def test_verdicts_of_messages_roles_and_answers(call):
     messages = [{"prompt": [{"role": "user", "content": "1+1="}]}] * 2
-    verdicts = judge("mine.py:chat", ["2", "3"], messages)
-    assert verdicts == [{"answer": None, "correct": True}, {"answer": None, "correct": False}]
+    assert [verdict["correct"] for verdict in judge("mine.py:chat", ["2", "3"], messages)] == [True, False]
     reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
     texts = [
         "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
@@ -94,9 +93,9 @@ def test_verdicts_of_messages_roles_and_answers(call):
         "<answer>Ethan is a knave, Zoey is a knave</answer>",
         "no idea",
     ]
-    verdicts = judge("knights_and_knaves", texts, [reference] * 4)
-    assert [verdict["correct"] for verdict in verdicts] == [True, False, False, False]
-    assert verdicts[1]["answer"] == verdicts[2]["answer"] is not None and verdicts[3]["answer"] is None
+    right, *wrong = judge("knights_and_knaves", texts, [reference] * 4)
+    assert right["correct"] and not any(verdict["correct"] for verdict in wrong)
+    assert wrong[0]["answer"] == wrong[1]["answer"] is not None and wrong[2]["answer"] is None
     problems = ["Compute $17\\cdot 23$.", "Compute $17\\cdot 23$.", "Expand $(x+1)^2$.", "Expand $(x+1)^2$."]
     texts = ["\\boxed{391}", "\\boxed{23*17}", "\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]
     references = [{"answer": answer} for answer in ("391", "391", "x^2+2x+1", "x^2+2x+1")]
