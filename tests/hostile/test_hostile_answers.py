@@ -11,12 +11,12 @@ from trl_credit.rewards import accuracy_reward, format_reward, knights_and_knave
 
 
 ASKED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "run", "arguments": {}}}]}
-COLUMNS = {"answer": ["42"], "names": [["Ann"]], "truth": [[True]]}
 RIGHT = {
-    accuracy_reward: "\\boxed{42}",
-    format_reward: "<think>a</think><answer>42</answer>",
-    knights_and_knaves_reward: "Ann is a knight.",
-    agent_reward: "42",
+    accuracy_reward: ("\\boxed{42}", {"answer": ["42"]}),
+    format_reward: ("<think>a</think><answer>42</answer>", {}),
+    knights_and_knaves_reward: ("Ann is a knight.", {"names": [["Ann"]], "truth": [[True]]}),
+    agent_reward: ("42", {"answer": ["42"]}),
+    demo_reward: ("1+1=2", {"answer": ["2"]}),
 }
 
 
@@ -24,17 +24,12 @@ RIGHT = {
 @pytest.mark.parametrize("role", ["tool", "user", "system", None])
 def test_only_the_last_words_of_the_model_are_its_answer(role):
     """A text cut to nothing leaves the tool's message last."""
-    rewards = {reward: (text, COLUMNS) for reward, text in RIGHT.items()}
-    rewards[demo_reward] = ("1+1=2", {"answer": ["2"]})
     pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
     row = load_prompts("reasoning_gym:chain_sum", config={"size": 1})[0]
-    rewards[reasoning_gym_reward] = (f"<answer>{row['answer']}</answer>", {"entry": [row["entry"]]})
-    for reward, (text, columns) in rewards.items():
-        for messages, expected in (
-            ([ASKED, {"role": "assistant", "content": text}], 1.0),
-            ([ASKED, {"role": role, "content": text}], 0.0),
-            ([ASKED, {"role": "assistant", "content": text}, {"role": role, "content": "done"}], 0.0),
-        ):
+    of_gym = {reasoning_gym_reward: (f"<answer>{row['answer']}</answer>", {"entry": [row["entry"]]})}
+    for reward, (text, columns) in (RIGHT | of_gym).items():
+        answer, other = {"role": "assistant", "content": text}, {"role": role, "content": text}
+        for messages, expected in (([ASKED, answer], 1.0), ([ASKED, other], 0.0), ([ASKED, answer, other], 0.0)):
             assert reward(completions=[messages], **columns) == [expected]
 
 

@@ -12,26 +12,25 @@ from trl_credit.cli.eval import main
 
 RIGHT, WRONG = [[True, False]] * 6, [[False, False]] * 6
 # changes of the header or of a problem's line → words of the message
-HEADERS = [
-    ({"temperature": 0.6}, "temperature is 1.0 and 0.6"),
-    ({"prompt_style": "text"}, "prompt_style is 'boxed' and 'text'"),
-    ({"reward": "mine.py:f", "reward_source": "mine.py:f 0"}, "reward is 'accuracy' and 'mine.py:f'"),
-    ({"set_name": "gsm8k"}, "only b has gsm8k (demo)"),
-    ({"label": "demo_greedy"}, "only b has demo (demo_greedy)"),
-    ({"ids": list("uvwxyz")}, "no problem id in common"),
-    ({"metrics": ["maj@2"]}, "give --metrics pass@1"),
-    ({"problems": 7}, "is not finished"),
-]
-LINES = [
-    ({"reference": {"answer": "3"}}, "another answer or column, such as 'p2'"),
-    ({"prompt": "another"}, "another prompt, such as 'p2'"),
-    ({"samples": []}, "problem 'p2' has 0 samples"),
-    *(({"samples": [bad, {"correct": True}]}, "problem 'p2' has a verdict") for bad in ({"correct": 1}, {})),
+CASES = [
+    ({"temperature": 0.6}, {}, "temperature is 1.0 and 0.6"),
+    ({"reward": "mine.py:f", "reward_source": "mine.py:f 0"}, {}, "reward is 'accuracy' and 'mine.py:f'"),
+    ({"set_name": "gsm8k"}, {}, "only b has gsm8k (demo)"),
+    ({"ids": list("uvwxyz")}, {}, "no problem id in common"),
+    ({"metrics": ["maj@2"]}, {}, "give --metrics pass@1"),
+    ({"problems": 7}, {}, "is not finished"),
+    ({}, {"reference": {"answer": "3"}}, "another answer or column, such as 'p2'"),
+    ({}, {"prompt": "another"}, "another prompt, such as 'p2'"),
+    ({}, {"samples": []}, "problem 'p2' has not 2 samples"),
+    *(
+        ({}, {"samples": [bad, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict")
+        for bad in ({"correct": 1}, {})
+    ),
 ]
 
 
 @pytest.mark.hostile("comparisons", "refused")
-@pytest.mark.parametrize(("header", "line", "words"), [(h, {}, w) for h, w in HEADERS] + [({}, x, w) for x, w in LINES])
+@pytest.mark.parametrize(("header", "line", "words"), CASES)
 def test_samples_that_cannot_be_compared(tmp_path, monkeypatch, capsys, header, line, words):
     monkeypatch.chdir(tmp_path)
     stored("a", "a", RIGHT)

@@ -9,16 +9,9 @@ from trl_credit.config import FUNCTION_KNOBS
 from trl_credit.settings.arguments import parse_arguments
 
 
-STRANGER = {
-    "credit": "algo: grpo\ncredit: {f}",
-    "selector": "algo: s_trace\nselector: {f}",
-    "token_mask": "algo: grpo\ntoken_mask: {f}",
-    "baseline": "algo: grpo\nbaseline: {f}",
-    "segmentation": "algo: spo_chain\nsegmentation: {f}",
-    "step_splitter": "algo: vine_ppo\nstep_splitter: {f}",
-    "reward": "algo: grpo\nreward: ['{f}']",
-    "module": "algo: grpo\ncredit: theirs.f",
-}
+# setting → an algorithm that has it
+STRANGER = {**dict.fromkeys(FUNCTION_KNOBS, "grpo"), "reward": "grpo", "module": "grpo"}
+STRANGER |= {"selector": "s_trace", "segmentation": "spo_chain", "step_splitter": "vine_ppo"}
 COMMANDS = ["plan {}", "plan --config {} --json", "plan {} --help", "train --config {} --help", "recipes"]
 
 
@@ -28,9 +21,9 @@ def test_a_recipe_is_read_without_running_its_code(command_said, tmp_path, monke
     """Only training runs the functions that a recipe names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert {"reward", "module", *FUNCTION_KNOBS} == set(STRANGER)
     Path("theirs.py").write_text("open('ran', 'w').close()\n\ndef f(*args, **kwargs):\n    raise SystemExit(3)\n")
-    Path("theirs.yaml").write_text(STRANGER[knob].format(f="theirs.py:f"))
+    setting = {"reward": "reward: ['theirs.py:f']", "module": "credit: theirs.f"}.get(knob, f"{knob}: theirs.py:f")
+    Path("theirs.yaml").write_text(f"algo: {STRANGER[knob]}\n{setting}")
     results = [command_said(*words.format("theirs.yaml").split()) for words in COMMANDS]
     assert [code for code, _, _ in results] == [0] * len(COMMANDS), results
     assert "tokens" in results[0][1] and not Path("ran").exists()

@@ -9,8 +9,8 @@ from evaluation_helpers import SMALL, run, sample_file, save_noisy_model
 
 from trl_credit.demo import demo_dataset
 from trl_credit.lab.evaluation import evaluate, rescore
-from trl_credit.lab.evaluation.models import weights_fingerprint
 from trl_credit.lab.evaluation.sample_store import read_samples, write_samples
+from trl_credit.lab.evaluation.samplers import weights_fingerprint
 from trl_credit.lab.evaluation.scores import majority_at_k, pass_at_k
 
 

@@ -101,19 +101,6 @@ def test_two_runs_on_rows_that_neither_sampled_for(command_said, here):
     assert code == 0 and Path("evaluation/differences.md").read_text() == table, error
 
 
-def test_a_run_whose_prompts_were_drawn_by_difficulty(here):
-    change("a", "identity", prompt_sampler="difficulty")
-    with pytest.raises(ValueError, match="^'a': its order of rows is not known.*prompt_rates.jsonl: give --sets"):
-        plan(["a"])
-    lines = [{"row": row, "prompt": "0" * 16, "rate": 0.5, "groups": 1} for row in (1, 4, 31)]
-    for folder, sampled in (("a", lines), ("a/checkpoint-2", lines[:1])):
-        text = "".join(json.dumps(line) + "\n" for line in sampled)
-        (Path(folder) / "prompt_rates.jsonl").write_text(text)
-    # row 31 is a copy of row 1; rows 0 and 30 are copies of each other
-    assert plan(["a"]).problems.startswith("29 of 29 rows")
-    assert plan(["a/checkpoint-2"]).problems.startswith("30 of 30 rows")
-
-
 @whole_is_slow
 def test_a_test_split_comes_before_unseen_rows(here, data_folder):
     many = len(data_folder.rows("gsm8k_test"))
@@ -127,8 +114,7 @@ def test_a_test_split_comes_before_unseen_rows(here, data_folder):
     tokenizer = AutoTokenizer.from_pretrained("a")
     first, again = (plan(["a"], max_problems=7).options["data"]["gsm8k"](tokenizer)["id"] for _ in range(2))
     assert first == again and len(set(first)) == 7
-    # by the user's choice all of it is another's
-    options = plan(["a"], sets=["gsm8k"]).options
+    options = plan(["a"], sets=["gsm8k"]).options  # by the user's choice all of it
     assert options["sets"] == ["gsm8k"] and "data" not in options and options["max_problems"] is None
 
 
@@ -158,19 +144,17 @@ def test_a_run_that_was_started_from_python_needs_a_set(here):
 
 
 DIFFERENT = {
-    "--sets": ("task", {"dataset_split": "test"}),
-    "--reward": ("task", {"reward": ["demo"]}),
-    "--prompt_style": ("task", {"prompt_style": "boxed"}),
-    "--temperature": ("identity", {"temperature": 1.0}),
-    "--max_new_tokens": ("identity", {"max_completion_length": 9}),
-    "--protocol": ("identity", {"chat_template_kwargs": {"x": 1}}),
+    "--sets": {"dataset_split": "test"},
+    "--reward": {"reward": ["demo"]},
+    "--prompt_style": {"prompt_style": "boxed"},
+    "--temperature": {"temperature": 1.0},
+    "--protocol": {"chat_template_kwargs": {"x": 1}},
 }
 
 
 @pytest.mark.parametrize("flag", DIFFERENT)
 def test_runs_that_were_trained_differently(here, flag):
-    part, values = DIFFERENT[flag]
-    change("b", part, **values)
+    change("b", "identity" if flag in ("--temperature", "--protocol") else "task", **DIFFERENT[flag])
     with pytest.raises(
         ValueError, match=f"'a' and 'b' were trained differently: to compare them, give for both {flag} "
     ):

@@ -1,8 +1,9 @@
-"""`trl-credit eval A B`: which samples are compared, the report, and how many problems show a difference."""
+"""`trl-credit eval A B`: the compared samples, the report, and how many problems and samples a difference needs."""
 
 import json
 from functools import partial
 from itertools import product
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def rows(folder="evaluation") -> list[dict]:
     return json.loads((Path(folder) / "differences.json").read_text())["rows"]
 
 
-def test_stored_samples_of_two_folders(call, tmp_path):
+def test_stored_samples_of_folders(call, tmp_path):
     first, second = draws(0, 0.4), draws(1, 0.6)
     metrics = ["pass@1", "pass@4", "maj@8"]
     stored("a", "base", first, metrics=metrics)
@@ -42,14 +43,13 @@ def test_stored_samples_of_two_folders(call, tmp_path):
     assert (code, err) == (0, "")
     by_metric = {row["metric"]: row for row in rows()}
     assert list(by_metric) == metrics
-    for k, metric in ((1, "pass@1"), (4, "pass@4")):
-        scores = [[pass_at_k(8, sum(v), k) for v in verdicts] for verdicts in (first, second)]
-        by_hand, row = paired_difference(*scores), by_metric[metric]
-        assert row["difference"] == by_hand.value and row["p"] == by_hand.p
-        assert (row["low"], row["high"], row["interval"]) == by_hand.interval
-        assert (row["better"], row["worse"], row["same"]) == by_hand[3:]
-        assert row["values"] == pytest.approx([np.mean(s) for s in scores], abs=1e-12)
-    assert by_metric["pass@1"]["needed_samples"] == needed_samples(by_metric["pass@1"]["difference"], first, second)
+    scores = [[pass_at_k(8, sum(v), 4) for v in verdicts] for verdicts in (first, second)]
+    by_hand, row = paired_difference(*scores), by_metric["pass@4"]
+    assert (row["difference"], (row["low"], row["high"], row["interval"]), row["p"]) == by_hand[:3]
+    assert (row["better"], row["worse"], row["same"]) == by_hand[3:]
+    assert row["values"] == pytest.approx([np.mean(s) for s in scores], abs=1e-12)
+    row = by_metric["pass@1"]
+    assert row["needed_samples"] == needed_samples(row["difference"], first, second)
     assert by_metric["maj@8"]["needed_samples"] is None and by_metric["maj@8"]["needed_problems"] > 1
     assert [row["p_holm"] for row in rows()] == holm([row["p"] for row in rows()])
     text = Path("evaluation/differences.md").read_text()
@@ -59,13 +59,9 @@ def test_stored_samples_of_two_folders(call, tmp_path):
     assert str(tmp_path) not in text + Path("evaluation/differences.json").read_text()
     (row,) = compare_models(["a", "runs/b"], output_dir="out", metrics=["pass@1"])
     assert row == rows("out")[0] and row["p_holm"] == row["p"] and "Holm" not in Path("out/differences.md").read_text()
-
-
-def test_several_models_and_labels(call):
-    for i, name in enumerate("abc"):
-        stored(f"{name}/evaluation", "checkpoint-9", draws(i, 0.3 + 0.1 * i))
-    assert call("a", "b", "c/evaluation/samples/checkpoint-9")[0] == 0
-    labels = [("a", "b"), ("a", "c/evaluation/samples/checkpoint-9")]
+    stored("c/evaluation", "base", draws(2, 0.5))  # the label of the first
+    assert call("a", "runs/b", "c/evaluation/samples/base", "--metrics", "pass@1")[0] == 0
+    labels = [("a", "runs/b"), ("a", "c/evaluation/samples/base")]
     assert [(row["baseline"], row["model"]) for row in rows()] == labels
 
 
@@ -128,29 +124,6 @@ def test_models_are_sampled_once(call, monkeypatch):
 
 # Needed problems and samples
 
-CASES = [(True, True), (True, True), (False, False), (True, False), (False, True), (False, False), (False, True)]
-
-
-@pytest.mark.parametrize("extra", [0, 1])
-def test_the_variance_within_problems_is_exact(extra):
-    """Over all equally likely outcomes of 3 pairs of samples, the problems differ by chance alone."""
-    patterns = list(product(CASES, repeat=3))
-    more = [[*(a for a, _ in p), *(True,) * extra] for p in patterns for _ in range(7)]
-    if extra:  # a fourth sample of the first model, as often right as the others
-        chances = [a for a, _ in CASES]
-        more = [[*(a for a, _ in p), chance] for p in patterns for chance in chances]
-    less = [[b for _, b in p] for p in patterns for _ in range(7)]
-    differences = np.array([np.mean(b) - np.mean(a) for a, b in zip(more, less, strict=True)])
-    if not extra:  # Var(b − a) of one pair, by hand: the variance between problems is 0
-        pairs = np.array(CASES, dtype=float)
-        within = (pairs[:, 1] - pairs[:, 0]).var()
-        assert differences.var() == pytest.approx(within / 3, abs=1e-12)
-        allowed = len(more) * 0.01**2 / FACTOR
-        assert needed_samples(0.01, more, less) == pytest.approx(within / allowed, abs=1.1)
-    else:  # (a(1 − a)/4 + b(1 − b)/3 − 2 cov/4), so no variance is left between problems
-        assert needed_samples(1.0, more, less) == 1
-        assert needed_samples(0.002, more, less) < float("inf")
-
 
 def simulated(rng: np.random.Generator, problems: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Verdicts of two models. The second is better by 0.1: by −0.05 or 0.25 on each problem."""
@@ -159,15 +132,19 @@ def simulated(rng: np.random.Generator, problems: int, n: int) -> tuple[np.ndarr
     return tuple(rng.random((problems, n)) < c for c in (chance, other))
 
 
+# between problems, and of one sample of each model: the mean of p(1 − p) + q(1 − q)
+BETWEEN, WITHIN = 0.0225, 0.4342
+
+
 def test_the_needed_numbers_have_the_requested_power():
     rng = np.random.default_rng(8)
     first, second = simulated(rng, 20_000, 4)
     problems = needed_problems(second.mean(1) - first.mean(1) - (second.mean() - first.mean()) + 0.1)
-    # between problems 0.0225, and (p(1 − p) + q(1 − q)) / n = 0.4342 / n within them
-    assert problems == pytest.approx(FACTOR * (0.0225 + 0.4342 / 4) / 0.01, rel=0.05)
-    samples = needed_samples(0.1, first[:6000], second[:6000])
-    assert samples == 1
-    for count, n in ((problems, 4), (60, int(np.ceil(0.4342 / (60 * 0.01 / FACTOR - 0.0225))))):
+    assert problems == pytest.approx(FACTOR * (BETWEEN + WITHIN / 4) / 0.01, rel=0.05)
+    # a difference that only some samples of each of these many problems find
+    difference = (FACTOR * (BETWEEN + WITHIN / 20) / 20_000) ** 0.5
+    assert needed_samples(difference, first, second) == pytest.approx(20, rel=0.35)
+    for count, n in ((problems, 4), (60, ceil(WITHIN / (60 * 0.01 / FACTOR - BETWEEN)))):
         runs, hits = 400, 0
         for run in range(runs):
             a, b = simulated(rng, count, n)
@@ -175,11 +152,22 @@ def test_the_needed_numbers_have_the_requested_power():
         assert abs(hits / runs - 0.8) < 4 * (0.8 * 0.2 / runs) ** 0.5 + 0.01, (count, n)
 
 
-def test_needed_samples_of_few_problems():
-    first, second = simulated(np.random.default_rng(9), 60, 400)
-    between, within = 0.0225, 0.4342
-    expected = within / (60 * 0.01 / FACTOR - between)
-    assert needed_samples(0.1, first, second) == pytest.approx(expected, rel=0.5)
+def test_the_variance_within_problems_is_exact():
+    """Over all equally likely outcomes of three correlated pairs of samples, the problems differ by chance alone."""
+    cases = [(True, True), (True, True), (False, False), (True, False), (False, True), (False, False), (False, True)]
+    first, second = np.array(list(product(cases, repeat=3))).transpose(2, 0, 1)
+    variance = (second.astype(float) - first).mean(axis=1).var()
+    allowed = variance * 3 / 7.5  # what is left by a mean of 7.5 samples
+    difference = (allowed * FACTOR / len(first)) ** 0.5
+    assert needed_samples(difference, first, second) == 8
+    # a fourth sample of the first model, which has no partner: a(1 − a)/4 + b(1 − b)/3 − 2 cov/4 is exact as well
+    extra = np.array([a for a, _ in cases])
+    more = np.concatenate([np.repeat(first, 7, axis=0), np.tile(extra, len(first))[:, None]], axis=1)
+    assert needed_samples((allowed * FACTOR / len(more)) ** 0.5, more, np.repeat(second, 7, axis=0)) == 8
+
+
+def test_differences_that_need_no_number():
+    first, second = simulated(np.random.default_rng(9), 60, 40)
     assert needed_samples(0.1, first[:10], second[:10]) == float("inf")  # no number compensates for few problems
     assert needed_samples(0.0, first, second) is None and needed_samples(0.1, first[:, :1], second) is None
     assert needed_problems(np.zeros(9)) is None and needed_problems(np.array([0.3])) is None

@@ -19,14 +19,16 @@ Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a tabl
 
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
   trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
-  trl-credit eval runs/s_trace                       a run, on problems of its data that it did not train on
-  trl-credit eval runs/a runs/b                      is the difference real? Interval, p-value, samples needed
-  trl-credit eval runs/a runs/b --protocol s_trace   the same, by the protocol of a paper
-  trl-credit eval a/evaluation b/evaluation          the same, from stored samples: no model is loaded
+  trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
+  trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
 
-Without --protocol, a run of `trl-credit train` is evaluated with the settings that it was trained with. The same
-command resumes an interrupted evaluation."""
+The same command resumes an interrupted evaluation."""
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
+_OPTIONS = (  # arguments of `evaluate` that are flags of the same name
+    *("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code"),
+    *("revision", "seed", "backend", "batch_size", "overwrite"),
+)
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 # flags that act on stored samples too
 _OF_STORED = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run", "metrics")
@@ -116,47 +118,37 @@ def _run(args: Namespace) -> None:
 
     prepare_process(imports=bool(args.reward or args.trust_run))
     check_data_dir(args.data_dir)  # before a model is loaded
-    models, protocols = args.models or args.compared or ["demo"], args.protocol
-    folder = _output_folder(models, args.output_dir)
-    compares = len(args.compared) > 1
+    models, compares = args.models or args.compared or ["demo"], len(args.compared) > 1
+    is_folder = len(models) == 1 and Path(models[0]).is_dir()
+    folder = Path(args.output_dir or (inside(models[0], "evaluation") if is_folder else "evaluation"))
+    check_output_dir(folder, name="--output_dir")
     sampled = [model for model in models if not (args.rescore or (compares and is_evaluation(model)))]
-    if compares and args.sampling and not sampled:
-        raise ValueError(f"--{args.sampling[0]} needs a model to sample with: the compared samples are stored ones")
-    if sampled == ["demo"] == models:
-        protocols = protocols or ["demo", "demo_greedy"]
-    if args.models and protocols is None:
-        raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
-    names = ("data_dir", "max_problems", "trust_remote_code", "reward")
-    options = {name: getattr(args, name) for name in names}
-    changes = {name: getattr(args, name) for name in _CHANGES}
-    style = args.prompt_style
-    options |= {"sets": args.sets, "protocols": protocols, "changes": changes, "prompt_style": style or "boxed"}
-    if sampled and protocols is None:
-        of_run = {"sets": args.sets, "changes": changes, "prompt_style": style, "trust_run": args.trust_run}
-        plan = plan_as_trained(sampled, **{**{name: options[name] for name in names}, **of_run})
-        print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
-        options |= plan.options
-    for name in ("backend", "revision", "seed", "batch_size", "overwrite"):
-        options[name] = getattr(args, name)
-    options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
-    options["progress"] = not args.quiet
     if args.rescore:
         rescore(folder, metrics=args.metrics, reward=args.reward, trust_run=args.trust_run)
-    elif compares:
-        compare_models(models, output_dir=folder, metrics=args.metrics, **options)
-        _print_table(folder / "differences.md", numbers="differences.json")
+    elif not sampled and args.sampling:
+        raise ValueError(f"--{args.sampling[0]} needs a model to sample with: the compared samples are stored ones")
+    elif args.models and args.protocol is None and args.models != ["demo"]:
+        raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
     else:
-        evaluate(models, output_dir=folder, **options)
+        options = {name: getattr(args, name) for name in _OPTIONS}
+        options |= {"protocols": args.protocol, "progress": not args.quiet}
+        options["changes"] = {name: getattr(args, name) for name in _CHANGES}
+        options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+        if models == ["demo"] and args.protocol is None:
+            options["protocols"] = ["demo", "demo_greedy"]
+        elif sampled and args.protocol is None:
+            names = ("sets", "changes", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
+            plan = plan_as_trained(sampled, trust_run=args.trust_run, **{name: options[name] for name in names})
+            print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
+            options |= plan.options
+        options["prompt_style"] = options["prompt_style"] or "boxed"
+        if compares:
+            compare_models(models, output_dir=folder, metrics=args.metrics, **options)
+            _print_table(folder / "differences.md", numbers="differences.json")
+        else:
+            evaluate(models, output_dir=folder, **options)
     if sampled or args.rescore:
         _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
-
-
-def _output_folder(models: list[str], output_dir: str | None) -> Path:
-    model = Path(models[0])
-    default = inside(model, "evaluation") if len(models) == 1 and model.is_dir() else Path("evaluation")
-    folder = default if output_dir is None else Path(output_dir)
-    check_output_dir(folder, name="--output_dir")
-    return folder
 
 
 def _print_table(table: Path, **files: str) -> None:

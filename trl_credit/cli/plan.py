@@ -3,8 +3,6 @@ function that a recipe names."""
 
 import json
 import os
-from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from ..settings.early import check_names
 from ..settings.parser import OneLineParser
@@ -13,10 +11,6 @@ from ..support.functions import names_alone
 from ..support.packaged import accelerate_settings
 from ..support.startup import begin, prepare_process
 
-
-if TYPE_CHECKING:
-    from ..lab.plan.formulas import Shape
-    from ..settings.arguments import Choices
 
 _HELP = """\
 Estimates the tokens and the memory of a run.
@@ -27,24 +21,19 @@ Estimates the tokens and the memory of a run.
 RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
 configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
 For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU."""
-_ASSUMED = {
-    "prompt_length": (float, "mean tokens of a prompt"),
-    "response_length": (float, "mean tokens of a response"),
-    "segments": (float, "mean segments of a response (algorithms with chains)"),
-    "prompts": (int, "rows of the data set, to count the steps of an epoch"),
-}
-_SIZES = {
-    "layers": (int, "layers of the model, with --parameters"),
-    "hidden_size": (int, "hidden size of the model, with --parameters"),
-    "vocabulary": (int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
-}
-_FLAGS = {
-    "num_processes": (int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
-    "accelerate_config": (str, "a configuration of the package by name, or a file"),
-    **_ASSUMED,
-    "parameters": (str, "parameters of the model, such as 1.5B, if its configuration is not available"),
-    **_SIZES,
-}
+# flag, type, help
+_FLAGS = (
+    ("num_processes", int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
+    ("accelerate_config", str, "a configuration of the package by name, or a file"),
+    ("prompt_length", float, "mean tokens of a prompt"),
+    ("response_length", float, "mean tokens of a response"),
+    ("segments", float, "mean segments of a response (algorithms with chains)"),
+    ("prompts", int, "rows of the data set, to count the steps of an epoch"),
+    ("parameters", str, "parameters of the model, such as 1.5B, if its configuration is not available"),
+    ("layers", int, "layers of the model, with --parameters"),
+    ("hidden_size", int, "hidden size of the model, with --parameters"),
+    ("vocabulary", int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
+)
 
 
 def main(argv: list[str]) -> int:
@@ -52,17 +41,25 @@ def main(argv: list[str]) -> int:
     begin()
     usage = "%(prog)s [RECIPE …] [--flag value …]"
     parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage=usage)
-    for name, (kind, text) in _FLAGS.items():
+    for name, kind, text in _FLAGS:
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     own, rest = parser.parse_known_args(argv[words:])
     settings = [*(["--config", *argv[:words]] if words else []), *rest]
     check_names(settings, flags=parser.flags())
-    _check(own)
+    for name, kind, _ in _FLAGS:
+        value = getattr(own, name)
+        if kind is not str and value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"--{name} must be above 0 and finite, got {value:g}")
+        if name in ("layers", "hidden_size", "vocabulary") and value is not None and own.parameters is None:
+            raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
+    from trl import get_peft_config
+
     from ..lab.evaluation import PROTOCOLS
-    from ..lab.plan import Assumed, as_json, as_text, make_plan
+    from ..lab.plan import Assumed, as_json, as_text, make_plan, manual_shape, read_shape
     from ..lab.plan.from_settings import fill_assumed, layout_of
+    from ..lab.plan.shapes import GET_CONFIG
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
@@ -73,7 +70,15 @@ def main(argv: list[str]) -> int:
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
         choices = parse_arguments(settings, processes=processes, **more)
-        shape = _shape(own, choices)
+        model, adapter = choices.model, get_peft_config(choices.model)
+        if model.use_peft and own.parameters is not None:
+            raise ValueError(
+                f"--use_peft counts its adapters on a config.json: leave out --parameters, and {GET_CONFIG}"
+            )
+        if own.parameters is None:
+            shape = read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
+        else:
+            shape = manual_shape(own.parameters, own.layers, own.hidden_size, own.vocabulary)
         layout = layout_of(choices, launcher, processes)
         assumed = Assumed(own.prompt_length, own.response_length, own.segments, own.prompts)
         fill_assumed(assumed, choices)
@@ -87,20 +92,10 @@ def main(argv: list[str]) -> int:
     if own.json:
         print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
         return 0
-    name = os.path.basename(os.path.normpath(choices.model.model_name_or_path))
+    name = os.path.basename(os.path.normpath(model.model_name_or_path))
     title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
     print(as_text(title, plan, shape, layout))
     return 0
-
-
-def _check(own: Namespace) -> None:
-    for name in ("num_processes", *_ASSUMED, *_SIZES):
-        least = 1 if _FLAGS[name][0] is int else 1e-9
-        if (value := getattr(own, name)) is not None and not least <= value < float("inf"):
-            raise ValueError(f"--{name} must be {'at least 1' if least == 1 else 'above 0 and finite'}, got {value:g}")
-    for name in _SIZES:
-        if getattr(own, name) is not None and own.parameters is None:
-            raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
 
 
 def _gpus(argv: list[str]) -> int | None:
@@ -110,19 +105,3 @@ def _gpus(argv: list[str]) -> int | None:
     names = parser.parse_known_args(argv)[0].config
     found = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
     return found[-1] if found else None
-
-
-def _shape(own: Namespace, choices: "Choices") -> "Shape":
-    from trl import get_peft_config
-
-    from ..lab.plan import manual_shape, read_shape
-    from ..lab.plan.shapes import GET_CONFIG
-
-    model = choices.model
-    if own.parameters is None:
-        adapter = get_peft_config(model)
-        return read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
-    if model.use_peft:
-        way = GET_CONFIG.format(model.model_name_or_path or "MODEL")
-        raise ValueError(f"--use_peft counts its adapters on a config.json: leave out --parameters, and {way}")
-    return manual_shape(own.parameters, layers=own.layers, hidden=own.hidden_size, vocabulary=own.vocabulary)

@@ -13,11 +13,11 @@ import numpy as np
 from ...support.files import write_atomically
 from ..statistics import holm, paired_difference
 from ..tables import table_of
-from .models import relative_name
 from .problems import set_label
 from .protocols import split_metric
 from .runner import evaluate
 from .sample_store import SampleFile, is_evaluation, read_evaluation, read_stored, sample_path
+from .samplers import relative_name
 from .score_report import in_points, model_label, p_value, render
 from .scores import Row, problem_score
 
@@ -73,27 +73,14 @@ def compare_models(
         raise ValueError(f"a comparison needs two models or more, each named once, got {' '.join(models)}")
     folder = Path(output_dir)
     labels = None if sets is None else [set_label(name) for name in sets]
-    files = {
-        model: [
-            file
-            for file in read_evaluation(model)
-            if (labels is None or file.header["set"] in labels) and (protocols is None or file.protocol in protocols)
-        ]
-        for model in models
-        if is_evaluation(model)
-    }
+    files = {model: read_evaluation(model, labels, protocols) for model in models if is_evaluation(model)}
     sampled = [model for model in models if model not in files]
     if sampled and protocols is None:
         raise ValueError(f"{sampled[0]!r} is not the folder of an evaluation: give a --protocol to sample with")
     for model in sampled:
         changes = {**(options.get("changes") or {}), "metrics": metrics}
         rows = evaluate([model], sets, protocols=protocols, output_dir=folder, **{**options, "changes": changes})
-        stored = [read_stored(sample_path(folder, row["model"], row["set"], row["protocol"])) for row in rows]
-        # an existing file may have been scored by other metrics
-        files[model] = [
-            replace(file, header={**file.header, "metrics": list(row["metrics"])})
-            for file, row in zip(stored, rows, strict=True)
-        ]
+        files[model] = [_stored(folder, row) for row in rows]
     rows, left_out = [], []
     baseline, *others = _names({model: files[model] for model in models})
     for name, model in zip(others, models[1:], strict=True):
@@ -114,6 +101,12 @@ def compare_models(
         folder / "differences.md", render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
     )
     return rows
+
+
+def _stored(folder: Path, row: Row) -> SampleFile:
+    file = read_stored(sample_path(folder, row["model"], row["set"], row["protocol"]))
+    # an existing file may have been scored by other metrics
+    return replace(file, header={**file.header, "metrics": list(row["metrics"])})
 
 
 def _names(files: dict[str, list[SampleFile]]) -> list[str]:

@@ -79,26 +79,24 @@ def load_problems(
     """
     if max_problems is not None and max_problems < 1:
         raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
-    if data is None:
-        data = _test_rows(name, tokenizer, data_dir, style, max_problems)
+    rows = _test_rows(name, tokenizer, data_dir, style, max_problems) if data is None else data
     problems: dict[str, Problem] = {}
-    for i, row in enumerate(data.select(range(min(len(data), max_problems or len(data))))):
-        if reward is None:
-            reference = {key: row[key] for key in KEPT if row.get(key) is not None}
-        else:
-            reference = {key: value for key, value in row.items() if key != "id"}
-        _check_reference(reference, f"row {i} of {name!r}", set_label(name), needs_answer=reward is None)
-        problem_id = str(i if row.get("id") is None else row["id"])
+    for i, row in enumerate(rows.select(range(min(len(rows), max_problems or len(rows))))):
+        where, kept = f"row {i} of {name!r}", KEPT if reward is None else row.keys() - {"id"}
+        reference = {key: row[key] for key in row if key in kept and not (reward is None and row[key] is None)}
+        if reward is None and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
+            raise ValueError(f"{where} has no answer: responses to it cannot be judged")
+        try:
+            json.dumps(reference)
+            if reference.get("level") is not None:
+                level_name(set_label(name), reference["level"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} has a column that cannot be used: {error}") from error
+        problem_id, prompt = str(i if row.get("id") is None else row["id"]), row["prompt"]
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
-        prompt = row["prompt"]
-        problems[problem_id] = Problem(
-            problem_id,
-            _tokens(prompt, tokenizer, chat_template_kwargs or {}),
-            reference,
-            _digest(prompt),
-            str(row.get("problem") or asked_in(prompt)),
-        )
+        ids, text = _tokens(prompt, tokenizer, chat_template_kwargs or {}), str(row.get("problem") or asked_in(prompt))
+        problems[problem_id] = Problem(problem_id, ids, reference, _digest(prompt), text)
     if reward is not None:
         custom_reward(reward, next(iter(problems.values())).reference)
     return list(problems.values())
@@ -139,18 +137,6 @@ def _test_rows(
         )
     except ValueError as error:  # which names a flag of training
         raise ValueError(str(error).replace("--dataset_name", "--sets")) from error
-
-
-def _check_reference(reference: dict[str, Any], where: str, label: str, *, needs_answer: bool) -> None:
-    if needs_answer and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
-        raise ValueError(f"{where} has no answer: responses to it cannot be judged")
-    for column, value in reference.items():
-        try:
-            json.dumps(value)
-            if column == "level" and value is not None:
-                level_name(label, value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{where}, column {column!r}: {error}") from error
 
 
 def _digest(prompt: str | list[dict[str, str]]) -> str:

@@ -10,12 +10,21 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.adapters import tokenizer_source
 from .judging import judge, reward_header, reward_name
-from .models import load_sampler, model_identity, model_location, package_versions
 from .problems import Problem, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .runs import check_trusted
 from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path, write_samples
-from .samplers import Sample, TransformersSampler, VLLMSampler, problem_seed, token_limits
+from .samplers import (
+    Sample,
+    TransformersSampler,
+    VLLMSampler,
+    load_sampler,
+    model_identity,
+    model_location,
+    package_versions,
+    problem_seed,
+    token_limits,
+)
 from .score_report import add_rows
 from .scores import Row, score_row
 

@@ -2,19 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...support.files import check_size, inside, refuse_link, write_atomically
-from .models import is_model
+from .samplers import is_model
 
 
 VERSION = 1
 # fields of the header that may change without changing the samples
 _FREE = ("metrics", "source", "reward")
-_REQUIRED = ("model", "revision", "set", "protocol", "problems", "samples", "metrics")
+_REQUIRED = {"model", "revision", "set", "protocol", "problems", "samples", "metrics"}
 
 
 @dataclass
@@ -99,8 +99,8 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             continue
         try:
             row = json.loads(line)
-            if not isinstance(row, dict) or (rows and not {"prompt", "reference", "samples"} <= row.keys()):
-                raise ValueError("it has no `samples` with their `prompt` and `reference`")
+            if not isinstance(row, dict) or (rows and not {"id", "prompt", "reference", "samples"} <= row.keys()):
+                raise ValueError("it has no `samples` with their `id`, `prompt` and `reference`")
             rows.append(row)
         except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline follows
@@ -108,7 +108,7 @@ def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             raise ValueError(f"line {number} of {path} is damaged ({error}): give --overwrite") from error
     if not rows:
         return None, []
-    if rows[0].get("version") != VERSION or "set" not in rows[0]:
+    if rows[0].get("version") != VERSION or not rows[0].keys() >= _REQUIRED:
         raise ValueError(f"{path} is not a file of samples of this version: give another --output_dir, or --overwrite")
     return rows[0], rows[1:]
 
@@ -140,8 +140,9 @@ def is_evaluation(word: str) -> bool:
     return not is_model(Path(word)) and bool(_files_of(Path(word)))
 
 
-def read_evaluation(word: str) -> list[SampleFile]:
-    """All samples in an evaluation's folder, in the folder of a run that contains it, or in `samples/<model>`.
+def read_evaluation(word: str, sets: Sequence[str] | None, protocols: Sequence[str] | None) -> list[SampleFile]:
+    """The samples in an evaluation's folder, in the folder of a run that contains it, or in `samples/<model>`, of the
+    given labels of sets and names of protocols; `None` for all.
 
     Raises:
         ValueError: there are samples of several models, or a file is unfinished or damaged.
@@ -150,7 +151,9 @@ def read_evaluation(word: str) -> list[SampleFile]:
     folders = sorted({str(path.parent) for path in paths})
     if len(folders) > 1:
         raise ValueError(f"{word!r} holds samples of {len(folders)} models: name one of them, {' or '.join(folders)}")
-    return [read_stored(path) for path in paths]
+    files = [read_stored(path) for path in paths]
+    files = [file for file in files if sets is None or file.header["set"] in sets]
+    return [file for file in files if protocols is None or file.protocol in protocols]
 
 
 def read_stored(path: Path) -> SampleFile:
@@ -160,16 +163,13 @@ def read_stored(path: Path) -> SampleFile:
         ValueError: the file is unfinished or damaged, or a verdict is neither true nor false.
     """
     header, lines = read_samples(path)
-    if header is None or len(lines) < header.get("problems", 0):
+    if header is None or len(lines) < header["problems"]:
         raise ValueError(f"{path} is not finished: resume the evaluation that wrote it, or delete it")
-    if not header.keys() >= set(_REQUIRED) or any("id" not in line for line in lines):
-        raise ValueError(f"{path} lacks one of {', '.join(_REQUIRED)} or the id of a problem: give --overwrite")
     for line in lines:
-        where, count = f"{path}, problem {line['id']!r}", len(line["samples"])
-        if count != header["samples"]:
-            raise ValueError(f"{where} has {count} samples instead of {header['samples']}: give --overwrite")
-        if not all(isinstance(sample.get("correct"), bool) for sample in line["samples"]):
-            raise ValueError(f"{where} has a verdict that is neither true nor false: judge again with --rescore")
+        verdicts = [sample.get("correct") for sample in line["samples"]]
+        if len(verdicts) != header["samples"] or not all(isinstance(verdict, bool) for verdict in verdicts):
+            what = f"{path}, problem {line['id']!r} has not {header['samples']} samples with a verdict of true or false"
+            raise ValueError(f"{what}: judge them again with --rescore, or give --overwrite")
     return SampleFile(path, header, lines, is_written=True)
 
 

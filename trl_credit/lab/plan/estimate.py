@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from ...config import CreditConfig
-from .formulas import Layout, Shape, memory, optimizer_states, prompts_on, segment_starts, tree_size
+from .formulas import Layout, Shape, memory, prompts_on, segment_starts, tree_size
 
 
 UNSURE = 0.2  # assumed share of tokens below `probability_threshold`
@@ -110,8 +110,6 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     batches_per_step = args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
     longest = args.vllm_max_model_length if args.use_vllm and args.vllm_max_model_length else inf
     size, widest = args.per_device_train_batch_size // layout.processes, int(min(prompt.most + most, longest))
-    if optimizer_states(layout.optimizer) is None:
-        notes.append(f"optim={layout.optimizer!r} has AdamW's state")
     if args.use_vllm and args.vllm_mode == "colocate":
         asleep = ", which sleeps while the model trains" if args.vllm_enable_sleep_mode else ""
         notes.append(
@@ -138,16 +136,14 @@ def needs_old(args: CreditConfig) -> bool:
 
 def _prompt(assumed: Assumed, notes: list[str]) -> Range:
     """Tokens of a prompt."""
-    longest = assumed.longest_prompt
-    why = ""
-    if assumed.prompt is None:
-        why = ", a guess" if longest is None else ", half of max_prompt_tokens"
-    mean = (512 if longest is None else longest) / 2 if assumed.prompt is None else assumed.prompt
-    most = max(mean, longest or (512 if assumed.prompt is None else mean))
+    longest, mean, why = assumed.longest_prompt, assumed.prompt, ""
+    most = longest or mean or 512
+    if mean is None:
+        mean, why = most / 2, ", a guess" if longest is None else ", half of max_prompt_tokens"
     notes.append(f"prompts of {mean:,.0f} tokens on average{why} (--prompt_length)")
     if longest is None:
         notes.append(f"prompts of at most {most:,.0f} tokens; no setting limits them (max_prompt_tokens)")
-    return Range(mean, most)
+    return Range(mean, max(mean, most))
 
 
 def _response(assumed: Assumed, most: int, notes: list[str]) -> Range:

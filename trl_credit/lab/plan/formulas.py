@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 # tokens and entries of the vocabulary whose logits TRL's fused head has in memory at the same time
 HEAD_TOKENS, HEAD_ENTRIES = 4096, 32768
-# values of optimizer state per trained parameter, in the type of the weights
-_STATES = {"adamw": 2, "adam": 2, "sgd": 0}
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Layout:
         kind: "none", "ddp", "zero1", "zero2", "zero3" or "fsdp".
         weight_bytes: Bytes of a weight as loaded.
         compute_bytes: Bytes of a number in a matrix product: 2 for bfloat16 and float16.
-        optimizer: transformers' name of the optimizer.
+        optimizer: transformers' name of the optimizer. All but "sgd" are taken to have AdamW's state.
         reference: Whether there is a reference model.
         checkpointing: Whether gradient checkpointing is on.
         frozen_bytes: Bytes of a frozen weight, if it is quantized.
@@ -129,11 +127,6 @@ def tree_size(branching: Sequence[int], *, segment: int, length: float) -> TreeS
     return TreeSize(nodes, tokens, path_tokens, width)
 
 
-def optimizer_states(name: str) -> int | None:
-    """Values of state per trained parameter; `None` for an unknown optimizer."""
-    return _STATES.get(name.removeprefix("paged_").partition("_")[0])
-
-
 def activation_bytes(shape: Shape, layout: Layout) -> tuple[float, float]:
     """Bytes per token that a layer like Llama's or Qwen's keeps for its backward pass, and those of its input.
 
@@ -157,10 +150,8 @@ def memory(shape: Shape, layout: Layout, *, tokens: int, scored: int) -> dict[st
     by_state = layout.processes if layout.kind in ("zero1", "zero2", "zero3", "fsdp") else 1
     held, compute, frozen = layout.held_bytes, layout.compute_bytes, shape.parameters - shape.trained
     weights = shape.trained * held + frozen * (held if layout.frozen_bytes is None else layout.frozen_bytes)
-    states = optimizer_states(layout.optimizer)
-    of_state = (2 if states is None else states) * (4 if layout.has_master else layout.weight_bytes)
-    if "8bit" in layout.optimizer:
-        of_state = 2  # both moments
+    values = 0 if layout.optimizer == "sgd" else 2  # AdamW's two moments
+    of_state = 2 if "8bit" in layout.optimizer else values * (4 if layout.has_master else layout.weight_bytes)
     in_layer, of_input = activation_bytes(shape, layout)
     kept = shape.layers * of_input + in_layer if layout.checkpointing else shape.layers * in_layer
     logits = min(scored, HEAD_TOKENS) * min(shape.vocabulary, HEAD_ENTRIES) * compute

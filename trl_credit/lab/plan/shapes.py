@@ -18,7 +18,7 @@ from .formulas import Shape
 
 
 VOCABULARY = 151_936  # Qwen's
-GET_CONFIG = "hf download {} config.json, or name a folder that has config.json"  # by the name of a model
+GET_CONFIG = "hf download MODEL config.json, or name a folder that has config.json"
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -46,7 +46,7 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
         return replace(shape, source=further if shape.source is None else f"{further}; {shape.source}")
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
     if adapter is not None:  # which are counted on a configuration
-        fix = f"--use_peft needs its config.json: {GET_CONFIG.format(name)}"
+        fix = f"--use_peft needs its config.json: {GET_CONFIG}"
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
     )
 
 
-def manual_shape(parameters: str, *, layers: int | None, hidden: int | None, vocabulary: int | None) -> Shape:
+def manual_shape(parameters: str, layers: int | None, hidden: int | None, vocabulary: int | None = None) -> Shape:
     """The sizes of a model whose configuration is not available. It has tied embeddings, and a feed-forward block of
     three matrices that has the remaining parameters.
 
@@ -128,12 +128,10 @@ def manual_shape(parameters: str, *, layers: int | None, hidden: int | None, voc
     count = round(float(number[1]) * _UNITS[number[2]])
     if layers is None or hidden is None:
         raise ValueError("--parameters goes with the other sizes: set --layers and --hidden_size")
-    vocabulary = VOCABULARY if vocabulary is None else vocabulary
+    vocabulary = vocabulary or VOCABULARY
     matrix = count - vocabulary * hidden
     inner = (matrix // layers - 4 * hidden**2) // (3 * hidden)
     if inner < 1:
-        sizes = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
-        raise ValueError(
-            f"--parameters {parameters} is too few for {sizes}: check --layers, --hidden_size, --vocabulary"
-        )
+        what = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
+        raise ValueError(f"--parameters {parameters} is too few for {what}: check the sizes")
     return Shape(count, count, matrix, vocabulary, hidden, layers, inner, hidden, hidden)
