@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 import torch
@@ -186,40 +185,16 @@ def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, me
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
 
 
-def test_functions_of_the_same_name_are_different_rows(rollouts, own, printed):
-    given = [f"{own}/{name}" for name in ("mine.py:f", "other.py:f", "mine.py:GRPO", "mine.py:crash")]
-    text = printed(rollouts(), "--algo", "grpo", "s_trace", "--credit", *given)
-    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("| ")}
-    assert {"f on GRPO", f"f on GRPO ({own}/other.py:f)", "GRPO on GRPO", "GRPO", "S-trace"} <= rows.keys()
-    assert rows["GRPO"].rstrip("| ").endswith("| 1.00") and float(rows["GRPO on GRPO"].split(" | ")[-1].strip(" |")) < 0
-    assert "crash on GRPO" not in rows
-    assert "mine.py:crash' raised RuntimeError: no such thing, in line 18 of mine.py." in text
-
-
 def test_a_function_named_by_hand_that_cannot_be_used_is_an_error(rollouts, own, command_said):
     given = ["explain", rollouts(), "--algo", "grpo", "--credit", f"{own}/mine.py:f", f"s_trace+{own}/mine.py:nope"]
     code, out, error = command_said(*given)
     assert code == 2 and not out and "'nope' is not a function there" in error and len(error.splitlines()) == 1
 
 
-def test_a_function_imports_a_module_beside_it_as_in_training(rollouts, own, printed, monkeypatch):
-    monkeypatch.chdir(own)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(own))])
-    (own / "sibling_of_mine.py").write_text(OWN)
-    (own / "importing.py").write_text("from sibling_of_mine import f as halved\n")
-    assert "| f on GRPO " in printed(rollouts(), "--algo", "grpo", "--credit", "importing.py:halved")
-
-
 @pytest.mark.parametrize("value", [[0.5, 1], {"a": "b"}], ids=str)
 def test_a_column_that_is_called_rewards_may_hold_anything(rollouts, value):
     shard = read_rollouts(rollouts(rows(rewards=value)))
     assert any(explain(shard, config_of("ha_dw"), name="HA-DW").shard.responses[0]["credit"])
-
-
-def test_equal_rewards_are_named_as_the_reason_of_no_credit(rollouts, printed):
-    reason = "No algorithm gives credit: the responses to each prompt have the same reward."
-    assert reason in printed(rollouts(rows(reward=1.0)), "--algo", "grpo", "s_trace")
-    assert reason not in printed(rollouts(), "--algo", "grpo")
 
 
 def test_a_class_has_settings(rollouts, own, printed, command_said):
@@ -282,12 +257,3 @@ def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
 def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, printed, monkeypatch):
     monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
     assert "(the page shows 1 of 4 responses, the table has all)" in printed(rollouts(), "--algo", "grpo")
-
-
-def test_the_cost_of_steps_grows_with_the_length_alone():
-    from trl_credit.lab.explain.segments import cost
-    from trl_credit.observe.schema import Shard
-
-    row = {"tokens": ["a", "b", "\n"] * 4000, "old_logprobs": [-1.0] * 12000, "group": 0}
-    text = cost(Shard({}, {}, [row, row]), config_of("vine_ppo", max_completion_length=20000))
-    assert text.startswith("it values 8,000 states by 72,000 continuations")

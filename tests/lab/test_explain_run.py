@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from conftest import count_a
 from custom_functions import custom
 from scripts import ROOT, load_script
@@ -78,29 +77,6 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
     (finished / "recipe.yaml").unlink()
     refused("no recipe.yaml that names data and reward")
     assert not (finished / "explain.html").exists()
-
-
-def test_only_what_the_responses_depend_on_is_read_of_a_recipe(finished, command_said):
-    record, recipe = finished / "credit_run.json", finished / "recipe.yaml"
-    known = json.loads(record.read_text())
-    record.write_text(json.dumps({name: value for name, value in known.items() if name != "task"}))
-    of_a_cluster = {"use_vllm": True, "deepspeed": "gone.json", "algo": "spo_tree", "bf16": True, "env": {"PATH": "x"}}
-    recipe.write_text(yaml.safe_dump(yaml.safe_load(recipe.read_text()) | of_a_cluster))
-    assert command_said("explain", finished, "--algo", "grpo")[0] == 0
-    recipe.write_text("reward: gone.py:f\n")
-    code, _, error = command_said("explain", finished)
-    assert code == 2 and "what the run names cannot be used" in error.splitlines()[-1]
-
-
-def test_a_folder_without_a_model_is_refused(finished, command_said):
-    (finished / "config.json").unlink()
-    code, said, error = command_said("explain", finished)
-    assert code == 2 and not said and error.startswith(f"error: {finished} has neither a rollout log nor a model: ")
-
-
-def test_a_step_needs_a_log(finished, command_said):
-    code, _, error = command_said("explain", finished, "--step", "3")
-    assert code == 2 and "has no rollout log" in error
 
 
 # What a run logged
