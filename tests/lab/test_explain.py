@@ -250,12 +250,6 @@ def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_sai
     assert "SPO-chain is left out: reward function " in text and "no judge" in text
 
 
-def test_rows_of_trees_are_not_responses(make_trainer, tmp_path, capsys):
-    make_trainer("spo_tree", log_credit=1, max_steps=1, temperature=1.3).train()
-    error = error_of(main, ["explain", tmp_path / "run"], capsys)
-    assert "holds rows of trees, which are parts of responses: look at them with trl-credit view" in error
-
-
 def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, printed, monkeypatch):
     monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
     assert "(the page shows 1 of 4 responses, the table has all)" in printed(rollouts(), "--algo", "grpo")

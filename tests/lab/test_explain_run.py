@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import count_a
 from custom_functions import custom
-from scripts import ROOT, load_script
 from torch.nn.utils.rnn import pad_sequence
 
 from trl_credit import ALGORITHMS
@@ -68,10 +67,6 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
     known["identity"]["data"]["rows"] = 64  # other data
     record.write_text(json.dumps(known))
     refused("and it does not name what it was trained on (data.rows 64 → 1024)")
-    known["identity"]["data"]["rows"] = 1024
-    known["identity"]["reward_funcs"] = {"mine": "SHA-256 0"}
-    record.write_text(json.dumps(known))
-    refused('(rewards ["mine"] → ["demo_reward"])')
     record.unlink()
     refused("its recipe.yaml names no data (a run from Python?)")
     (finished / "recipe.yaml").unlink()
@@ -81,7 +76,6 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
 
 # What a run logged
 
-GALLERY = sorted((ROOT / "examples" / "algorithms").glob("*.py"))
 GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
 WIDE = {"epsilon": 0.2, "epsilon_high": 0.2}  # or all responses are clipped
@@ -168,24 +162,6 @@ def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses
         rewards = [row["reward"] for row in shards[-1].responses]
         assert abs(shards[-1].header["difficulty_belief"] - sum(rewards) / len(rewards)) > 0.05
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.stem in ("cispo_trace", "group_words") else pytest.mark.slow)
-        for path in GALLERY
-    ],
-)
-def test_the_gallery_too(logged, path):
-    names = {name.lower(): name for name in vars(load_script(path))}
-    name = names[path.stem.replace("_", "")]
-    trainer, shards = logged("grpo", **{"baseline" if name == "maxrl" else "credit": f"{path}:{name}"})
-    if "hidden" in trainer.contract.algorithm.needs:
-        with pytest.raises(ValueError, match="hidden states, which responses do not hold"):
-            explain(shards[0], trainer.args, name="again")
-    else:
-        check_explained(trainer, shards)
 
 
 def test_a_loss_is_not_shown_as_an_advantage(logged):

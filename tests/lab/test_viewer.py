@@ -14,7 +14,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
-from viewer_helpers import EVIL, SHARDS, Page, explained, header, node, response, s_trace, spo_chain, with_trace
+from viewer_helpers import EVIL, SHARDS, Page, explained, header, response, s_trace, spo_chain, with_trace
 
 import trl_credit
 from trl_credit.cli import main
@@ -150,28 +150,6 @@ def test_a_page_begins_with_the_response_of_largest_credit(tmp_path, capsys):
     write_shard(shard_path(tmp_path, 7), shard)
     assert main(["view", str(tmp_path), "--terminal"]) == 0 and "response 0/1" in capsys.readouterr().out
     assert Page(build_page([shard], title="t", start={"group": 0, "index": 0})).data["start"]["index"] == 0
-
-
-def test_a_page_begins_with_a_group_of_mixed_rewards(tmp_path, capsys):
-    rewards = {0: (1.0, 1.0), 1: (1.0, 0.9), 2: (0.0, 1.0), 3: (0.0, 1.0), 4: (0.0, 5.0), 5: (None, None)}
-    rows = [
-        response("a", group=g, index=i, reward=reward, credit=[0.0 if g == 4 else 0.5])
-        for g, pair in rewards.items()
-        for i, reward in enumerate(pair)
-    ]
-    one = Shard(header("GRPO", step=7), {}, rows)
-    none = Shard(header("Zero", step=7), {}, [{**row, "credit": [0.0]} for row in rows])
-
-    def opens(*shards):
-        return Page(build_page(shards, title="t")).data["start"]["group"]
-
-    assert opens(one) == opens(none, one) == 2  # group 4 differs more, but has no credit
-    trees = {1: [node(0, None, "", value=0.95)]}
-    assert opens(Shard(one.header, trees, rows)) == 1
-    write_shard(shard_path(tmp_path, 7), one)
-    assert main(["view", str(tmp_path), "--terminal"]) == 0 and "response 2/0" in capsys.readouterr().out
-    assert main(["view", str(tmp_path), "--terminal", "--response", "1/1"]) == 0
-    assert "response 1/1" in capsys.readouterr().out
 
 
 # --- the terminal ---

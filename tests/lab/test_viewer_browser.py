@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from viewer_colours import LEVELS, PAIRS, contrast, linear
 from viewer_helpers import SHARDS, header, response, s_trace, with_trace
 
+from trl_credit.lab.viewer import palette
 from trl_credit.observe.schema import Shard
 
 
@@ -95,28 +95,6 @@ def test_arrow_keys_walk_tokens_lines_responses_and_steps(show):
     assert page.view("step") == [10]
 
 
-def test_everything_is_reached_by_tab_with_a_visible_focus_and_lists_obey_arrows(show):
-    page = show([s_trace(10), s_trace(20)], start={"step": 10, "group": 0, "index": 0})
-    seen = []
-    for _ in range(12):
-        page.press("Tab")
-        seen.append(
-            page.evaluate(
-                "(e => [e.id || e.name || e.className || e.tagName, getComputedStyle(e.closest('.choice') ?? e)"
-                ".outlineStyle])(document.activeElement)"
-            )
-        )
-    stops = ["step", "metric", "layout", "theme", "group", "index", "define", "text"]
-    assert list(dict.fromkeys(name for name, _ in seen if name in stops)) == stops
-    assert all(style != "none" for name, style in seen if name != "BODY"), seen
-    page.evaluate("document.querySelector('#responses input:checked').focus()")
-    page.press("ArrowDown")
-    assert page.evaluate("[view.index, document.activeElement.name]") == [1, "index"]
-    page.evaluate("document.querySelector('#groups input:checked').focus()")
-    page.press("ArrowDown")
-    assert page.evaluate("[view.group, document.activeElement.name]") == [1, "group"]
-
-
 def test_a_pointer_shows_the_numbers_and_where_the_credit_came_from(show):
     shard = s_trace()
     row = shard.responses[0]
@@ -171,6 +149,16 @@ def test_credit_that_a_trace_sends_to_a_token_outside_the_policy_term_is_shown(s
     assert "0 of its own, +1.71 through its trace from 2 later tokens" in " ".join(page.texts("#panel p"))
 
 
+LEVELS = [f"{letter}{level}" for letter in "pns" for level in range(1, palette.LEVELS + 1)]
+
+
+def contrast(*colours: str) -> float:
+    """WCAG 2's contrast ratio of two colours of CSS."""
+    srgb = np.array([[int(x) / 255 for x in re.findall(r"\d+", colour)[:3]] for colour in colours])
+    light = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+    return (light.max() + 0.05) / (light.min() + 0.05)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_on_every_colour_is_legible_as_drawn(show, scheme):
     page = show([s_trace()])
@@ -179,8 +167,4 @@ def test_text_on_every_colour_is_legible_as_drawn(show, scheme):
         f"{LEVELS}.map(c => {{ const e = texts[0].spans[0]; e.className = 'token ' + c; const s = getComputedStyle(e);"
         " return [s.color, s.backgroundColor] })"
     )
-    for name, (ink, ground) in zip(LEVELS, pairs, strict=True):
-        rgb = [np.array([int(x) / 255 for x in re.findall(r"\d+", text)[:3]]) for text in (ink, ground)]
-        assert contrast(*map(linear, rgb)) >= 4.5, name
-        hexes = PAIRS[name].split(", ")[scheme == "dark"]
-        assert "#" + "".join(f"{round(255 * x):02x}" for x in rgb[1]) == hexes
+    assert len({ground for _, ground in pairs}) == len(LEVELS) and all(contrast(*pair) >= 4.5 for pair in pairs)

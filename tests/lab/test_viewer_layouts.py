@@ -3,17 +3,12 @@
 import numpy as np
 import pytest
 from viewer_helpers import (
-    PROMPT,
     SHARDS,
-    SOLUTION,
     explained,
     group_of,
     header,
-    response,
     s_trace,
     spo_chain,
-    spo_tree,
-    tokens_of,
 )
 
 from trl_credit.observe.schema import Shard
@@ -42,29 +37,6 @@ def many() -> list[Shard]:
             row["credit"] = [x / (100 if k == 5 else 1) for x in row["credit"]]
         shards.append(Shard(header(f"Algorithm {k}"), {}, rows))
     return shards
-
-
-def test_many_algorithms_are_stacked_and_are_the_lines_of_the_panel(show):
-    page = show(many(), fragment="token=45")
-    boxes = page.evaluate(
-        "[...document.querySelectorAll('.column')].map(e => e.getBoundingClientRect()).map(r => [r.left, r.top])"
-    )
-    assert len(boxes) == 6 and len({left for left, _ in boxes}) == 1 and boxes == sorted(boxes, key=lambda box: box[1])
-    assert page.texts("#panel thead th") == ["Credit", "A", "W"]
-    assert page.texts("#panel .many tbody th") == [f"Algorithm {k}" for k in range(6)]
-    assert page.texts("#panel .many td:nth-child(3)") == ["0", "+1", "+2", "+3", "+4", "+5"]
-    assert "Entropy, nats" in page.texts("#panel .shared th") and "Advantage A" not in page.texts("#panel .shared th")
-    assert page.evaluate("BOX.panel.scrollWidth <= BOX.panel.clientWidth")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    page.evaluate("texts[4].box.focus()")
-    page.press("ArrowRight")
-    assert page.evaluate("[view.token, activeText() === texts[4], scrollY < 1200]") == [46, True, True]
-    page.evaluate(
-        "document.querySelectorAll('.text').forEach(e => { e.style.maxHeight = '4em' }), texts[0].box.scrollTop = 30"
-    )
-    page.settle()
-    page.settle()
-    assert page.evaluate("texts.map(t => t.box.scrollTop)") == [30] * 6
 
 
 def test_algorithms_have_one_scale_or_each_its_own(show):
@@ -118,42 +90,6 @@ def test_a_tree_opens_and_leads_to_the_responses(show):
     assert [line.partition("Setting")[0] for line in lines] == ["V 1A +0.333", "V 1A +0.333", "V 0A −0.667"]
     page.evaluate("document.querySelectorAll('.node button')[1].click()")
     assert page.view("layout", "index") == ["one", 1] and page.texts(".boundary")[1] == "V 0.667"
-
-
-def replayed_and_fresh() -> Shard:
-    """A group whose tree is of an earlier batch, and one with its tree, of which few leaves are rows."""
-    shard = spo_tree()
-    nodes = shard.trees[0]
-    leaf = shard.responses[3]
-    first = nodes[leaf["nodes"][0]]["text"]
-    cut = len(tokens_of(first))
-    late = {name: x[cut:] if isinstance(x, list) and len(x) == len(leaf["tokens"]) else x for name, x in leaf.items()}
-    late |= {"prompt": PROMPT + first, "segment_nodes": leaf["nodes"][1:], "segment_ids": [0] * len(late["tokens"])}
-    inner = {**leaf, "reward": None, "rewards": {}, "index": 1, "prompt": PROMPT + first}
-    zero = {**leaf, "reward": 0.0, "index": 2, "prompt": PROMPT + first}
-    fresh = [{**row, "group": 1} for row in ({**late, "index": 0}, inner, zero)]
-    old = [{**response(SOLUTION, index=i), "reward": None, "rewards": {}} for i in (0, 1)]
-    said = header("SPO-tree", settings={"rollouts": "tree"})
-    return Shard(said, {1: nodes}, [*old, *fresh])
-
-
-def test_a_group_with_a_tree_shows_the_value_of_its_root_and_comes_first(show):
-    page = show([replayed_and_fresh()])
-    assert page.texts("#groups .facts") == ["replayed from an earlier batch", "V 0.444 · tree"]
-    assert page.view("group", "index") == [1, 1]
-    page.evaluate("go({ index: 0 })")
-    assert "Let's think" in page.texts("#prompt div")[0]  # this response's prompt, with what it goes on from
-    assert (
-        page.texts("#groups .start")[1].startswith("Train A makes") and "Let's" not in page.texts("#groups .start")[1]
-    )
-    missing = "[...document.querySelectorAll('#responses .bar')].map(e => e.classList.contains('missing'))"
-    assert page.evaluate(missing) == [False, True, False]
-    grounds = "[...document.querySelectorAll('#responses .bar')].map(e => getComputedStyle(e).backgroundImage)"
-    first, second, third = page.evaluate(grounds)
-    assert first == third != second
-    page.evaluate("go({ group: 0 })")
-    assert all(text.startswith("replayed from an earlier batch · ") for text in page.texts("#responses .facts"))
-    assert page.texts(".column h2")[0] == "Response 0 replayed from an earlier batch"
 
 
 def test_every_colouring_there_is_can_be_chosen(show):
