@@ -48,7 +48,7 @@ class Chromium:
         target = self.call("Target.createTarget", url="about:blank")
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
 
@@ -142,12 +142,6 @@ class Chromium:
         """Light or dark, on the screen or in print."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
-
-    def roles(self) -> list[tuple[str, str]]:
-        """Role and name of each element that assistive technology sees."""
-        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        # Chromium 150 keeps the space before a select in its label
-        return [(n["role"]["value"], n.get("name", {}).get("value", "").strip()) for n in nodes if not n["ignored"]]
 
     def _note(self, message: dict[str, Any]) -> None:
         match message:

@@ -131,12 +131,6 @@ def test_a_grid_knows_which_runs_are_finished(tmp_path, finished_run):
         write(grid)
 
 
-def test_the_embedded_tasks_have_ten_seeds_by_default(tmp_path, tiny_model):
-    assert grid_of(tmp_path, "grpo", seeds=None).seeds == list(range(10))
-    other = ["--model_name_or_path", tiny_model, "--dataset_name", "demo"]
-    assert grid_of(tmp_path, "grpo", seeds=None, flags=other).seeds == list(range(5))
-
-
 def test_settings_are_held_equal(tmp_path):
     equal = ["beta=0", "advantage_floor=None", "num_iterations=1", "epsilon_high=0.3"]
     grid = grid_of(tmp_path, *(ALGORITHMS.keys() - {"kl_cov"}), equal=equal)

@@ -3,20 +3,16 @@
 import importlib.util
 import json
 import sqlite3
-import struct
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import TrainerCallback
-from transformers.integrations import TensorBoardCallback, WandbCallback
+from transformers.integrations import TensorBoardCallback
 from viewer_helpers import Page, header, response, s_trace
 
-import trl_credit
 from trl_credit import CreditPageCallback
-from trl_credit.cli import training
 from trl_credit.lab.viewer import trackers
 from trl_credit.lab.viewer.excerpt import excerpt, ranked_groups
 from trl_credit.lab.viewer.page import build_page
@@ -50,26 +46,6 @@ def shown_steps(pages: list[str]) -> list[int]:
     return [shards[0]["header"]["step"] for shards in found]
 
 
-def wandb_rows(file: Path) -> list[dict]:
-    """The rows of an offline run. After 7 bytes that name the format come records in blocks of 32 kB, each after its
-    checksum, length and type: 1 is a whole one, 2 to 4 are its parts."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, rows, parts = file.read_bytes(), 7, [], b""
-    while at + 7 <= len(data):
-        if (left := 32768 - at % 32768) < 7:
-            at += left
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        parts, at = parts + data[at + 7 : at + 7 + length], at + 7 + length
-        if kind in (1, 4):
-            record, parts = Record.FromString(parts), b""
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                rows.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items})
-    return rows
-
-
 # Trackers
 
 
@@ -84,37 +60,6 @@ def test_tensorboard(run):
     logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
     assert [x.value for x in found.Scalars("credit/trace_mass")] == pytest.approx(logged)
     assert [x.step for x in found.Scalars("credit/trace_mass")] == [1, 2]
-
-
-@needs("wandb")
-def test_wandb(run, tmp_path, monkeypatch):
-    import wandb
-
-    before = set(psutil.Process().children(recursive=True))
-    for name, value in {"MODE": "offline", "DIR": tmp_path, "SILENT": "true", "CONSOLE": "off"}.items():
-        monkeypatch.setenv(f"WANDB_{name}", str(value))
-    try:
-        trainer = run("wandb")
-        folder = Path(wandb.run.dir)
-    finally:
-        wandb.finish()
-        wandb.teardown()
-    assert set(psutil.Process().children(recursive=True)) <= before
-    (file,) = folder.parent.glob("*.wandb")
-    rows = wandb_rows(file)
-    found = [row for row in rows if "credit/page/path" in row]
-    assert [(row["train/global_step"], row["credit/page/_type"]) for row in found] == [
-        (1, "html-file"),
-        (2, "html-file"),
-    ]
-    assert shown_steps([(folder / row["credit/page/path"]).read_text("utf-8") for row in found]) == [1, 2]
-    # in the row of the other metrics, since that has the step of the charts
-    names = ("train/global_step", "train/reward", "credit/trace_mass")
-    logged = [tuple(row[name] for name in names) for row in rows if names[2] in row]
-    for values, row in zip(logged, trainer.state.log_history, strict=False):
-        assert values == pytest.approx((row["step"], row["reward"], row["credit/trace_mass"]))
-    assert len(logged) == 2
-    assert [name for row in rows for name in row if name.startswith("train/credit")] == []
 
 
 @needs("trackio")
@@ -182,22 +127,6 @@ def test_what_a_callback_is_given(make_trainer, tmp_path):
     found = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TensorBoardCallback)]
     assert found[0] is mine and [type(callback) for callback in found[1:]] == [trackers._GroupedTensorBoard]
     assert found[1].tb_writer is writer
-
-
-@needs("trackio")
-def test_a_trackio_without_html_is_refused(make_trainer, monkeypatch):
-    monkeypatch.setattr(trackers, "TRACKIO", "9999")
-    with pytest.raises(ValueError, match="report_to='trackio' shows HTML from trackio 9999 on, found "):
-        CreditPageCallback(make_trainer(report_to="trackio"))
-
-
-@pytest.mark.parametrize("report_to", ["tensorboard", "none"])
-def test_the_command_adds_it(report_to, tmp_path):
-    flags = f"--max_steps 1 --log_credit 1 --report_to {report_to} --output_dir {tmp_path / 'run'}"
-    trainer, _ = training.build(flags.split(), command=["trl-credit", "train"])
-    callbacks = [type(callback) for callback in trainer.callback_handler.callbacks]
-    assert callbacks.count(CreditPageCallback) == (report_to == "tensorboard")
-    assert WandbCallback not in callbacks and trl_credit.CreditPageCallback is CreditPageCallback
 
 
 # What is sent

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from turn_helpers import TURN_FORMS, conversations, turn_jacobian
-from viewer_helpers import header, response
 
 from trl_credit import CreditConfig
 from trl_credit.credit.gradient import travelled
 from trl_credit.lab.comparison.same_gradient import has_same_gradient
 from trl_credit.lab.explain import explain, read_rollouts
-from trl_credit.observe.schema import Shard, read_shard, steps
+from trl_credit.observe.schema import read_shard, steps
 
 
 pytest_plugins = ["viewer_browser"]
@@ -56,25 +55,6 @@ def test_explain_reads_the_turns_of_the_responses(tmp_path):
     shard = read_rollouts(tmp_path / "rollouts.jsonl")
     found = explain(shard, config, name="turn").shard.responses[0]["log_weight"]
     assert found == pytest.approx([0.1, 0.1, 0.35, 0.35])
-
-
-def test_the_page_shows_where_the_credit_of_a_turn_came_from(show):
-    """Turns of two, one and two tokens with a tool's between; g = 1/2, and the second turn leaves no trace."""
-    row = response("a b c d e f g", advantage=1.0) | {"tokens": list("abcdefg")}
-    size = {name: x[:1] * 7 for name, x in row.items() if isinstance(x, list) and name not in ("tokens", "token_ids")}
-    row |= size | {"token_ids": list(range(7)), "turn_ids": [0, 0, -1, 1, -1, 2, 2]}
-    row |= {"loss_mask": [1, 1, 0, 1, 0, 1, 1], "policy_mask": [1, 1, 0, 1, 0, 1, 1], "selected": [1, 1, 0, 0, 0, 1, 1]}
-    row |= {"advantages": [1.0, 1, 0, 2, 0, 4, 8], "log_weight": [0.0] * 7, "is_clipped": [0] * 7}
-    of_trace = (0.5 * 2 + 0.25 * 12) / 2
-    row["credit"] = [1 + of_trace, 1 + of_trace, 0.0, 2.0, 0.0, 4.0, 8.0]
-    settings = {"importance": "eligible", "selector": "entropy", "trace_unit": "turn"}
-    page = show([Shard(header("S-trace", trace_decay=0.5, settings=settings), {}, [row])], fragment="token=0")
-    said = " ".join(page.texts("#panel p"))
-    assert "+1 of its own, +2 through its trace from 3 later tokens" in said.replace("1.00", "1").replace("2.00", "2")
-    mass = page.evaluate("Array.from(METRICS.trace.of(texts[0].row))")
-    assert mass == pytest.approx([0, 0, 0, 0.5, 0, 0.25, 0.25])
-    page.evaluate("go({ token: 3 })")  # of a turn that leaves none
-    assert "no later token reaches it" in " ".join(page.texts("#panel p"))
 
 
 def test_a_comparison_knows_which_weights_per_turn_have_the_gradient_of_grpo(tmp_path):

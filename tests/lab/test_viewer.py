@@ -14,12 +14,11 @@ from io import StringIO
 import numpy as np
 import pytest
 from rich.console import Console
-from viewer_helpers import EVIL, SHARDS, Page, explained, header, node, response, s_trace, spo_chain, with_trace
+from viewer_helpers import EVIL, SHARDS, Page, explained, header, response, s_trace, spo_chain, with_trace
 
 import trl_credit
 from trl_credit.cli import main
 from trl_credit.lab.viewer import build_page
-from trl_credit.lab.viewer.columns import encode_indices, encode_numbers
 from trl_credit.lab.viewer.excerpt import opening_response
 from trl_credit.lab.viewer.page import inert_json
 from trl_credit.lab.viewer.runs import read_run
@@ -96,17 +95,6 @@ NUMBERS = ([], [None], [0.5] * 100, [1e-30, -1e30, 0.0, None, 3.14159], [0, 1, 1
 NUMBERS += ([-1, 0, 1, 2, 3] * 3, [1e300, -1e300, 1.5, float("nan"), float("inf")])
 
 
-@pytest.mark.parametrize("values", NUMBERS)
-def test_numbers_come_back_to_four_digits(values):
-    back = decoded(encode_numbers(values), len(values))
-    wanted = np.array([x if x is None or abs(x) < 1e38 or not np.isfinite(x) else None for x in values], dtype=float)
-    wanted[~np.isfinite(wanted)] = np.nan
-    known = ~np.isnan(wanted)
-    np.testing.assert_allclose(back[known], wanted[known], rtol=2e-5)
-    assert np.isfinite(back[np.array([x is not None and np.isfinite(x) for x in values], dtype=bool)]).all()
-    assert decoded(encode_indices([0, 1, 2**24 - 1]), 3).tolist() == [0, 1, 2**24 - 1]
-
-
 def encoded(row, of=None) -> dict:
     """A response as the page has it."""
     return Page(build_page([Shard(of or header("GRPO"), {}, [row])], title="t")).data["shards"][0]["responses"][0]
@@ -162,36 +150,6 @@ def test_a_page_begins_with_the_response_of_largest_credit(tmp_path, capsys):
     write_shard(shard_path(tmp_path, 7), shard)
     assert main(["view", str(tmp_path), "--terminal"]) == 0 and "response 0/1" in capsys.readouterr().out
     assert Page(build_page([shard], title="t", start={"group": 0, "index": 0})).data["start"]["index"] == 0
-
-
-def test_a_page_begins_with_a_group_of_mixed_rewards(tmp_path, capsys):
-    rewards = {0: (1.0, 1.0), 1: (1.0, 0.9), 2: (0.0, 1.0), 3: (0.0, 1.0), 4: (0.0, 5.0), 5: (None, None)}
-    rows = [
-        response("a", group=g, index=i, reward=reward, credit=[0.0 if g == 4 else 0.5])
-        for g, pair in rewards.items()
-        for i, reward in enumerate(pair)
-    ]
-    one = Shard(header("GRPO", step=7), {}, rows)
-    none = Shard(header("Zero", step=7), {}, [{**row, "credit": [0.0]} for row in rows])
-
-    def opens(*shards):
-        return Page(build_page(shards, title="t")).data["start"]["group"]
-
-    assert opens(one) == opens(none, one) == 2  # group 4 differs more, but has no credit
-    trees = {1: [node(0, None, "", value=0.95)]}
-    assert opens(Shard(one.header, trees, rows)) == 1
-    write_shard(shard_path(tmp_path, 7), one)
-    assert main(["view", str(tmp_path), "--terminal"]) == 0 and "response 2/0" in capsys.readouterr().out
-    assert main(["view", str(tmp_path), "--terminal", "--response", "1/1"]) == 0
-    assert "response 1/1" in capsys.readouterr().out
-
-
-def test_prompts_of_messages_and_answers_of_any_type_are_text():
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
-    data = Page(build_page([Shard(header("GRPO"), {}, [response("a", prompt=messages, answer=2)])], title="t")).data
-    assert data["prompts"] == ["system: Be brief.\n\nuser: 1+1?"]
-    assert data["shards"][0]["responses"][0]["answer"] == "2"
-    assert encoded(response("a"))["answer"] is None  # of an older log
 
 
 # --- the terminal ---

@@ -35,9 +35,11 @@ def main(argv: list[str]) -> int:
     add("--open", action="store_true", help="open the page in a browser")
     add("--terminal", action="store_true", help="print one response in colour and write no file")
     args = parser.parse_args(argv)
+    if args.terminal and (args.output or args.open):
+        raise ValueError(f"--terminal writes no page: leave out {'--open' if args.open else '--output'}")
     run = run_folder(args.run)
     default = run.with_suffix(".html") if run.is_file() else inside(run, FOLDER) / PAGE
-    output = check_output(args.output or default)
+    output = check_output(args.output) if args.output else default
     shards, note = read_run(run, args.step, tokenizer=args.tokenizer)
     shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
     start = opening_response([shard]) if args.response is None else _response(shard, args.response)
@@ -69,7 +71,9 @@ def check_output(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"--output {path}: the name of the page must end in .html")
-    if path.parent.exists() and not os.access(path.parent, os.W_OK):
+    if not path.parent.is_dir():
+        raise ValueError(f"--output {path}: there is no folder {path.parent}: make it first")
+    if not os.access(path.parent, os.W_OK):
         raise ValueError(f"--output {path}: {path.parent} cannot be written to: choose another folder")
     return path
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..tables import escape_markdown
 from .grid import TUNING
 from .results import Results
 from .scoring import ScoreRow
@@ -20,7 +23,7 @@ def answer(results: Results) -> list[str]:
     parts = []
     for verdict in ("above", "below"):
         if rows := [row for row in tested if row.verdict == verdict]:
-            parts.append(f"{_with_numbers(rows)} {_is(rows)} {verdict} {baseline}")
+            parts.append(f"{_with_numbers(rows)} {'is' if len(rows) == 1 else 'are'} {verdict} {baseline}")
     family = sum(row.holm is not None for row in tested)
     corrected = f", Holm's correction for {family} comparisons" if family > 1 else ""
     counts = sorted({row.n for row in tested})
@@ -37,43 +40,21 @@ def answer(results: Results) -> list[str]:
 
 def notes(results: Results) -> list[str]:
     """Sentences beside the answer: equal gradients, comparisons that lose their difference to the correction, edges."""
-    content, rows, baseline = results.content, results.rows, results.content["baseline"]
-    same, sentences = content["same_gradient"], []
-    if same:
-        sentences.append(
-            f"With one update per batch, the gradient of {_listed(same)} is {baseline}'s: differences from it are "
-            "rounding, and are not counted."
-        )
-    if lost := [row.label for row in rows if row.verdict == "not shown" and row.excludes_zero]:
-        family = sum(row.holm is not None for row in rows)
-        sentences.append(
-            f"{_listed(lost)}: the interval excludes 0, but the test corrected for {family} comparisons shows no "
-            "difference."
-        )
-    if unpaired := [row.label for row in rows if not row.paired]:
-        sentences.append(
-            f"{_listed(unpaired)}: the seeds differ from {baseline}'s, so the test is Welch's, without pairs."
-        )
-    if untested := [row.label for row in results.tested if row.p is None]:
-        sentences.append(
-            f"No interval for {_listed(untested)}: it takes two seeds, and differences that are not all equal."
-        )
-    if few := [row.n for row in rows if row.p is not None and row.n < 5]:
-        n = min(few)
-        sentences.append(
-            f"With {n} seeds the t interval rests on the assumption that scores vary normally. The sign-flip p of "
-            f"pairs needs no such assumption, but it cannot be below {2 ** (1 - n):g}."
-        )
-    if content.get("sweep", "unknown") is None:  # older files do not tell
-        steps = [(run.get("totals") or {}).get("steps") for run in content["runs"] if run["phase"] != TUNING]
-        length = f"runs of {min(steps):,.0f} steps" if None not in steps else "these runs"
-        sentences.append(f"Learning rates were not tuned here, and {length} say nothing about longer ones.")
+    content, rows = results.content, results.rows
+    steps = [(run.get("totals") or {}).get("steps") for run in content["runs"] if run["phase"] != TUNING]
     # a sweep of texts has no edge
     edges = [row for row in results.tuned if row.is_at_edge and not isinstance(row.best, str)]
-    if edges:
-        at = ", ".join(f"{row.label} ({in_short(row.best)})" for row in edges)
-        sentences.append(f"The best value is at the edge of the sweep: {at}. A better one may lie beyond: widen it.")
-    return sentences
+    text = ENVIRONMENT.get_template("notes.jinja").render(
+        content=content,
+        family=sum(row.holm is not None for row in rows),
+        lost=[row.label for row in rows if row.verdict == "not shown" and row.excludes_zero],
+        unpaired=[row.label for row in rows if not row.paired],
+        untested=[row.label for row in results.tested if row.p is None],
+        fewest=min((row.n for row in rows if row.p is not None), default=None),
+        steps=None if None in steps else min(steps),
+        edges=[f"{row.label} ({in_short(row.best)})" for row in edges],
+    )
+    return text.splitlines()
 
 
 def _with_numbers(rows: Sequence[ScoreRow]) -> str:
@@ -99,9 +80,10 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _is(rows: Sequence[ScoreRow]) -> str:
-    return "is" if len(rows) == 1 else "are"
-
-
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_OPTIONS = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+ENVIRONMENT = Environment(loader=PackageLoader(__package__, "assets"), **_OPTIONS)
+ENVIRONMENT.filters |= {"listed": _listed, "plain": escape_markdown}

@@ -92,7 +92,9 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         ValueError: the folder holds no run with a complete checkpoint, or the log has no such metric.
     """
     folder = Path(folder)
-    record, checkpoint = read_run(folder), last_checkpoint(folder) if folder.is_dir() else None
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}: name the output_dir of a run")
+    record, checkpoint = read_run(folder), last_checkpoint(folder)
     if record is None or checkpoint is None:
         fix = "name the output_dir of a run of trl_credit with save_strategy='steps'"
         raise ValueError(

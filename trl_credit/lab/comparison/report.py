@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ...runs.identity import differences
 from ...support.files import inside, write_atomically
-from ..tables import escape_markdown, markdown_table
+from ..tables import markdown_table
 from ..viewer.page import source_hash
-from .answer import answer, interval_in_words, notes, signed
+from .answer import ENVIRONMENT, answer, interval_in_words, notes, signed
 from .entries import in_order
 from .figures import as_png, as_svg, draw_curves, draw_differences
 from .grid import TUNING
@@ -87,9 +86,7 @@ def as_html(results: Results, drawn: Mapping[str, str]) -> str:
 
 def _render(template: str, results: Results, **values: Any) -> str:
     """The template of a format, which includes `report.jinja`."""
-    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    environment = Environment(loader=PackageLoader(__package__, "assets"), autoescape="images" in values, **options)
-    environment.filters["plain"] = escape_markdown
+    environment = ENVIRONMENT.overlay(autoescape="images" in values)
     groups, axes = results.groups, common_axes(results.groups)
     runs = [run for group in groups for run in group.runs]
     late = [

@@ -76,7 +76,17 @@ def explain(
     if used.carries_loss and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    tokens = with_statistics(used, config, tokens, **_rows(shard))
+    seed = shard.header.get("batch_seed")
+    tokens = with_statistics(
+        used,
+        config,
+        tokens,
+        rewards=rewards_of(shard.responses),
+        reward_columns=_by_function(shard.responses),
+        group_ids=torch.tensor([response["group"] for response in shard.responses]),
+        columns=shard.responses,
+        **({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}),
+    )
     credit = Contract(used, max=lambda n: n).credit(tokens, config)
     columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss)
     responses = []
@@ -101,24 +111,23 @@ def _tokens(
 ) -> tuple[Tokens, str]:
     """A micro-batch of the responses in float64, and a note on the difficulty weight."""
     responses = shard.responses
-    if config.td_upper_bound:
-        raise ValueError("td_upper_bound=True needs π(EOS) at each token, which responses do not hold: leave it out")
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
     logp_t = old_t if logp_t is None else logp_t
-    if logp_t is None:
-        raise ValueError("these responses have no log-probabilities: give --model")
-    if entropy_t is None and config.selector not in ("none", "random"):
-        raise ValueError("it selects tokens by their entropy, which these responses lack: give --model")
-    if config.selector == "entropy_reference":
-        raise ValueError("it selects tokens by the entropy of the reference model, which responses do not hold")
     old_t = logp_t if old_t is None else old_t
+    by_entropy = config.selector not in ("none", "random")
+    for is_missing, what in (
+        (config.td_upper_bound, "td_upper_bound=True needs π(EOS) at each token, which responses do not hold"),
+        (logp_t is None, "these responses have no log-probabilities: give --model"),
+        (by_entropy and entropy_t is None, "it selects by their entropy, which these responses lack: give --model"),
+        (config.selector == "entropy_reference", "it selects by the reference model's entropy, which is not logged"),
+    ):
+        if is_missing:
+            raise ValueError(what)
     written_t = _column(responses, "loss_mask", default=1).long()
-    mask_t, note = written_t, ""
+    mask_t, note, weighing = written_t, "", {}
     if config.mask_truncated_completions:
-        cut_off = torch.tensor([bool(response.get("truncated")) for response in responses])
-        mask_t = mask_t * (~cut_off).unsqueeze(1)
+        mask_t = mask_t * torch.tensor([[not response.get("truncated")] for response in responses])
     advantages, segment_ids = segments or (_advantages(config, responses, written_t), mask_t.long() - 1)
-    weighing: dict[str, Any] = {}
     if config.difficulty != "none":
         weighing["p_hat"], weighing["prior"] = _difficulty(config, shard)
         note = f"belief {weighing['prior']:.2f}"
@@ -139,17 +148,6 @@ def _tokens(
         mask_t=mask_t.to(logp_t.dtype),
     )
     return in_loss(config, tokens), note
-
-
-def _rows(shard: Shard) -> dict[str, Any]:
-    """What is known of the responses as rows of a generation batch."""
-    responses, seed = shard.responses, shard.header.get("batch_seed")
-    return ({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}) | {
-        "rewards": rewards_of(responses),
-        "reward_columns": _by_function(responses),
-        "group_ids": torch.tensor([response["group"] for response in responses]),
-        "columns": responses,
-    }
 
 
 def _turns(responses: list[dict[str, Any]], written_t: torch.Tensor) -> torch.Tensor:
@@ -198,10 +196,10 @@ def as_trained(shard: Shard) -> Explained | None:
 
 def groups_of(responses: list[dict[str, Any]]) -> list[list[int]]:
     """The indices of each prompt's responses."""
-    found: dict[int, list[int]] = {}
+    places: dict[int, list[int]] = {}
     for i, response in enumerate(responses):
-        found.setdefault(response["group"], []).append(i)
-    return list(found.values())
+        places.setdefault(response["group"], []).append(i)
+    return list(places.values())
 
 
 def _column(responses: list[dict[str, Any]], name: str, *, default: float | None = None) -> torch.Tensor | None:
@@ -229,22 +227,23 @@ def _by_function(responses: list[dict[str, Any]]) -> torch.Tensor | None:
     # a row of another file may hold anything under this name
     if not all(isinstance(row, dict) and row and row.keys() == rows[0].keys() for row in rows):
         return None
-    is_known = all(isinstance(x, (int, float, type(None))) for row in rows for x in row.values())
-    return torch.stack([_float64(row.values()) for row in rows]) if is_known else None
+    if not {type(x) for row in rows for x in row.values()} <= {int, float, type(None)}:
+        return None
+    return torch.stack([_float64(row.values()) for row in rows])
 
 
 def _advantages(config: CreditConfig, responses: list[dict[str, Any]], mask_t: torch.Tensor) -> torch.Tensor:
     """Advantages (B,) of whole responses by the configured baseline; TRL's own in closed form."""
-    rewards, advantages, lengths = rewards_of(responses), torch.zeros(len(responses)).double(), mask_t.sum(-1)
-    is_own = config.baseline == "group"
+    rewards, lengths = rewards_of(responses), mask_t.sum(-1)
+    advantages = torch.zeros_like(rewards)
     for places in groups_of(responses):
-        given, n = rewards[places], len(places)
-        if is_own:
-            of_group = group_advantage(given, num_generations=n, scale=config.scale_rewards == "group")
+        sizes = {"num_generations": len(places)}
+        if config.baseline == "group":
+            of_group = group_advantage(rewards[places], scale=config.scale_rewards == "group", **sizes)
         else:
-            of_group = outcome_advantages(config, given, lengths=lengths[places], num_generations=n)
+            of_group = outcome_advantages(config, rewards[places], lengths=lengths[places], **sizes)
         advantages[places] = of_group.double()
-    if is_own and config.scale_rewards == "batch":
+    if config.baseline == "group" and config.scale_rewards == "batch":
         advantages = advantages / (rewards[~rewards.isnan()].std() + 1e-4)
     return advantages
 

@@ -1,5 +1,6 @@
 """Samples responses from the model of a finished run, for a run without a rollout log."""
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -73,23 +74,24 @@ def sampled(
     responses = []
     for i, (row, ids, text) in enumerate(zip(rows, found, texts, strict=True)):
         group, index = divmod(i, RESPONSES)
-        by_function = dict(zip(trainer.reward_func_names, map(_known, scores[i].tolist()), strict=True))
-        result = {
-            "group": group,
-            "index": index,
-            "completion": text,
-            "reward": _known(totals[i].item()),
-            "rewards": by_function,
-            "truncated": not engine.is_finished(ids, budgets[group]),
-            "prompt_token_ids": prompt_ids[group],
-            "token_ids": ids,
-        }
-        responses.append({**row, **result})
+        responses.append(
+            {
+                **row,
+                "group": group,
+                "index": index,
+                "completion": text,
+                "reward": _known(totals[i].item()),
+                "rewards": dict(zip(trainer.reward_func_names, map(_known, scores[i].tolist()), strict=True)),
+                "truncated": not engine.is_finished(ids, budgets[group]),
+                "prompt_token_ids": prompt_ids[group],
+                "token_ids": ids,
+            }
+        )
     return Shard({"step": None, "algorithm": "", "run": folder.name, "temperature": args.temperature}, {}, responses)
 
 
 def _known(reward: float) -> float | None:
-    return None if reward != reward else reward  # NaN: no function applies
+    return None if math.isnan(reward) else reward  # no function applies
 
 
 def _check_identity(trainer: CreditTrainer, folder: Path, own_rewards: bool) -> None:

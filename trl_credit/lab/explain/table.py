@@ -23,16 +23,8 @@ def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[l
     """One row of texts for each algorithm, in the order of `COLUMNS`: shares of Σ|credit| on tokens, those
     of [`~trl_credit.credit.shares`], the effective horizon, the shares of clipped and of unassigned tokens, and the
     cosine of the credit of all tokens with GRPO's."""
-    reference = None if grpo is None else _flat(grpo, "credit")
     return [
-        [
-            one.name,
-            *_shares(one),
-            *_end_and_noise(one),
-            _horizon(one),
-            *_counts(one),
-            _cosine(_flat(one, "credit"), reference),
-        ]
+        [one.name, *_shares(one), *_end_and_noise(one), _horizon(one), *_counts(one), _cosine(one, grpo)]
         for one in explained
     ]
 
@@ -70,12 +62,11 @@ def _end_and_noise(one: Explained) -> list[str]:
         mask_t = _row(response["loss_mask"])
         end.append(last_tokens(_row(response["credit"]), mask_t=mask_t))
         logps, entropy = response.get("old_logprobs"), response.get("entropy")
-        selected = response.get("selected") if selects else None
-        if logps is None or (selected is None and entropy is None):
-            noise.append((math.nan, math.nan))
-            continue
-        selected_t = select_high_entropy(_row(entropy), rate=0.2, mask_t=mask_t) if selected is None else _row(selected)
-        noise.append(noise_outside(_row(logps), selected_t=selected_t, mask_t=mask_t))
+        selected_t = _row(response["selected"]) if selects and response.get("selected") is not None else None
+        if selected_t is None and entropy is not None:
+            selected_t = select_high_entropy(_row(entropy), rate=0.2, mask_t=mask_t)
+        is_known = logps is not None and selected_t is not None
+        noise.append(noise_outside(_row(logps), selected_t=selected_t, mask_t=mask_t) if is_known else (math.nan,) * 2)
     return [_ratio(end), _ratio(noise)]
 
 
@@ -102,6 +93,9 @@ def _counts(one: Explained) -> list[str]:
     return [share, f"{1 - kept.sum() / max(len(kept), 1):.0%}"]
 
 
-def _cosine(credit: np.ndarray, other: np.ndarray | None) -> str:
-    size = 0.0 if other is None else np.linalg.norm(credit) * np.linalg.norm(other)
+def _cosine(one: Explained, grpo: Explained | None) -> str:
+    if grpo is None:
+        return "–"
+    credit, other = _flat(one, "credit"), _flat(grpo, "credit")
+    size = np.linalg.norm(credit) * np.linalg.norm(other)
     return f"{credit @ other / size:.2f}" if size > 0 else "–"
