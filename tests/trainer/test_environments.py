@@ -13,7 +13,8 @@ from trl_credit.credit.returns import returns_to_go, state_group_advantages, to_
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
-from trl_credit.rewards.guard import RewardError, RewardRaised
+from trl_credit.rewards.guard import RewardError
+from trl_credit.support.functions import FunctionRaised
 
 
 pytest_plugins = ["agent_helpers"]
@@ -364,7 +365,7 @@ def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
     trainer = make_agent(
         *[[ANSWER, ANSWER]] * 2, environment=Bare, algo=GRPO, rewards=[steps_once, raises_once], returns="to_go"
     )
-    with pytest.raises(RewardRaised, match="raises_once"):
+    with pytest.raises(FunctionRaised, match="raises_once"):
         batch_of(trainer)
     made = batch_of(trainer)
     assert made.advantages[:, 0].tolist() == [-1.0, 1.0] and keys.STEP_REWARDS not in made.batch.data
