@@ -135,7 +135,7 @@ def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, tmp_path
     with pytest.raises(SystemExit):
         parse_arguments(["--algo", "made_up", "--help", "all"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "made_up (traces from 50% of the tokens)" in text and "A rate of mine. Must be in [0, 1]." in text
+    assert "made_up" in text and "A rate of mine." in text
     args = args_of(module.MadeUpConfig, my_rate=0.25)
     assert settings_of(args)["my_rate"] == 0.25
     groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x}, credit={})]) for x in (0.1, 0.2)]

@@ -151,8 +151,8 @@ def knob(
 
 
 def entries_of(documented_class: type) -> dict[str, str]:
-    """Name → text of the entries under "Parameters:" in a docstring, each on one line and without links."""
-    text = inspect.getdoc(documented_class) or ""
+    """Name → text of the entries under "Parameters:" or "Args:" in a docstring, each on one line and without links."""
+    text = re.sub(r"^Args:$", "Parameters:", inspect.getdoc(documented_class) or "", flags=re.MULTILINE)
     entries = _ENTRY.findall(text.partition("Parameters:\n")[2])
     return {name: re.sub(r"\[`~?(?:\w+\.)*(.+?)`\]", r"`\1`", " ".join(words.split())) for name, words in entries}
 
