@@ -12,7 +12,7 @@ from .attention import tree_attention
 from .model_traits import is_random, positions_of
 from .packed_sequences import sequence_attention
 from .padding import Padding
-from .prefix_layout import Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
+from .prefix_layout import Batching, Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -68,14 +68,13 @@ class ReducedPasses:
             padding.keep_order("the tensors of its images do not have one entry per row")
         names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
         rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
-        size, needed = len(batches[0][keys.PROMPT_IDS]), None
+        needed = None
         if self.skipping.applies and padding.window > 1:
             needed = self.skipping.credited(batches).tolist()
-        plain = padding.arrangement(rows, size, columns_of(batches[0]), window=padding.window, needed=needed)
+        batching = Batching(len(batches[0][keys.PROMPT_IDS]), padding.window, needed)
+        plain = padding.arrangement(rows, columns_of(batches[0]), batching)
         if prefix.may_pack:
-            shared = None
-            if is_whole:
-                shared = prefix.share(rows, plain, size=size, window=padding.window, needed=needed)
+            shared = prefix.share(rows, plain, batching) if is_whole else None
             if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
                 return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
@@ -165,16 +164,17 @@ class ReducedPasses:
         return output[0].masked_fill(mask_t == 0, 0.0), *output[1:]
 
     def _run_in_parts(self, model: Any, args: tuple, options: dict[str, Any], *, may_pack: bool) -> tuple:
-        (input_ids, attention_mask, width), size = args, options["batch_size"]
+        input_ids, attention_mask, width = args
         there = Span(input_ids.size(1) - width, width)
         tensors = [*input_ids.split(there, dim=1), *attention_mask.split(there, dim=1)]
         whole = dict(zip((*_IDS, *_MASKS), tensors, strict=True))
         whole |= {name: options[name] for name in keys.TYPE_IDS if options.get(name) is not None}
         may_pack = may_pack and self.prefix.packs
         rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
-        chosen = self.padding.arrangement(rows, size, there, window=len(rows))
+        batching = Batching(options["batch_size"], len(rows))
+        chosen = self.padding.arrangement(rows, there, batching)
         if may_pack and is_whole:
-            chosen = self.prefix.share(rows, chosen, size=size, window=len(rows)) or chosen
+            chosen = self.prefix.share(rows, chosen, batching) or chosen
         if not (self.padding.trims or any(own.packing for own in chosen)):
             return self._forward(model, *args, **options)
         results: list[torch.Tensor | None] = []
