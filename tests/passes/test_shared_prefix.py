@@ -33,7 +33,7 @@ import trl_credit
 from trl_credit.loss.keys import PACKED_LAYOUT
 from trl_credit.passes import flops
 from trl_credit.passes.flops import Cost, cost_of
-from trl_credit.passes.prefix_layout import MicroBatch, PromptRow, by_prompt, layout_of, packing_of
+from trl_credit.passes.prefix_layout import Batching, MicroBatch, PromptRow, by_prompt, layout_of, packing_of
 from trl_credit.passes.row_order import rows_of
 from trl_credit.trainer.engine_calls import temporarily
 
@@ -266,7 +266,7 @@ def test_auto_packs_where_that_is_cheaper(make_trainer, monkeypatch):
         monkeypatch.setitem(flops.OF_A_CALL, "cpu", cost_of_a_call)
         prefix = make_trainer(shared_prefix="auto")._passes.prefix
         plain = [MicroBatch([*range(8)], flops.rows_pass(8, length=prompt + 8, scored=8), None)]
-        shared = prefix.share([PromptRow(0, prompt, 8)] * 8, plain, size=8, window=1)
+        shared = prefix.share([PromptRow(0, prompt, 8)] * 8, plain, Batching(8, 1))
         assert (shared is not None) == packs
 
 

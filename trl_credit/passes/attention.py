@@ -58,11 +58,11 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
             # in 16 bits, or kernels of experts have no shapes
             layer = type(model)(config).to(torch.bfloat16).eval()
             ids = torch.ones(1, 6, dtype=torch.long)
-            given = _arguments(tree, ids)
-            layer(input_ids=ids, position_ids=ids, use_cache=False, **given)
+            arguments = _arguments(tree, ids)
+            layer(input_ids=ids, position_ids=ids, use_cache=False, **arguments)
     except Exception:  # a custom model may raise anything
         return False
-    return given[BRANCHES].cache_info().currsize > 0  # attention has asked for it
+    return arguments[BRANCHES].cache_info().currsize > 0  # attention has asked for it
 
 
 def _arguments(branches: Branches, mask_t: torch.Tensor) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def lower_right_attention(
             keys, values = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         if is_flash or can_use_efficient_attention(SDPAParams(query, keys, values, None, dropout, False, False)):
             bias = causal_lower_right(query.size(2), key.size(2))
-            given = {"dropout_p": dropout, "scale": named.get("scaling"), "enable_gqa": is_flash and groups > 1}
-            return scaled_dot_product_attention(query, keys, values, attn_mask=bias, **given).transpose(1, 2)
+            options = {"dropout_p": dropout, "scale": named.get("scaling"), "enable_gqa": is_flash and groups > 1}
+            return scaled_dot_product_attention(query, keys, values, attn_mask=bias, **options).transpose(1, 2)
     # by an additive mask, for as many queries at a time as it has rows
     width, before = query.size(2), key.size(2) - query.size(2)
     at_once = masks.rows(width, query)

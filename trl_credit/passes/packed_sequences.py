@@ -27,7 +27,7 @@ def sequence_attention(model: nn.Module, lengths: Sequence[int], device: torch.d
     """
     bounds = torch.tensor([0, *lengths], device=device).cumsum(0).int()
     positions = torch.cat([torch.arange(n) for n in lengths]).to(device)
-    given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-    given |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
-    given |= {"position_ids": positions.unsqueeze(0), "attention_mask": None}
-    return model.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs | given), with_kwargs=True)
+    arguments = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    arguments |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
+    arguments |= {"position_ids": positions.unsqueeze(0), "attention_mask": None}
+    return model.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs | arguments), with_kwargs=True)

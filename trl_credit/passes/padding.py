@@ -15,7 +15,7 @@ from torch import nn
 
 from .flops import Pass, rows_pass
 from .model_traits import is_random, micro_batch_terms, row_comparing
-from .prefix_layout import MicroBatch, PromptRow, arranged
+from .prefix_layout import Batching, MicroBatch, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
 
@@ -58,25 +58,17 @@ class Padding:
         self.window = 1
         logger.warning("length_sort='auto' trims padding and does not sort rows by length: %s", reason)
 
-    def arrangement(
-        self,
-        rows: Sequence[PromptRow],
-        size: int,
-        there: Span,
-        *,
-        window: int,
-        needed: Sequence[bool] | None = None,
-    ) -> list[MicroBatch]:
-        """The cheapest micro-batches of `size` unpacked rows. One without a row that is `needed` costs nothing."""
+    def arrangement(self, rows: Sequence[PromptRow], there: Span, batching: Batching) -> list[MicroBatch]:
+        """The cheapest micro-batches of unpacked rows, which have the columns `there`."""
 
         def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
-            return cheapest_order(part, size, needed=needed) if self.trims else range(len(part))
+            return cheapest_order(part, batching.size, needed=needed) if self.trims else range(len(part))
 
         def form(part: Sequence[PromptRow]) -> tuple[Pass, None]:
             span = self.width(part, there)
             return rows_pass(len(part), length=sum(span), scored=span.completion), None
 
-        return arranged(rows, size, window=window, needed=needed, order=order, form=form)
+        return arranged(rows, batching, order=order, form=form)
 
     def width(self, rows: Sequence[PromptRow], there: Span) -> Span:
         """The columns that rows need together, rounded up, at most those of `there`."""

@@ -71,34 +71,40 @@ class MicroBatch(NamedTuple):
     packing: Packing | None
 
 
+class Batching(NamedTuple):
+    """How the rows of a batch are cut into micro-batches.
+
+    Attributes:
+        size: Rows of a micro-batch.
+        window: Micro-batches whose rows may be exchanged.
+        needed: Rows that need a pass; `None` for all. A micro-batch without one of them costs nothing.
+    """
+
+    size: int
+    window: int
+    needed: Sequence[bool] | None = None
+
+
 def arranged(
     rows: Sequence[PromptRow],
-    size: int,
+    batching: Batching,
     *,
-    window: int,
-    needed: Sequence[bool] | None,
     order: Callable[[Sequence[PromptRow], Sequence[bool] | None], Sequence[int]],
     form: Callable[[Sequence[PromptRow]], tuple[Pass, Packing | None]],
 ) -> list[MicroBatch]:
-    """Puts the rows of a batch into micro-batches.
+    """Puts the rows of a batch, given in TRL's order, into micro-batches.
 
     Args:
-        rows (sequence of [`PromptRow`]):
-            Rows in TRL's order.
-        size, window (`int`):
-            Rows of a micro-batch, and micro-batches whose rows may be exchanged.
-        needed (sequence of `bool`, *optional*):
-            Rows that need a pass. A micro-batch without one of them costs nothing.
         order (`Callable`):
             The order of the rows of a window, given which of them are needed.
         form (`Callable`):
             Cost and packing of a micro-batch.
     """
-    batches = []
-    for start in range(0, len(rows), size * window):
-        part = slice(start, start + size * window)
+    batches, needed = [], batching.needed
+    for start in range(0, len(rows), batching.size * batching.window):
+        part = slice(start, start + batching.size * batching.window)
         places = [start + k for k in order(rows[part], needed and needed[part])]
-        for own in (places[i : i + size] for i in range(0, len(places), size)):
+        for own in (places[i : i + batching.size] for i in range(0, len(places), batching.size)):
             cost, packing = form([rows[k] for k in own])
             is_computed = needed is None or any(needed[k] for k in own)
             batches.append(MicroBatch(own, cost if is_computed else Pass(0, 0, 0), packing))

@@ -12,7 +12,7 @@ from .attention import tree_attention
 from .model_traits import is_random, positions_of
 from .packed_sequences import sequence_attention
 from .padding import Padding
-from .prefix_layout import Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
+from .prefix_layout import Batching, Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -68,14 +68,13 @@ class ReducedPasses:
             padding.keep_order("the tensors of its images do not have one entry per row")
         names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
         rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
-        size, needed = len(batches[0][keys.PROMPT_IDS]), None
+        needed = None
         if self.skipping.applies and padding.window > 1:
             needed = self.skipping.credited(batches).tolist()
-        plain = padding.arrangement(rows, size, columns_of(batches[0]), window=padding.window, needed=needed)
+        batching = Batching(len(batches[0][keys.PROMPT_IDS]), padding.window, needed)
+        plain = padding.arrangement(rows, columns_of(batches[0]), batching)
         if prefix.may_pack:
-            shared = None
-            if is_whole:
-                shared = prefix.share(rows, plain, size=size, window=padding.window, needed=needed)
+            shared = prefix.share(rows, plain, batching) if is_whole else None
             if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
                 return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
@@ -130,16 +129,16 @@ class ReducedPasses:
         if not self.reshapes or len(args) < 3:  # a TRL that passes tensors by name is left alone
             return self._forward(model, *args, **kwargs)
         width, *others = args[2:]
-        given = kwargs | dict(zip(("batch_size", "compute_entropy"), others, strict=False))
-        used = {name for name, x in given.items() if x is not None and x is not False}
+        options = kwargs | dict(zip(("batch_size", "compute_entropy"), others, strict=False))
+        used = {name for name, x in options.items() if x is not None and x is not False}
         is_known = len(others) <= 2 and width > 0 and not used - {"batch_size", "compute_entropy", *keys.TYPE_IDS}
         may_pack = is_known and not used.intersection(keys.TYPE_IDS)
         inputs = {} if loss_pass is None else loss_pass.inputs
         cut, layout = inputs.get(keys.COLUMNS_CUT, 0), inputs.get(keys.PACKED_LAYOUT)
         if layout is not None and may_pack:
-            return self._pass(model, args[:3], given, cut=cut, layout=layout)
-        if given.get("batch_size") is not None and not torch.is_grad_enabled() and is_known:
-            return self._run_in_parts(model, args[:3], given, may_pack=may_pack)
+            return self._pass(model, args[:3], options, cut=cut, layout=layout)
+        if options.get("batch_size") is not None and not torch.is_grad_enabled() and is_known:
+            return self._run_in_parts(model, args[:3], options, may_pack=may_pack)
         return self._pass(model, args, kwargs, cut=cut, layout=None)
 
     def _pass(self, model: Any, args: tuple, kwargs: dict[str, Any], *, cut: int, layout: Layout | None) -> tuple:
@@ -164,24 +163,25 @@ class ReducedPasses:
         mask_t = args[1][:, args[1].size(1) - args[2] :]
         return output[0].masked_fill(mask_t == 0, 0.0), *output[1:]
 
-    def _run_in_parts(self, model: Any, args: tuple, given: dict[str, Any], *, may_pack: bool) -> tuple:
-        (input_ids, attention_mask, width), size = args, given["batch_size"]
+    def _run_in_parts(self, model: Any, args: tuple, options: dict[str, Any], *, may_pack: bool) -> tuple:
+        input_ids, attention_mask, width = args
         there = Span(input_ids.size(1) - width, width)
         tensors = [*input_ids.split(there, dim=1), *attention_mask.split(there, dim=1)]
         whole = dict(zip((*_IDS, *_MASKS), tensors, strict=True))
-        whole |= {name: given[name] for name in keys.TYPE_IDS if given.get(name) is not None}
+        whole |= {name: options[name] for name in keys.TYPE_IDS if options.get(name) is not None}
         may_pack = may_pack and self.prefix.packs
         rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
-        chosen = self.padding.arrangement(rows, size, there, window=len(rows))
+        batching = Batching(options["batch_size"], len(rows))
+        chosen = self.padding.arrangement(rows, there, batching)
         if may_pack and is_whole:
-            chosen = self.prefix.share(rows, chosen, size=size, window=len(rows)) or chosen
+            chosen = self.prefix.share(rows, chosen, batching) or chosen
         if not (self.padding.trims or any(own.packing for own in chosen)):
-            return self._forward(model, *args, **given)
+            return self._forward(model, *args, **options)
         results: list[torch.Tensor | None] = []
         for places, _, packing in chosen:
             index = torch.tensor(places, device=input_ids.device)
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
-            named = given | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
+            named = options | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
             cut, layout = part.get(keys.COLUMNS_CUT, 0), part.get(keys.PACKED_LAYOUT)
             output = self._pass(model, _arguments(part), named, cut=cut, layout=layout)
             results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]

@@ -56,8 +56,8 @@ def cheapest_order(rows: Sequence[PromptRow], size: int, *, needed: Sequence[boo
 
     def tokens(order: list[int]) -> int:
         parts = (order[i : i + size] for i in range(0, len(order), size))
-        made = ([rows[k] for k in part] for part in parts if needed is None or any(needed[k] for k in part))
-        return sum(len(part) * (max(r.prompt for r in part) + max(r.response for r in part)) for part in made)
+        computed = ([rows[k] for k in part] for part in parts if needed is None or any(needed[k] for k in part))
+        return sum(len(part) * (max(r.prompt for r in part) + max(r.response for r in part)) for part in computed)
 
     places = range(len(rows))
     by_response = sorted(places, key=lambda k: (rows[k].response, rows[k].prompt), reverse=True)

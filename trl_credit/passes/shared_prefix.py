@@ -10,7 +10,7 @@ from torch import nn
 from .attention import branch_problem, takes_branches
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
 from .packed_sequences import KERNELS, takes_packed_sequences
-from .prefix_layout import MicroBatch, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
+from .prefix_layout import Batching, MicroBatch, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
 from .row_order import longest
 
 
@@ -84,33 +84,22 @@ class SharedPrefix:
         """Whether rows may be packed without comparing first: they were compared, or comparing would say nothing."""
         return self.may_pack and (self._draws or bool(self.is_exact))
 
-    def share(
-        self,
-        rows: Sequence[PromptRow],
-        plain: Sequence[MicroBatch],
-        *,
-        size: int,
-        window: int,
-        needed: Sequence[bool] | None = None,
-    ) -> list[MicroBatch] | None:
+    def share(self, rows: Sequence[PromptRow], plain: list[MicroBatch], batching: Batching) -> list[MicroBatch] | None:
         """How to pack the rows of a batch; `None` if no two rows of a micro-batch share a prompt or, with "auto", if
-        packing saves too little.
+        packing saves too little. Micro-batches without a row that is needed come first.
 
         Args:
             rows (sequence of [`PromptRow`]):
                 Rows in TRL's order.
             plain (sequence of [`MicroBatch`]):
                 The micro-batches of unpacked rows.
-            size, window (`int`):
-                Rows of a micro-batch, and micro-batches whose rows may be exchanged.
-            needed (sequence of `bool`, *optional*):
-                Rows that need a pass. Micro-batches without one of them are skipped, and come first.
+            batching ([`Batching`]):
+                How the batch is cut.
         """
-
         packed = packed_sequences if self._packs_sequences else packing_of
 
         def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
-            places = by_prompt(part) if window > 1 else range(len(part))
+            places = by_prompt(part) if batching.window > 1 else range(len(part))
             return places if needed is None else sorted(places, key=lambda k: needed[k])
 
         def form(part: Sequence[PromptRow]) -> tuple[Pass, Packing | None]:
@@ -119,7 +108,7 @@ class SharedPrefix:
             span = longest(part)
             return rows_pass(len(part), length=sum(span), scored=span.completion), None
 
-        shared = arranged(rows, size, window=window, needed=needed, order=order, form=form)
+        shared = arranged(rows, batching, order=order, form=form)
         if not any(batch.packing for batch in shared):
             return None
         if self._packs_sequences:  # attention and the head skip the padding of plain rows too

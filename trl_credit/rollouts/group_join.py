@@ -108,4 +108,4 @@ def _taken(
         entries = split_rows(call.made.batch.data | parts, rows=rows, **layout)
         mine |= {first + i: (row, call.examples[i]) for i, row in zip(rows, entries, strict=True)}
         start += policy.processes.count * len(call.examples)
-    return {number: found for part in gather_object([mine]) for number, found in part.items()}
+    return {number: row for part in gather_object([mine]) for number, row in part.items()}

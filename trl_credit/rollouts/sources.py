@@ -153,7 +153,6 @@ def _accuracies(policy: Policy, batch: Batch) -> tuple[torch.Tensor | None, floa
     """
     if policy.args.difficulty == "none":
         return None, float("nan")
-    given = {"reward_range": policy.args.reward_range}
-    p_hat = group_accuracy(batch.correct, num_generations=policy.group_size, **given)
-    everyone = p_hat.repeat_interleave(policy.group_size)
-    return batch.own_rows(everyone), batch_accuracy(batch.correct, **given)
+    size, reward_range = policy.group_size, policy.args.reward_range
+    p_hat = group_accuracy(batch.correct, num_generations=size, reward_range=reward_range)
+    return batch.own_rows(p_hat.repeat_interleave(size)), batch_accuracy(batch.correct, reward_range=reward_range)

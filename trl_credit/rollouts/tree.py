@@ -201,8 +201,8 @@ def training_rows(
             prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
         tokens = [x for i, node in enumerate(span) for x in _tokens(node, i if id(node) in own else -1)]
         nodes = tuple(numbers[id(node)] for node in path[: places[-1] + 1])
-        given = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": nodes[places[0] :]}
-        rows.append(_row(tree, prompts[id(before)], tokens, **given))
+        fields = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": nodes[places[0] :]}
+        rows.append(_row(tree, prompts[id(before)], tokens, **fields))
     return rows
 
 
@@ -263,8 +263,8 @@ def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     _place_below(root, 0, tokens, until, segment)
     numbers = tree.numbers()
     nodes = tuple(numbers[id(node)] for node in tree.root.walk() if id(node) in segment)
-    given = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": tuple(numbers[id(node)] for node in credited)}
-    return _row(tree, prompt, tokens[len(prompt) :], visible_until=until, **given)
+    fields = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": tuple(numbers[id(node)] for node in credited)}
+    return _row(tree, prompt, tokens[len(prompt) :], visible_until=until, **fields)
 
 
 def _place_below(node: Node, begin: int, tokens: list[tuple], until: list[int], segment: dict[int, int]) -> None:
@@ -302,9 +302,8 @@ def _uncredited(token: int) -> tuple:
 def _row(tree: Tree, prompt_ids: Sequence[int], tokens: Sequence[tuple], **fields: Any) -> Row:
     """A row of the tokens that [`_tokens`] gives, with other fields of [`Row`]."""
     ids, advantages, segments, quarters, logps = zip(*tokens, strict=True)
-    sampling_logps = None if None in logps else logps
-    given = {"quarters": quarters, "sampling_logps": sampling_logps}
-    return Row(tree.question, prompt_ids, ids, advantages, segments, **given, **fields)
+    fields |= {"quarters": quarters, "sampling_logps": None if None in logps else logps}
+    return Row(tree.question, prompt_ids, ids, advantages, segments, **fields)
 
 
 def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
