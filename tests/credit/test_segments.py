@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_credit.credit.advantages import leave_one_out_mean
 from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
@@ -159,13 +158,6 @@ def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta()
         mask_t=torch.ones(1, 3),
     )
     assert loss.sum().item() == pytest.approx(0.0, abs=1e-15)
-
-
-def test_leave_one_out_mean():
-    rewards = torch.tensor([1.0, 0.0, 1.0, math.nan, 0.5, math.nan])
-    found = leave_one_out_mean(rewards, num_generations=3)
-    assert found[:3].tolist() == [0.5, 1.0, 0.5]
-    assert found[3] == 0.5 and found[4].isnan() and found[5] == 0.5
 
 
 def test_engine_correction_by_segment():

@@ -7,7 +7,6 @@ import torch
 from theorems import (
     group_bias,
     group_mean,
-    mean_misestimate_probability,
     mixed_group_probability,
     overestimate_probability,
     reweighted_bias,
@@ -57,15 +56,6 @@ class TestOverestimateProbability:
         expected = tensor64([exact_tail(x, num_generations, epsilon) for x in p.tolist()])
         actual = overestimate_probability(p, num_generations=num_generations, epsilon=epsilon)
         torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-14)
-
-
-class TestMeanMisestimateProbability:
-    @pytest.mark.parametrize(("high", "smallest", "stated"), [(0.5, 0.641, 0.63), (0.25, 0.781, 0.78)])
-    def test_corollary_1(self, high, smallest, stated):
-        values = [mean_misestimate_probability(num_generations=g, high=high) for g in range(2, 9)]
-        assert min(values) == values[-1] == pytest.approx(smallest, abs=5e-4)
-        assert min(values) > stated
-        assert overestimate_probability(0.38, num_generations=8).item() < 0.4  # it does not hold for every single p
 
 
 class TestRolloutsPerPrompt:

@@ -6,7 +6,6 @@ from processes import TORCHRUN, results, run
 
 from trl_credit import assign_credit
 from trl_credit.demo import demo_dataset, demo_model_path
-from trl_credit.loss.metrics import METRICS
 
 
 def check_means(processes, *, micro_batches):
@@ -78,11 +77,6 @@ def test_what_is_refused(make_trainer, metrics, message):
 
 def lengths(completions, **kwargs):
     return [float(len(set(text))) for text in completions]
-
-
-def test_no_metric_is_registered_twice():
-    names = [name for names, _, _ in METRICS for name in names]
-    assert len(names) == len(set(names)) == 29
 
 
 def test_they_change_nothing_and_are_logged_in_evaluation(make_trainer, tmp_path):

@@ -123,15 +123,6 @@ def test_an_unclear_reward_is_refused_when_the_trainer_is_built(make_trainer, fu
     make_trainer("base", reward_funcs=functions)  # not needed without difficulty weights
 
 
-def test_one_range_is_not_two(make_trainer):
-    settings = {**SOURCES["chain"], "process_reward_weight": 1.0, "difficulty": "fixed"}
-    make_trainer(**settings)
-    with pytest.raises(
-        ValueError, match=r"reward_range=.* of difficulty_reward \(accuracy\) and, .*set difficulty='none'"
-    ):
-        make_trainer(**settings, reward_funcs=[accuracy, by_text], reward_weights=[0.5, 0.5])
-
-
 def test_names_as_on_the_command_line(make_trainer):
     config = make_trainer("ha_dw", difficulty_reward=["accuracy"], reward_funcs=[accuracy, wrong]).args
     assert correct_columns(config, ["format_reward", "accuracy_reward"], weights=[1.0, 1.0]) == [1]

@@ -5,9 +5,7 @@ import logging
 import os
 import sys
 import tempfile
-import time
 import warnings
-from collections import Counter
 from pathlib import Path
 
 
@@ -29,20 +27,17 @@ def main() -> int:
     make_quick()
     logging.disable()
     warnings.simplefilter("ignore")
-    equalities, passed, start = Counter(), 0, time.monotonic()
+    passed = 0
     with tempfile.TemporaryDirectory() as model:
         save_model(model)
         LOADED_ONCE.add(model)
-        for done, number in enumerate(range(args.first, args.first + args.count), 1):
+        for number in range(args.first, args.first + args.count):
             case, problems = checked(args.seed, number, model)
-            equalities.update([*problems])
             wrong = {name: problem for name, problem in problems.items() if problem}
             passed += not wrong
             if wrong:
-                print(f"python -m tests.metamorphic --seed {args.seed} --first {number} --count 1: {wrong} {case}")
-            if done % 50 == 0 or done == args.count:
-                counts = f"{passed} of {done} configurations, {equalities.total()} equalities"
-                print(f"{counts} in {time.monotonic() - start:.0f} s: {dict(equalities)}", flush=True)
+                print(f"--seed {args.seed} --first {number} --count 1: {wrong} {case}", flush=True)
+    print(f"{passed} of {args.count} configurations")
     return passed < args.count
 
 

@@ -5,8 +5,6 @@ import importlib
 import pickle
 import re
 import sys
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import algorithm_lists
@@ -34,9 +32,8 @@ MADE_UP = '''
 
 from dataclasses import dataclass
 
-from trl_credit.config.knobs import SHARE, knob
+from trl_credit.config.knobs import SHARE, knob, when
 from trl_credit.presets import Preset, paper
-from trl_credit.config.knobs import when
 from trl_credit.config.rules import Rule
 from trl_credit.loss.assignment import assign_credit
 from trl_credit.config import CreditConfig
@@ -180,39 +177,15 @@ def test_a_made_up_algorithm_with_its_own_function(make_up, line):
     assert "credit" not in changed(args)  # which is the default
 
 
-def test_a_preset_without_a_rule_is_cited_by_its_own_class_alone(monkeypatch):
-    """A preset on top of S-trace, with a paper of its own."""
-    s_trace = PRESETS["s_trace"]
-    child = replace(
-        s_trace,
-        paper={"id": "1", "citation": "c", "title": "t"},
-        config=type("Child", (s_trace.config,), {}),
-        uses=None,
-    )
-    monkeypatch.setitem(PRESETS, "child", child)
-    assert [paper["id"] for paper in papers_of(args_of(s_trace.config))] == ["2605.05965", "2402.03300"]
-    assert [paper["id"] for paper in papers_of(args_of(child.config))] == ["1", "2605.05965", "2402.03300"]
-
-
 # Custom functions, on any preset
 
 
-CHAIN = {"rollouts": "chain", "segmentation": "steps"}
-
-
-@pytest.fixture
-def custom(tmp_path):
-    """`file.py:` of a file of functions in a folder."""
+def test_custom_functions_in_the_recipe(tmp_path):
     path = tmp_path / "secret_folder" / "mine.py"
     path.parent.mkdir()
     path.write_text(FILE.read_text())
-    return f"{path}:"
-
-
-def test_custom_functions_in_the_recipe(custom):
-    args = args_of(
-        ALGORITHMS["s_trace"][0], selector=f"{custom}same_selector", **CHAIN, step_splitter=f"{custom}one_step"
-    )
+    chain = {"rollouts": "chain", "segmentation": "steps", "step_splitter": f"{path}:one_step"}
+    args = args_of(ALGORITHMS["s_trace"][0], selector=f"{path}:same_selector", **chain)
 
     def recipe():
         return function_comments(args) + to_yaml(recipe_of(args, (), Public()))
@@ -227,9 +200,9 @@ def test_custom_functions_in_the_recipe(custom):
         "# step_splitter: one_step of mine.py, SHA-256 …",
     ]
     assert yaml.safe_load(text)["selector"] == "mine.py:same_selector" and "secret_folder" not in text
-    Path(custom[:-1]).unlink()
+    path.unlink()
     assert recipe() == text  # of the functions that were loaded
-    args.selector = f"{custom}steps_not_loaded"
+    args.selector = f"{path}:steps_not_loaded"
     assert "# selector: steps_not_loaded, whose file is gone\n" in recipe()
     assert shown(args)["selector"] == "steps_not_loaded, whose file is gone"
 
