@@ -8,39 +8,14 @@ import sys
 import time
 
 import pytest
-from reward_helpers import GIVEN, QUICK
+from reward_helpers import GIVEN
 from scripts import ROOT
 
 from trl_credit.rewards import limits
 from trl_credit.rewards.guard import guard_rewards
-from trl_credit.runs.checkpoints import is_complete
 
 
 KIND = "time limits"
-
-
-@pytest.mark.slow
-@pytest.mark.hostile(KIND, "refused")
-def test_a_training_run_that_hangs_where_python_cannot_act_ends(tmp_path):
-    (tmp_path / "hangs.py").write_text(
-        "import re\n"
-        "calls = []\n"
-        "def hangs(completions, **kwargs):\n"
-        "    calls.append(1)\n"
-        "    if len(calls) == 2:\n"
-        "        re.match('(a+)+b', 'a' * 60)\n"
-        "    return [float(len(text)) for text in completions]\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "train.py"), *QUICK, "--max_steps", "3", "--save_steps", "1"]
-        + ["--reward", "hangs.py:hangs", "--reward_timeout", "1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 1 and "line 6 in hangs" in done.stderr and "within_reward_timeout" in done.stderr
-    assert is_complete(tmp_path / "out" / "checkpoint-1")
 
 
 ALONE = """
@@ -95,16 +70,10 @@ def alone(name):
 
 
 @pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize("name", ["regex", pytest.param("stubborn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["regex", "blocks", pytest.param("stubborn", marks=pytest.mark.slow)])
 def test_what_holds_python_ends_the_process_with_its_name(name):
     done = alone(name)
     assert (done.stdout, done.returncode) == ("", 1) and f" in {name}" in done.stderr
-
-
-@pytest.mark.hostile(KIND, "refused")
-def test_parallel_rewards_share_one_timer():
-    done = alone("blocks")
-    assert (done.stdout, done.returncode) == ("", 1) and " in blocks" in done.stderr
 
 
 @pytest.mark.hostile(KIND, "survived")
@@ -114,19 +83,11 @@ def test_a_notebook_and_what_comes_after_a_call_that_was_given_up_go_on():
     assert (done.stdout, done.returncode) == ("alive\nalive\n", 0) and " in goes_on" in done.stderr
 
 
-def holds_python(seconds):
-    """Sleeps with the lock that every thread of Python needs."""
-    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
-
-
 @pytest.mark.hostile(KIND, "refused")
 def test_what_comes_after_the_limit_is_not_accepted(record_property):
     def late(completions, **kwargs):
-        holds_python(0.4)
+        ctypes.PyDLL(None).usleep(400_000)  # with the lock that every thread of Python needs
         return [1.0, 1.0]
-
-    def lazy(completions, **kwargs):
-        return (time.sleep(0.4) or 1.0 for _ in completions)
 
     async def blocks(completions, **kwargs):
         time.sleep(0.4)
@@ -135,10 +96,10 @@ def test_what_comes_after_the_limit_is_not_accepted(record_property):
     async def waits(completions, **kwargs):
         await asyncio.sleep(30)
 
-    async def lazy_too(completions, **kwargs):
+    async def lazy(completions, **kwargs):
         return (time.sleep(0.4) or 1.0 for _ in completions)
 
-    for tried, function in enumerate((late, lazy, blocks, waits, lazy_too), start=1):
+    for tried, function in enumerate((late, blocks, waits, lazy), start=1):
         guarded = guard_rewards(function, timeout=0.05)
         with pytest.raises(TimeoutError, match=rf"^reward function '{function.__name__}' .*reward_timeout.*'1\+1='"):
             asyncio.run(guarded(**GIVEN)) if asyncio.iscoroutinefunction(guarded) else guarded(**GIVEN)

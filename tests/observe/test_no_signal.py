@@ -77,22 +77,6 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
 
 
-@pytest.mark.slow
-def test_a_few_batches_are_not_enough(make_trainer, caplog):
-    calls = []
-
-    def mostly(completions, **kwargs):  # every fifth batch has a signal
-        calls.append(None)
-        return [float(i % 2) if len(calls) % 5 == 0 else 0.0 for i in range(len(completions))]
-
-    make_trainer(reward_funcs=mostly, max_steps=11).train()
-    assert warnings_in(caplog) == []
-
-    # two updates for each batch of two prompts: batches are counted
-    make_trainer(reward_funcs=constant, steps_per_generation=2, max_steps=9).train()
-    assert "last 5 generation batches" in warnings_in(caplog)[0] and "5 of the 5" in warnings_in(caplog)[1]
-
-
 def test_the_console_shows_each_warning_once(make_trainer, capfd):
     trainer = make_trainer(reward_funcs=constant, max_steps=7, logging_steps=3, disable_tqdm=False)
     for callback in (PrinterCallback, ProgressCallback):

@@ -114,14 +114,6 @@ def check_masked(trained, **settings):
     return found
 
 
-@pytest.mark.parametrize("released_code", [None, ["spo_normalizer"]], ids=["paper", "code"])
-@pytest.mark.parametrize("loss_type", ["bnpo", "dapo"])
-def test_masked_tokens_have_no_credit_and_do_not_count(trained, loss_type, released_code):
-    masked = {"token_mask": "probability", "probability_threshold": 0.03, "released_code": released_code}
-    for _, row in check_masked(trained, loss_type=loss_type, beta=0.05, max_steps=2, **masked):
-        assert not any(c for c, m in zip(row["credit"], row["policy_mask"], strict=True) if not m)
-
-
 def test_kl_credit_is_the_slope_of_the_kl_term(trained):
     _, found = logged(trained, "grpo_lambda", beta=0.5, **OFF_POLICY)
     for _, row in found:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, SupportsFloat
 
 from rich.text import Text
 
+from ..support.conversation import asked_in, response_text
 from ..support.texts import plain
 
 
@@ -34,23 +35,13 @@ def sample_lines(sample: Sample, *, step: int) -> list[str]:
     value = float(sample.reward)
     facts = f"  (step {step}, {'no reward' if math.isnan(value) else f'reward {value:.3g}'})"
     return [
-        f"{'prompt':<{_LABEL}}{_cut(sample.prompt, width - _LABEL)}",
-        f"{'response':<{_LABEL}}{_cut(sample.completion, width - _LABEL - len(facts))}{facts}",
+        f"{'prompt':<{_LABEL}}{_cut(asked_in(sample.prompt), width - _LABEL)}",
+        f"{'response':<{_LABEL}}{_cut(response_text(sample.completion), width - _LABEL - len(facts))}{facts}",
     ]
 
 
-def _cut(said: Any, width: int) -> str:
+def _cut(text: str, width: int) -> str:
     # long texts are cut first: the width of every character is looked up
-    text = Text(plain(" ".join(_text(said)[: 8 * max(width, 1)].split())))
-    text.truncate(max(width, 1), overflow="ellipsis")
-    return text.plain
-
-
-def _text(said: Any) -> str:
-    """The text, or what the last message of a conversation says."""
-    if isinstance(said, str):
-        return said
-    content = said[-1].get("content") if said else None
-    if isinstance(content, list):  # with images
-        content = " ".join(part["text"] for part in content if part.get("type") == "text")
-    return content or ""
+    line = Text(plain(" ".join(text[: 8 * max(width, 1)].split())))
+    line.truncate(max(width, 1), overflow="ellipsis")
+    return line.plain
