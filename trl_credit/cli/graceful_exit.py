@@ -56,6 +56,8 @@ class GracefulExit(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.results.steps_done:
             self.save_model()  # of a run that ended early, or of the best checkpoint
+            for weights in self.folder.glob("*.safetensors") if args.should_save else ():
+                weights.touch()  # no older than the last checkpoint, see `save_results`
 
     def save_model(self) -> None:
         """Writes the model to the run's folder, once. Collective."""
@@ -82,7 +84,8 @@ class GracefulExit(TrainerCallback):
                 print(f"interrupted {self._after_interrupt()}", file=sys.stderr, flush=True)
             raise SystemExit(self.stop.code) from None
         if disk_full(error):
-            fail(f"disk full in {str(short_path(self.folder))!r}: {self._left()}, once there is room", code=1)
+            left, command = self._left()
+            fail(f"disk full in {str(short_path(self.folder))!r}: {left}; make room, and {command}", code=1)
         not_started, frames = self.trainer.results.begun_at is None, extract_tb(error.__traceback__)
         # raised by this package on purpose, and not because of another error
         ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
@@ -100,14 +103,14 @@ class GracefulExit(TrainerCallback):
         with shown(results):
             self.trainer.results.write()
             results = f"plots and card so far are in {short_path(self.folder)}"
-        state = self.trainer.state
-        return f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): {results}; {self._left()}"
+        state, (left, command) = self.trainer.state, self._left()
+        return f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): {left}; {results}; {command}"
 
-    def _left(self) -> str:
+    def _left(self) -> tuple[str, str]:
         """What is complete on the disk, and the command that goes on from there."""
         if self.model_is_saved:
-            return "the model there is complete"
+            return "the model there is complete, and has no plots and no card", "start the next run"
         if (checkpoint := last_checkpoint(self.folder)) is None:
-            return f"no checkpoint yet; start again with: {self.stop.command(self.argv)}"
+            return "no checkpoint yet", f"start again with: {self.stop.command(self.argv)}"
         argv = [*without_flag(self.argv, "resume_from_checkpoint"), "--resume_from_checkpoint", "true"]
-        return f"the last checkpoint is {short_path(checkpoint)}; go on with: {self.stop.command(argv)}"
+        return f"the last checkpoint is {short_path(checkpoint)}", f"go on with: {self.stop.command(argv)}"

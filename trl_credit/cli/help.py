@@ -1,12 +1,8 @@
 """`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
 
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
-
-from rich.console import Console
-from rich.markdown import Markdown
 
 from ..settings.parser import OneLineParser
 from ..support.errors import choose, did_you_mean
@@ -20,7 +16,6 @@ Prints a page of the documentation.
   trl-credit help TOPIC        prints a page
   trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
 """
-_WIDEST = 120  # columns; the code of the pages fits
 
 
 def main(argv: list[str]) -> int:
@@ -34,9 +29,6 @@ def main(argv: list[str]) -> int:
         titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in sorted(known.items())}
         rows = [f"  {name:<22}{title.removeprefix('# ')}" for name, title in titles.items()]
         print("\n".join(["trl-credit help TOPIC prints a page:\n", *rows]))
-    elif topic in known and sys.stdout.isatty():
-        console = Console(width=min(Console().width, _WIDEST))
-        console.print(Markdown(text_of(topic), hyperlinks=False))
     elif topic in known:
         print(text_of(topic).rstrip())
     elif topic in COMMANDS:

@@ -25,7 +25,7 @@ from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
 from ..runs.before import check_amount
-from ..runs.checkpoints import checkpoint_step, is_complete
+from ..runs.checkpoints import checkpoint_step, finished_at, is_complete, last_checkpoint
 from ..runs.resumable import find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
@@ -236,9 +236,11 @@ def save_results(run: GracefulExit) -> None:
     """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
     and its model is there."""
     trainer, folder = run.trainer, run.folder
-    has_model = [any(folder.glob("*.safetensors"))]
-    broadcast_object_list(has_model)  # other nodes may not see the folder
-    if trainer.was_done and has_model[0]:
+    checkpoint, written = last_checkpoint(folder), [path.stat().st_mtime for path in folder.glob("*.safetensors")]
+    # weights of an earlier end of the run are older than its last checkpoint
+    is_saved = [bool(written) and (checkpoint is None or min(written) >= finished_at(checkpoint))]
+    broadcast_object_list(is_saved)  # other nodes may not see the folder
+    if trainer.was_done and is_saved[0]:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:

@@ -130,10 +130,9 @@ def settings_of(algorithm: Any) -> tuple[Field, ...]:
         ValueError: one has no default.
     """
     settings = tuple(f for f in fields_of(algorithm) if f.init and not f.name.startswith("_"))
-    for name in [setting.name for setting in settings if default_of(setting) is MISSING]:
+    if without := [setting.name for setting in settings if default_of(setting) is MISSING]:
         label = getattr(algorithm, "__name__", type(algorithm).__name__)
-        fix = f"give it one, such as {name}: float = 0.5"
-        raise ValueError(f"credit={label}: its setting {name!r} has no default: {fix}.")
+        raise ValueError(f"credit={label}: its setting {without[0]!r} has no default: give it one.")
     return settings
 
 

@@ -87,9 +87,12 @@ def _read(
     if algo not in PRESETS:
         raise unknown_algorithm(algo, PRESETS, file=None if "algo" in typed else files.get("algo"))
     parser = _parser(chosen, protocols, program, runs_code="credit" in typed or not asks_for_help(words))
-    set_environment(config.pop("env", None), where=files.get("env", "a file"))
-    errors: list[Exception] = [unknown_field(n, files[n], parser.hints) for n in config if n not in parser.hints]
+    errors: list[Exception] = [
+        unknown_field(name, files[name], parser.hints) for name in config if name not in {*parser.hints, "env"}
+    ]
     settings, unreadable = {}, []
+    with collected(unreadable, ValueError):
+        set_environment(config.get("env"), where=files.get("env", "a file"))
     for name in config.keys() & parser.hints:
         with collected(unreadable, ValueError):
             settings[name] = parser.read(name, config[name], file=files[name])

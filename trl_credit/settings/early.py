@@ -34,20 +34,18 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
     """
     errors: list[Exception] = []
     with collected(errors, ValueError):
-        said, config, files, words = read_files(argv)
+        typed, config, files, words = read_files(argv)
     if errors:
-        said, config, files, words = read_files(without_flag(argv, "config"))
+        typed, config, files, words = read_files(without_flag(argv, "config"))
     if (known := field_names()) is None:
         return
-    is_class = is_custom_function((config | said).get("credit"))  # perhaps, with settings that only its file tells
+    is_class = is_custom_function((config | typed).get("credit"))  # perhaps, with settings that only its file tells
     if not is_class:
         errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
-    registry = (_PACKAGE / "presets" / "__init__.py").read_text(encoding="utf-8")
-    files_of_presets = [path for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text("utf-8")]
-    presets = sorted((path.stem for path in files_of_presets), key=registry.index)
-    algo = str((config | said).get("algo", presets[0]))
+    presets = sorted(path.stem for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text("utf-8"))
+    algo = str((config | typed).get("algo", presets[0]))
     if algo not in presets:
-        errors.append(unknown_algorithm(algo, presets, file=None if "algo" in said else files.get("algo")))
+        errors.append(unknown_algorithm(algo, presets, file=None if "algo" in typed else files.get("algo")))
     every = [*flags, *(f"--{name}" for name in known)]
     names = {spelled(flag) for flag in (*every, "--help", "--config")}
     unknown = [word for word in words if word.startswith("--") and spelled(word) not in names]

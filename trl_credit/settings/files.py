@@ -77,12 +77,10 @@ def _merge(path: Path, readers: tuple[Path, ...], merged: dict[str, Any], files:
     if path.resolve() in readers:
         raise ValueError(f"{shown} is its own `base`")
     own = _load(path)
-    if not isinstance(own, dict) or not isinstance(own.get("about", {}), dict):
-        what = "`about` in " if isinstance(own, dict) else ""
-        raise ValueError(f"{what}{shown} must hold `name: value` lines: check --config")
-    if wrong := [key for key in own if not isinstance(key, str)]:
-        raise ValueError(f"{wrong[0]!r} in {shown} is no name of a setting: write it as text")
-    own.pop("about", None)
+    if not isinstance(own, dict) or not all(isinstance(key, str) for key in own):
+        raise ValueError(f"{shown} must hold `name: value` lines: check --config")
+    if not isinstance(own.pop("about", {}), dict):
+        raise ValueError(f"`about` in {shown} must hold `name: value` lines")
     bases = own.pop("base", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -98,7 +96,5 @@ def _load(path: Path) -> Any:
         raise ValueError(f"{str(path)!r} is larger than {LARGEST_FILE:,} bytes: check --config")
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
-    except RecursionError as error:
-        raise ValueError(f"{str(path)!r} is nested too deep for settings: check --config") from error
-    except (yaml.YAMLError, ValueError) as error:  # UnicodeDecodeError is one, and so is a date that does not exist
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise ValueError(f"{str(path)!r} cannot be read as YAML: {' '.join(str(error).split())}") from error

@@ -56,22 +56,21 @@ def recipes_in(folder: Path) -> list[Recipe]:
     Raises:
         ValueError: the recipe of a variant does not exist.
     """
-    files = sorted(folder.glob("*.yaml"))
-    recipes = [path for path in files if not path.name.startswith("base") and path.name != VARIANTS]
-    variants_file = folder / VARIANTS
-    variants = yaml.safe_load(variants_file.read_text(encoding="utf-8")) if variants_file.is_file() else {}
-    if lost := {v["base"] for v in variants.values()} - {path.stem for path in recipes}:
+    files = [path for path in sorted(folder.glob("*.yaml")) if not path.name.startswith("base")]
+    parts = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
+    variants = parts.pop(Path(VARIANTS).stem, {})
+    if lost := {variant["base"] for variant in variants.values()} - parts.keys():
         raise ValueError(f"{folder.name}/{VARIANTS}: there is no recipe {min(lost)!r}, check its `base` lines")
-    found = []
-    for path in recipes:
-        about = yaml.safe_load(path.read_text(encoding="utf-8")).get("about", {})
-        found.append(Recipe(folder.name, path.stem, path, {}, about))
+    recipes = []
+    for base, settings in parts.items():
+        path, about = folder / f"{base}.yaml", settings.get("about", {})
+        recipes.append(Recipe(folder.name, base, path, {}, about))
         for name, variant in variants.items():
-            if variant["base"] == path.stem:
-                own = {key: value for key, value in variant.items() if key not in ("base", "flags")}
+            if variant["base"] == base:
                 inherited = {key: value for key, value in about.items() if key not in ("note", "measured")}
-                found.append(Recipe(folder.name, name, path, variant["flags"], inherited | own))
-    return found
+                own = {key: value for key, value in variant.items() if key not in ("base", "flags")}
+                recipes.append(Recipe(folder.name, name, path, variant["flags"], inherited | own))
+    return recipes
 
 
 @cache
@@ -98,9 +97,9 @@ def meant_recipe(name: str) -> str | None:
 
 def search(words: Sequence[str]) -> list[Recipe]:
     """The recipes whose name, description, note or settings contain all of `words`, ignoring case."""
-    found = []
-    for row in all_recipes().values():
-        text = f"{row.full_name} {row.says} {row.about.get('note', '')} {row.recipe.read_text(encoding='utf-8')}"
-        if all(word.lower() in text.lower() for word in words):
-            found.append(row)
-    return found
+
+    def text(row: Recipe) -> str:
+        yaml_text = row.recipe.read_text(encoding="utf-8")
+        return f"{row.full_name} {row.says} {row.about.get('note', '')} {yaml_text}".lower()
+
+    return [row for row in all_recipes().values() if all(word.lower() in text(row) for word in words)]
