@@ -1,10 +1,8 @@
 """The table and the figure of an evaluation: levels, intervals, strict columns, several models, hostile text."""
 
 import json
-from pathlib import Path
 
 import pytest
-from evaluation_helpers import run, save_noisy_model
 from matplotlib.axes import Axes
 
 from trl_credit.lab.evaluation import rescore
@@ -12,7 +10,7 @@ from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
 from trl_credit.lab.evaluation.sample_store import write_samples
 from trl_credit.lab.evaluation.samplers import Sample
-from trl_credit.lab.evaluation.score_report import draw_rows, read_rows, score_markdown
+from trl_credit.lab.evaluation.score_report import add_rows, draw_rows, read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 
@@ -44,21 +42,6 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl' has a column .*got 'Level \?'"):
         load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
-
-
-@pytest.mark.slow
-def test_several_checkpoints_are_one_table(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for step, noise in ((20, 0.3), (10, 0.0)):
-        save_noisy_model(f"runs/checkpoint-{step}", noise)
-    models = ["runs/checkpoint-20", "runs/checkpoint-10"]
-    rows = run("out", models=models, sets=None, protocols=["demo", "demo_greedy"], changes=None, max_problems=4)
-    assert [(r["model"], r["protocol"]) for r in rows] == [(m, p) for m in models for p in ("demo", "demo_greedy")]
-    text = Path("out/evaluation.md").read_text()
-    assert text.splitlines()[2].count("|") == 1 + 1 + 5 and "demo pass@16 (demo)" in text.splitlines()[2]
-    # a later call adds to the table, and replaces rows of the same model, set and protocol
-    run("out", models=[*models[:1], "demo"], protocols=["demo_greedy"], changes=None, max_problems=4)
-    assert len(read_rows(Path("out"))) == 5 and read_rows(Path("out"))[:4] == json.loads(json.dumps(rows))
 
 
 def test_axes_name_the_step_of_one_runs_checkpoints_and_the_verdicts_that_are_drawn(monkeypatch):
@@ -94,3 +77,13 @@ def test_intervals_revisions_and_strict_columns():
     row = score_row(header, [{**right, "samples": [{**sample, "correct_strict": False}]}])
     assert [row[part]["pass@1"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.0]
     assert "| s pass@1 " in score_markdown([row]) and "| s pass@1 strict " in score_markdown([row])
+
+
+def test_rows_of_several_calls_are_one_table(tmp_path):
+    line = {"reference": {}, "samples": [{"answer": "1", "correct": True, "length": 3, "truncated": False}]}
+    rows = [score_row({**HEADER, "model": model, "protocol": p}, [line]) for model in "ab" for p in ("x", "y")]
+    add_rows(tmp_path, rows[:3])
+    add_rows(tmp_path, [{**rows[0], "problems": 7}, rows[3]])  # the first one again
+    assert read_rows(tmp_path) == [{**rows[0], "problems": 7}, *rows[1:]]
+    lines = (tmp_path / "evaluation.md").read_text().splitlines()
+    assert "s pass@1 (x)" in lines[2] and "s pass@1 (y)" in lines[2] and lines[2].count("|") == 4

@@ -84,9 +84,8 @@ class EvaluationCallback(TrainerCallback):
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
         self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
         self.folder = inside(trainer.args.output_dir, "evaluation")
-        of_samples = {"prompt_style": prompt_style, "backend": "transformers", "seed": seed}
-        of_problems = {"data_dir": data_dir, "max_problems": max_problems}
-        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, **of_samples, **of_problems)
+        options = {"prompt_style": prompt_style, "seed": seed, "data_dir": data_dir, "max_problems": max_problems}
+        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, backend="transformers", **options)
         for job in self.jobs:
             prompts = [problem.prompt_ids for problem in job.problems]
             token_limits(prompts, job.protocol, context_length(trainer.model.config))

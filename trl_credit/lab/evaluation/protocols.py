@@ -53,16 +53,14 @@ class Protocol:
             "top_p": ("be in (0, 1]", 0 < self.top_p <= 1),
             "top_k": ("be 0 (off) or more", self.top_k >= 0),
             "max_new_tokens": ("be at least 1", self.max_new_tokens >= 1),
-            "max_context": ("be at least 2 tokens", self.max_context is None or self.max_context >= 2),
             "metrics": ("name at least one metric", len(self.metrics) > 0),
         }
         for name, (limit, holds) in limits.items():
             if not holds:
                 raise ValueError(f"--{name} must {limit}, got {getattr(self, name)}")
         if self.temperature == 0 and self.samples > 1:
-            raise ValueError(
-                f"--temperature 0 gives the same response {self.samples} times: set --samples 1 or a higher temperature"
-            )
+            what = f"--temperature 0 gives the same response {self.samples} times"
+            raise ValueError(f"{what}: set --samples 1 or a higher temperature")
         for metric in self.metrics:
             if (k := split_metric(metric)[1]) > self.samples:
                 raise ValueError(f"--metrics {metric} needs {k} samples per problem: raise --samples {self.samples}")
@@ -131,10 +129,8 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
     if name not in PROTOCOLS:
         raise ValueError(f"unknown --protocol {name!r}{choose(name, (*PROTOCOLS, 'custom'))}")
     if set_name not in PROTOCOLS[name]:
-        raise ValueError(
-            f"--protocol {name} has the sets {', '.join(PROTOCOLS[name])}, not {set_name!r}: choose one of these for "
-            "--sets, or --protocol custom with --samples, --temperature and --max_new_tokens"
-        )
+        sets = f"has the sets {', '.join(PROTOCOLS[name])}, not {set_name!r}"
+        raise ValueError(f"--protocol {name} {sets}: choose one of these for --sets, or --protocol custom")
     protocol = PROTOCOLS[name][set_name]
     if not changed:
         return name, protocol

@@ -113,9 +113,9 @@ def evaluate(
         ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
         OSError: a model that cannot be loaded.
     """
+    package_versions(backend)  # which raises if one is missing
     of_samples = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
     of_problems = {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
-    package_versions(backend)  # which raises if one is missing
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first

@@ -194,12 +194,9 @@ class TransformersSampler:
         samples: list[list[Sample]] = [[] for _ in prompts]
         for begin in range(0, len(rows), self.batch_size):
             batch = rows[begin : begin + self.batch_size]
-            responses = self._generate(
-                [prompts[i] for i, _ in batch],
-                [(seeds[i] + j) % (1 << 63) for i, j in batch],
-                max(limits[i] for i, _ in batch),
-                protocol,
-            )
+            of_rows = [(seeds[i] + j) % (1 << 63) for i, j in batch]
+            longest = max(limits[i] for i, _ in batch)
+            responses = self._generate([prompts[i] for i, _ in batch], of_rows, longest, protocol)
             for (i, _), tokens in zip(batch, responses, strict=True):
                 samples[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
         return samples
@@ -230,15 +227,12 @@ class TransformersSampler:
         return output[:, longest:].tolist()
 
     def _processors(self, seeds: list[int], protocol: Protocol) -> LogitsProcessorList:
-        processors = LogitsProcessorList()
-        if protocol.temperature > 0:
-            processors.append(TemperatureLogitsWarper(float(protocol.temperature)))
-            if protocol.top_k > 0:
-                processors.append(TopKLogitsWarper(protocol.top_k))
-            if protocol.top_p < 1:
-                processors.append(TopPLogitsWarper(protocol.top_p))
-            processors.append(SeededNoise(seeds, self.model.device))
-        return processors
+        if protocol.temperature == 0:
+            return LogitsProcessorList()
+        warpers = [TemperatureLogitsWarper(float(protocol.temperature))]
+        warpers += [TopKLogitsWarper(protocol.top_k)] if protocol.top_k > 0 else []
+        warpers += [TopPLogitsWarper(protocol.top_p)] if protocol.top_p < 1 else []
+        return LogitsProcessorList([*warpers, SeededNoise(seeds, self.model.device)])
 
 
 def cut(tokens: list[int], ends: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> Sample:

@@ -120,9 +120,11 @@ def score_markdown(rows: Sequence[Row]) -> str:
 
 def render(template: str, **values: Any) -> str:
     """A Markdown report from its template."""
-    environment = Environment(loader=PackageLoader(__package__, ""), undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader(__package__, ""), undefined=StrictUndefined, keep_trailing_newline=True
+    )
     environment.filters |= {"plain": escape_markdown, "points": in_points, "p": p_value}
-    return environment.get_template(template).render(values) + "\n"
+    return environment.get_template(template).render(values)
 
 
 def in_points(share: float) -> str:
