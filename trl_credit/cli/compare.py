@@ -123,8 +123,9 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     try:
         trained = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
     except Interrupted as stop:
-        print(f"\ninterrupted ({stop}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
-        return 128 + stop.number
+        (number,) = stop.args
+        print(f"\ninterrupted ({number.name}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
+        return 128 + number
     if not trained.groups:
         print(f"error: {trained.failed[-1]}", file=sys.stderr)
         return 1

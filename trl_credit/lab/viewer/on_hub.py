@@ -122,7 +122,10 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     data = inside(root, DATASET_FOLDER)
     data.mkdir(exist_ok=True)
     (data / TREES).unlink(missing_ok=True)  # of an earlier run
-    with atomic_file(data / RESPONSES) as file, pq.ParquetWriter(file, pa.schema(_SCHEMAS[RESPONSES])) as writer:
+    with (
+        atomic_file(data / RESPONSES) as file,
+        pq.ParquetWriter(file, pa.schema(_SCHEMAS[RESPONSES]), compression="zstd") as writer,
+    ):
         for _, path in logged:
             shard = read_shard(path)
             if any(map(secrets.found_in, _texts(shard))):
@@ -135,7 +138,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     for name, entries in rows.items():
         if entries:
             with atomic_file(data / name) as file:
-                pq.write_table(_table(name, entries, folder), file)
+                pq.write_table(_table(name, entries, folder), file, compression="zstd")
     write_atomically(inside(root, SPACE_FOLDER) / PAGE, page)
 
 
