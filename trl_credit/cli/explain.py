@@ -135,11 +135,9 @@ def _read(args: Namespace, source: Path) -> Rollouts:
         if any(_lacks(shard, name) for name in ("token_ids", "trainer_logprobs", "entropy")):
             shard = measured(shard, model, tokenizer, temperature=temperature)
         shard = with_texts(shard, tokenizer)
-    if _lacks(shard, "trainer_logprobs", "old_logprobs"):
-        raise ValueError(f"{source} has no log-probabilities: give --model to compute them")
-    if _lacks(shard, "tokens"):
-        fix = "add tokens to its rows, or give --model, or --tokenizer if it has token_ids"
-        raise ValueError(f"{source} has log-probabilities without tokens: {fix}")
+    if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
+        fix = "give --model, or --tokenizer if it has token_ids"
+        raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
     return Rollouts(shard, temperature, model, tokenizer, list(filter(None, [shard.header.get("note")])))
 
 

@@ -176,11 +176,11 @@ def rollout_files(folder: str | Path) -> dict[str, list[str]]:
 
 def _texts(shard: Shard) -> set[str]:
     """Every text of a shard, once."""
-    found = {json.dumps(shard.header, ensure_ascii=False)}
+    texts = {json.dumps(shard.header, ensure_ascii=False)}
     for response in shard.responses:
-        found |= {str(response.get(name)) for name in ("prompt", "completion", "answer")}
-        found.add("".join(response["tokens"]))
-    return found | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
+        texts |= {str(response.get(name)) for name in ("prompt", "completion", "answer")}
+        texts.add("".join(response["tokens"]))
+    return texts | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
 
 
 def _response(response: dict[str, Any], shard: Shard) -> dict[str, Any]:
